@@ -1,14 +1,12 @@
-"""What all tiers share: hypothesis profiles, the skip of the GPU tier, and the record of a run on a GPU."""
+"""Hypothesis profiles, the skip of the GPU tier, and the record of a run on a GPU."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import sys
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,7 +15,7 @@ os.environ["CUDNN_CT_ALGO_CACHE"] = "off"  # before the package is imported: tes
 
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
-GPU_RECORD_TOOL = TESTS.parent / "tools" / "gpu_record.py"
+TOOLS = TESTS.parent / "tools"
 
 
 # --- hypothesis --------------------------------------------------------------------------------------------
@@ -87,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const=str(TESTS / "gpu_record.json"),
         metavar="PATH",
-        help="write what tests/gpu gave on which device to PATH (default: tests/gpu_record.json)",
+        help="write the device and the outcomes of tests/gpu to PATH (default: tests/gpu_record.json)",
     )
 
 
@@ -98,44 +96,29 @@ def pytest_configure(config: pytest.Config) -> None:
     record = config.getoption("--gpu-record")
     if record and not hasattr(config, "workerinput"):  # with xdist, the controller counts
         if not record.endswith(".json"):
-            raise pytest.UsageError(f"--gpu-record=PATH wants a .json file, not {record} (mind the =)")
-        config.pluginmanager.register(GpuRecorder(_gpu_record_tool()), "gpu-recorder")
+            raise pytest.UsageError(f"--gpu-record=PATH must be a .json file, written with =: got {record}")
+        if not (TOOLS / "gpu_record.py").is_file():
+            raise pytest.UsageError(f"--gpu-record needs {TOOLS / 'gpu_record.py'}, which does not exist")
+        config.pluginmanager.register(GpuRecorder(Path(record)), "gpu-recorder")
 
 
 class GpuRecorder:
-    """Counts the outcomes of the GPU tier and writes them down at the end."""
+    """Counts the outcomes of the GPU tier, and writes them at the end."""
 
-    def __init__(self, tool: ModuleType) -> None:
-        self.tool = tool
-        self.sources = tool.hash_sources()  # at the start: those are the ones that run
-        self.outcomes: dict[str, str] = {}
+    def __init__(self, path: Path) -> None:
+        sys.path.append(str(TOOLS))
+        import gpu_record
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if "gpu" in report.keywords and (report.when == "call" or not report.passed):
-            worst = max(self.outcomes.get(report.nodeid, ""), report.outcome, key=_BADNESS.index)
-            self.outcomes[report.nodeid] = worst
+        self.path, self.tool = path, gpu_record
+        self.sources = gpu_record.hash_sources()  # of the sources that run
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        path = Path(terminalreporter.config.getoption("--gpu-record"))
-        counts = {name: list(self.outcomes.values()).count(name) for name in _BADNESS[1:]}
+        counts = {"skipped": 0, "passed": 0, "failed": 0}
+        for name, outcome in (*zip(counts, counts, strict=True), ("error", "failed")):
+            counts[outcome] += sum("gpu" in one.keywords for one in terminalreporter.stats.get(name, ()))
         if not counts["passed"] + counts["failed"]:
             reason = why_not_on_gpu() or "no test of tests/gpu was selected"
             terminalreporter.write_line(f"no GPU record written: {reason}", red=True)
             return
-        self.tool.write(path, counts, self.sources)
-        terminalreporter.write_line(f"GPU record written to {path}: {self.tool.summary(counts)}")
-
-
-_BADNESS = ("", "skipped", "passed", "failed")
-
-
-def _gpu_record_tool() -> ModuleType:
-    if not GPU_RECORD_TOOL.is_file():
-        raise pytest.UsageError(f"--gpu-record needs {GPU_RECORD_TOOL}, which is not there")
-    spec = importlib.util.spec_from_file_location("gpu_record", GPU_RECORD_TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_record"] = module
-    spec.loader.exec_module(module)
-    return module
+        self.tool.write(self.path, counts, self.sources)
+        terminalreporter.write_line(f"GPU record written to {self.path}: {self.tool.summary(counts)}")

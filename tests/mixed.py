@@ -1,4 +1,4 @@
-"""Calls of all operations, ready to be made from anywhere in any order, and what they gave when made alone.
+"""Calls of all operations, ready to be made by any thread in any order, with the results of each made alone.
 
 The rows are those of the selftest; their operands are copied to the device once, and shared by all callers.
 """
@@ -8,20 +8,19 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_cases import Case, Inputs, cases
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import several
 from tests.op_cases import CASES
 
 # Their last bits may vary from run to run; `config.deterministic` rejects such algorithms of convolutions.
 VARY = {name for row in CASES for name in row.varies}
-# The mask of dropout depends on how often its random state was used before.
-DEPENDS_ON_THE_PAST = {"dropout"}
 WRITES_IN_PLACE = {"fill", "scale"}
 
 
@@ -31,7 +30,7 @@ class MixedCall:
     Attributes
     ----------
     expected : tuple of numpy arrays or None
-        What it gave when it was made alone.
+        The results of the call made alone.
     """
 
     def __init__(self, case: Case) -> None:
@@ -45,7 +44,7 @@ class MixedCall:
         return self._run()
 
     def compare(self, got: Sequence[Any]) -> None:
-        """Hold results on the host against those of the call alone: bit for bit, where they do not vary."""
+        """Compare results on the host with those of the call alone: bit for bit, unless they may vary."""
         for ours, theirs in zip(got, self.expected, strict=True):
             if theirs is None:
                 assert ours is None, self
@@ -53,19 +52,18 @@ class MixedCall:
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), self
             if self.case.operation in VARY:
                 ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
-                most = self.case.tolerance * max(1.0, float(np.abs(theirs).max(initial=0)))
-                np.testing.assert_allclose(ours, theirs, rtol=0, atol=most, err_msg=repr(self))
+                atol = self.case.tolerance * max(1.0, float(np.abs(theirs).max(initial=0)))
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=repr(self))
             else:
-                same = ours.tobytes() == theirs.tobytes()
-                assert same, f"{self} gave something else than alone, by up to {difference(ours, theirs)}"
+                assert ours.tobytes() == theirs.tobytes(), f"{self} differs from the same call made alone"
 
     def __repr__(self) -> str:
         return f"{self.case.name} of {self.case.dtype}, {self.case.layout}"
 
-    def _operation(self, inputs: Any) -> Callable[[], tuple[Any, ...]]:
+    def _operation(self, inputs: Inputs) -> Callable[[], tuple[Any, ...]]:
         operation = getattr(ct, self.case.operation)
         operands = [self._place(value) for value in inputs.operands]
-        # Running statistics are updated: no two calls would give the same.
+        # Running statistics are updated, so that no two calls would have equal results.
         shared = {name: value for name, value in inputs.keywords.items() if not name.startswith("running_")}
         keywords = {name: self._place(value) for name, value in shared.items()} | inputs.device_keywords
         if self.case.operation in WRITES_IN_PLACE:
@@ -94,32 +92,25 @@ class MixedCall:
 
 
 def mixed_calls(wanted: Callable[[Case], bool] = lambda _: True) -> list[MixedCall]:
-    """Rows of the selftest as calls on the current device, but for those that depend on the past."""
-    rows = [case for case in cases() if case.operation not in DEPENDS_ON_THE_PAST and wanted(case)]
+    """Return rows of the selftest as calls on the current device.
+
+    The mask of dropout depends on the earlier calls with its random state, so its rows are left out.
+    """
+    rows = [case for case in cases() if case.operation != "dropout" and wanted(case)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CudnnWarning)  # that a layout is copied, say
+        warnings.simplefilter("ignore", CudnnWarning)  # operands may be copied to another layout
         return [MixedCall(case) for case in rows]
 
 
-def difference(ours: np.ndarray, theirs: np.ndarray) -> str:
-    """How far two results are from each other, and how large they are."""
-    wide = ours.astype(np.float64), theirs.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # of two infinities
-        apart, size = np.abs(wide[0] - wide[1]), np.abs(wide[1]).max(initial=0)
-    return f"{apart.max(initial=0)} of {size}, in {np.count_nonzero(apart)} of {apart.size} elements"
-
-
 def on_host(results: Sequence[Any]) -> tuple[Any, ...]:
-    """Results as NumPy arrays, after the work on them."""
+    """Wait for results, and copy them to NumPy arrays."""
     return tuple(None if one is None else one.numpy() for one in results)
 
 
-def make_mixed(
-    calls: Sequence[MixedCall], count: int, seed: int, streams: Sequence[Any], *, ahead: int = 16
-) -> None:
-    """Make ``count`` of the calls in an order of the seed, each on one of the streams, and compare them all.
+def make_mixed(calls: Sequence[MixedCall], count: int, seed: int, streams: Sequence[Any]) -> None:
+    """Make ``count`` calls in an order of the seed, each on one of the streams, and compare all results.
 
-    ``ahead`` results are waited for at a time, so that work of several streams is in flight at once.
+    Up to 16 results are compared at once, so that work of several streams is pending meanwhile.
     """
     rng = np.random.default_rng(seed)
     pending: list[tuple[MixedCall, tuple[Any, ...]]] = []
@@ -127,29 +118,29 @@ def make_mixed(
         call = calls[rng.integers(len(calls))]
         with ct.use(stream=streams[rng.integers(len(streams))]):
             pending.append((call, call()))
-        if len(pending) >= ahead or number == count - 1:
+        if len(pending) >= 16 or number == count - 1:
             for one, results in pending:
                 one.compare(on_host(results))
             pending.clear()
 
 
 def in_threads(count: int, work: Callable[[int], object], timeout: float = 120) -> None:
-    """Do work in threads that begin at the same moment; raise the first thing that went wrong in any."""
+    """Do work in threads that begin at the same moment; raise the first exception of any of them."""
     begin = threading.Barrier(count)
-    failures: list[BaseException] = []
 
     def body(number: int) -> None:
-        try:
-            begin.wait(timeout)
-            work(number)
-        except BaseException as error:
-            failures.append(error)
+        begin.wait(timeout)
+        work(number)
 
-    threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout)
-    assert not any(thread.is_alive() for thread in threads), f"threads hang after {timeout} s"
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(count) as pool:
+        for one in [pool.submit(body, number) for number in range(count)]:
+            one.result(timeout)
+
+
+def own_stream(device: int = 0) -> Any:
+    """Create a stream with cuda.core, which does not wait for the default stream."""
+    from cuda.core import Device
+
+    where = Device(device)
+    where.set_current()
+    return where.create_stream()

@@ -109,20 +109,21 @@ def _versions(known: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _failing(known: dict[str, Any]) -> list[str]:
+    kinds = "calls of C | tries | raised | another way ran | CUDA calls | tries | raised | another way ran"
+    lines = [f"| operation | {kinds} | found wrong |", "|---" * 10 + "|"]
+    for name, cells in known.get("rows", {}).items():
+        title = name if name == "all" else f"`{name}`"
+        lines.append(f"| {title} | {cells} |")
+    return lines
+
+
 def _where(known: dict[str, Any]) -> str:
     return f"{known['where']}, {known['date']}"
 
 
 def _laps(field: int) -> Callable[[dict[str, Any]], str]:
     return lambda known: ", ".join(f"{lap[field] / 2**20:,.0f}" for lap in known["laps"]) + " MiB"
-
-
-def _python(known: dict[str, Any]) -> str:
-    return f"{known['python_growth']:+,} bytes, in the last third of {known['python_watched']:,} operations"
-
-
-def _lines(known: dict[str, Any]) -> str:
-    return ", ".join(f"`{line}`" for line in known["python_lines"][:4])
 
 
 def _too_full(known: dict[str, Any]) -> str:
@@ -151,8 +152,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         ),
         ("device", "device_growth", lambda k: mib(k["device_growth"])),
         ("blocks of Python's allocator", "python_blocks", lambda k: f"{k['python_blocks']:+,}"),
-        ("Python's allocator, as `tracemalloc` has it: more after than before", "python_growth", _python),
-        ("the lines that changed most", "python_lines", _lines),
         ("reference cycles with objects of the package", "cycles", lambda k: str(len(k["cycles"]))),
         ("caches that held more than their bound", "caches", _too_full),
         ("measured on", "where", _where),
@@ -163,6 +162,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         ("measured on", "where", _where),
     ),
     "versions": _versions,
+    "failing": _failing,
 }
 
 

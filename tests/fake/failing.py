@@ -1,20 +1,19 @@
-"""Every C call of every operation fails in turn, with each class of status; so does each CUDA call.
+"""Each C call of every operation fails, with a status of each class; so does each CUDA call.
 
 python -m tests.fake.failing             # the covering part, which CI runs
 python -m tests.fake.failing --all       # every call of every row of the selftest with every status
-python -m tests.fake.failing --all --write   # and put the table into docs/reliability.md
+python -m tests.fake.failing --json benchmarks/results/reliability.json    # and keep the counts for the page
 
 A try is a row of the selftest (operands are copied to the device, the operation runs, results come back), of
-which the k-th C call fails: as the first call of its kind, or after one that prepared everything. It is found
-wrong unless the exception is the one of the status with the name of the C function, or another way has given
-the right result; unless the next call gives the right result; and unless, once all caches are dropped, every
-native object and every byte of device memory is gone.
+which the k-th C call fails: in the first call of its kind, or after one that prepared everything. It is found
+wrong unless the exception is the one of the status with the name of the C function, or another implementation
+has given the right result; unless the next call gives the right result; and unless every native object and
+every byte of device memory is freed once all caches are dropped.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import multiprocessing
 import re
@@ -24,12 +23,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnn_ct import testing
+from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.cli import selftest_run
-from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.errors import (
     AllocationError,
     BadParamError,
@@ -45,7 +44,7 @@ from .cudnn import FakeCudnn
 from .host import Host
 from .installed import cudnn_installed, host_installed
 
-# One of each class; memory that is short is a class of its own.
+# One of each class; memory that runs out is a class of its own.
 STATUSES: dict[int, type[CudnnError]] = {
     1001: NotInitializedError,
     2000: BadParamError,
@@ -54,12 +53,11 @@ STATUSES: dict[int, type[CudnnError]] = {
     4003: AllocationError,
     5000: ExecutionFailedError,
 }
-CUDA_CALL = 0  # in place of a status: a call of the CUDA interface layer fails
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+CUDA_CALL = 0  # instead of a status: a call of the CUDA interface layer fails
 
 
 class Try(NamedTuple):
-    """One try: the call of a row, and which of its C calls fails how."""
+    """One try: the call of a row, and the C call that fails, with its status."""
 
     row: int
     warm: bool  # after a call that prepared everything
@@ -69,7 +67,7 @@ class Try(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of a try."""
+    """The outcome of a try."""
 
     operation: str
     attempt: Try
@@ -77,32 +75,26 @@ class Found(NamedTuple):
     detail: str = ""
 
 
-def rows() -> list[Case]:
-    """The rows of the selftest but those for engines of the graph API, which the fake has not."""
-    return [case for case in cases() if case.variant != "uneven padding" and case.dtype != "int8"]
-
-
 class Bench:
-    """The fakes, and the rows that are tried on them."""
+    """The fakes, and the rows that are tried on them: all of the selftest that need no engines of graphs."""
 
     def __init__(self, host: Host, fake: FakeCudnn) -> None:
         self.host, self.fake = host, fake
-        self.rows = rows()
-        self._inputs: dict[int, Any] = {}
+        self.rows = [case for case in cases() if case.variant != "uneven padding" and case.dtype != "int8"]
 
     def compute(self, row: int) -> str:
-        """One call of a row; what is wrong with its results, empty where nothing is."""
+        """Make one call of a row; return the problem with its results, empty if they are right."""
         case = self.rows[row]
-        if row not in self._inputs:
-            self._inputs[row] = case.inputs()
         run = selftest_run._OWN.get(case.operation, selftest_run._against_reference)
-        pairs = run(case, copy.deepcopy(self._inputs[row]))  # running statistics are written to
-        wrong = [text for name, got, wanted in pairs if (text := selftest_run._unlike(name, got, wanted))]
-        errors = [selftest_run._error(got, wanted) for _, got, wanted in pairs if wanted is not None]
-        return "; ".join(wrong) or ("" if max(errors) <= case.tolerance else f"differs by {max(errors)}")
+        for name, got, wanted in run(case, case.inputs()):
+            if text := selftest_run._unlike(name, got, wanted):
+                return text
+            if wanted is not None and (error := selftest_run._error(got, wanted)) > case.tolerance:
+                return f"{name} differs by {error}"
+        return ""
 
     def tries(self, row: int) -> Iterator[Try]:
-        """Return every C and CUDA call of a row, first and second; each with status 3000."""
+        """Yield every C and CUDA call of a row, in a first and in a second call; C calls with status 3000."""
         testing.reset()
         gc.collect()
         for warm in (False, True):
@@ -111,36 +103,30 @@ class Bench:
             trouble = self.compute(row)
             assert not trouble, f"{self.rows[row]}: {trouble}"
             for k, name in enumerate(self.fake.names(), 1):
-                if returns_status(name):
+                if FUNCTIONS[name].returns_status:
                     yield Try(row, warm, k, name, 3000)
             for k, name in enumerate(self.host.calls, 1):
                 yield Try(row, warm, k, name, CUDA_CALL)
 
     def attempt(self, one: Try) -> Found:
-        """Let a call fail, and see what comes of it."""
+        """Let a call fail, and judge the outcome."""
         testing.reset()
-        operation = self.rows[one.row].operation
-        with warnings.catch_warnings(record=True) as said, unraisable() as ignored:
+        with warnings.catch_warnings(record=True) as warned, unraisable() as ignored:
             warnings.simplefilter("always")
             outcome, detail = self._outcome(one)
             again = self._again(one.row)
             left = self._left(one)
-        said = [warning for warning in said if not issubclass(warning.category, CudnnWarning)]
-        for trouble in (
+        others = [str(row.message) for row in warned if not issubclass(row.category, CudnnWarning)]
+        details = [
+            detail,
             again and f"the next call: {again}",
             left,
             ignored and f"raised in finalizers: {ignored}",
-            said and f"warned: {said[0].message}",
-        ):
-            if trouble:
-                outcome, detail = "wrong", f"{detail}; {trouble}" if detail else trouble
-        return Found(operation, one, outcome, detail)
-
-    def _again(self, row: int) -> str:
-        try:
-            return self.compute(row)
-        except Exception as error:  # a cache that was poisoned may raise anything
-            return f"{type(error).__name__}: {error}"
+            others and f"warned: {others[0]}",
+        ]
+        wrong = outcome == "wrong" or any(details[1:])
+        text = "; ".join(str(row) for row in details if row)
+        return Found(self.rows[one.row].operation, one, "wrong" if wrong else outcome, text)
 
     def _outcome(self, one: Try) -> tuple[str, str]:
         if one.warm:
@@ -153,19 +139,28 @@ class Bench:
             self.fake.fail_at = {one.k: one.status}
         try:
             trouble = self.compute(one.row)
-        except Exception as error:  # whatever it is: that is what is looked at
+        except Exception as error:
             return ("raised", "") if fits(error, one) else ("wrong", f"{type(error).__name__}: {error}")
         finally:
             self.fake.fail_at, self.host.fail_at = {}, 0
         return ("wrong", trouble) if trouble else ("another way", "")
 
+    def _again(self, row: int) -> str:
+        try:
+            return self.compute(row)
+        except Exception as error:  # a cache with a wrong entry may raise anything
+            return f"{type(error).__name__}: {error}"
+
     def _left(self, one: Try) -> str:
-        """What outlives caches and arrays. What cuDNN refused to destroy does, and a warning says so."""
+        """Return the objects and memory that outlive caches and arrays.
+
+        An object that cuDNN failed to destroy does, and a warning says so.
+        """
         testing.reset()
         kept = int("Destroy" in one.function and one.status != CUDA_CALL)
         if len(self.fake.objects) > kept or self.host.live:
             gc.collect()
-            testing.reset()  # handles of contexts that cycles held
+            testing.reset()  # handles of contexts in cycles
         objects, memory = list(self.fake.objects.values()), self.host.used()
         self.fake.objects.clear()
         if len(objects) > kept or memory:
@@ -173,38 +168,31 @@ class Bench:
         return ""
 
 
-def returns_status(name: str) -> bool:
-    from cudnn_ct._bindings.functions import FUNCTIONS
-
-    return FUNCTIONS[name].returns_status
-
-
 def fits(error: Exception, one: Try) -> bool:
-    """Whether an exception is the right one for a call that failed."""
+    """Return whether an exception is right for a call that failed."""
     text = str(error)
     if one.status == CUDA_CALL:
         if one.function == "allocate":
             return isinstance(error, AllocationError) and bool(re.search(r"[\d,]+ bytes wanted for \w", text))
         return isinstance(error, ExecutionFailedError) and text.startswith(f"{one.function} failed")
-    told = f"{one.function} returned" in text
-    if (
-        one.status in (2000, 3000) and told
-    ):  # a refusal: no way is left, or none may begin after the first part
+    if f"{one.function} returned" not in text:
+        return False
+    if one.status in (2000, 3000):  # rejected, and either no implementation is left or a part has run
         return isinstance(error, STATUSES[one.status] | NotSupportedError | ExecutionFailedError)
-    right = isinstance(error, STATUSES[one.status]) and error.status == one.status
     if isinstance(error, NotSupportedError) and one.function.startswith("cudnnBackend"):
-        return told  # an engine cannot be made; where no other way is left, the message has why
-    return told and right and error.function == one.function
+        return True  # no engine can be made, and no other implementation exists
+    kind = STATUSES[one.status]
+    return isinstance(error, kind) and (error.status, error.function) == (one.status, one.function)
 
 
 @contextmanager
 def unraisable() -> Iterator[list[str]]:
-    """What is raised in finalizers meanwhile."""
-    heard: list[str] = []
+    """Collect the exceptions of finalizers."""
+    raised: list[str] = []
     before = sys.unraisablehook
-    sys.unraisablehook = lambda told: heard.append(repr(told.exc_value))
+    sys.unraisablehook = lambda report: raised.append(repr(report.exc_value))
     try:
-        yield heard
+        yield raised
     finally:
         sys.unraisablehook = before
 
@@ -224,81 +212,61 @@ def no_collecting() -> Iterator[None]:
         gc.enable()
 
 
-# --- which are tried ---------------------------------------------------------------------------------------
+# --- the tries ---------------------------------------------------------------------------------------------
 
 
-def everything(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
-    """Each call with a status of each class."""
+def everything(sites: Iterable[Try]) -> Iterator[Try]:
+    """Yield each call with a status of each class."""
     for one in sites:
         for status in (CUDA_CALL,) if one.status == CUDA_CALL else STATUSES:
             yield one._replace(status=status)
 
 
 def covering(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
-    """A fixed part: each C function of each operation once with each class, as first and as second call.
+    """Yield a fixed part: each C function of each operation with each class, in a first and a second call.
 
-    Where an operation calls a function in several places, the places take turns.
+    If an operation calls a function in several places, the places take turns.
     """
     places: dict[tuple[Any, ...], list[Try]] = {}
     for one in sites:
-        places.setdefault((operations[one.row], one.warm, one.function, one.status == CUDA_CALL), []).append(
-            one
-        )
+        place = operations[one.row], one.warm, one.function, one.status == CUDA_CALL
+        places.setdefault(place, []).append(one)
     for group in places.values():
-        if group[0].status == CUDA_CALL:  # they differ by what they are for: all of one row
+        if group[0].status == CUDA_CALL:  # their purposes differ: all calls of one row
             yield from (one for one in group if one.row == group[0].row)
             continue
-        for n, one in enumerate(everything(group[:1], operations)):
+        for n, one in enumerate(everything(group[:1])):
             yield group[n * 7 % len(group)]._replace(status=one.status)
 
 
 def run(part: tuple[int, int], whole: bool) -> list[Found]:
-    """One of several equal parts of all tries."""
+    """Make one of several equal parts of all tries."""
     with host_installed() as host, cudnn_installed(host) as fake, no_collecting():
         bench = Bench(host, fake)
-        operations = [case.operation for case in bench.rows]
         sites = [one for row in range(len(bench.rows)) for one in bench.tries(row)]
-        wanted = list((everything if whole else covering)(sites, operations))
-        return [bench.attempt(one) for one in wanted[part[0] :: part[1]]]
+        wanted = everything(sites) if whole else covering(sites, [case.operation for case in bench.rows])
+        return [bench.attempt(one) for one in list(wanted)[part[0] :: part[1]]]
 
 
-# --- what is told ------------------------------------------------------------------------------------------
-
-
-def table(found: list[Found]) -> str:
-    """A row for each operation, and one for all."""
-    lines = [
-        "| operation | calls of C | tries | raised | another way ran | CUDA calls | tries | raised | "
-        "another way ran | found wrong |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for operation in [*dict.fromkeys(one.operation for one in found), ""]:
-        mine = [one for one in found if operation in ("", one.operation)]
-        cells: list[object] = [f"`{operation}`" if operation else "all"]
-        for in_cuda in (False, True):
-            part = [one for one in mine if (one.attempt.status == CUDA_CALL) == in_cuda]
-            counts = Counter(one.outcome for one in part)
-            places = {(one.attempt.row, one.attempt.warm, one.attempt.k) for one in part}
-            cells += [f"{n:,}" for n in (len(places), len(part), counts["raised"], counts["another way"])]
-        cells.append(sum(one.outcome == "wrong" for one in mine))
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
-
-
-def put(page: str, name: str, block: str) -> str:
-    """Replace what stands between the marks of a name."""
-    pattern = rf"(<!-- begin: {name}[^\n]*-->\n).*?(<!-- end: {name} -->)"
-    written, count = re.subn(pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.S)
-    assert count == 1, f"{PAGE} has no place for {name}"
-    return written
+def cells(found: list[Found]) -> str:
+    """Return a row of the page: the figures of C calls, of CUDA calls, and the tries that are wrong."""
+    figures = []
+    for in_cuda in (False, True):
+        part = [one for one in found if (one.attempt.status == CUDA_CALL) == in_cuda]
+        outcomes = Counter(one.outcome for one in part)
+        places = {(one.attempt.row, one.attempt.warm, one.attempt.k) for one in part}
+        figures += [len(places), len(part), outcomes["raised"], outcomes["another way"]]
+    figures.append(sum(one.outcome == "wrong" for one in found))
+    return " | ".join(f"{figure:,}" for figure in figures)
 
 
 def main() -> int:
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--json", help="the file of figures to put these into")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     parts = [(n, options.jobs) for n in range(options.jobs)]
@@ -308,9 +276,15 @@ def main() -> int:
     wrong = [one for one in found if one.outcome == "wrong"]
     for one in wrong[:50]:
         print(one)
-    print(table(found))
-    if options.write:
-        PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "failing", table(found)), encoding="utf-8")
+    names = dict.fromkeys(one.operation for one in found)
+    rows = {name: cells([one for one in found if one.operation == name]) for name in names}
+    rows["all"] = cells(found)
+    for name, row in rows.items():
+        print(f"{name}: {row}")
+    if options.json:
+        from tools.reliability import put
+
+        put(options.json, "failing", {"rows": rows})
     return bool(wrong)
 
 

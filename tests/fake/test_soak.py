@@ -1,77 +1,36 @@
-"""What is remembered has bounds: `tests.soak` as on a GPU, with fewer operations and lower bounds."""
+"""The caches have bounds: `tests.soak` as on a GPU, with fewer operations and lower bounds."""
 
 from __future__ import annotations
 
-import gc
 import itertools
-import random
-from pathlib import Path
 
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, testing
-from cudnn_ct._config import config
-from cudnn_ct.autotune import store
+from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
-from tests import soak
-from tests.soak import KINDS, Work, bounded, cycles, growth, lowered, malloc_in_use
+from tests.soak import Work, lowered, soak
 
 from .cudnn import FakeCudnn
 from .host import Host
 
-TELLS = pytest.mark.skipif(not malloc_in_use(), reason="this C library does not tell what malloc handed out")
-OPERATIONS = 80  # three times as many are made
-MOST = 30_000  # bytes; what is hot differs by chance
 
-
-def forget(fake: FakeCudnn, host: Host) -> None:
-    """Drop what the fakes remember for tests that ask what was called."""
-    host.forget()
-    fake.calls.clear()
-    fake.passes.clear()
-
-
-def test_soak_finds_no_growth(fake: FakeCudnn, host: Host) -> None:
+def test_soak_finds_no_growth(fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = itertools.count(0x10000, 16)
+    make_operations = Work.once
 
-    def once() -> None:
-        work.once()
-        forget(fake, host)
+    def once(work: Work) -> None:
+        make_operations(work)
+        host.forget()
+        fake.calls.clear()
+        fake.passes.clear()
 
-    gc.collect()
-    gc.disable()
-    try:
-        with lowered(8):
-            work = Work(0, lambda: next(addresses), per_stream=5, largest=6)
-            grown, lines = growth(once, OPERATIONS)
-            left = list(bounded())
-        assert cycles() == []
-    finally:
-        gc.enable()
-    assert grown < MOST, lines
-    assert [(name, have) for name, have, limit in left if have > limit] == []
-    full = {name for name, have, limit in left if have == limit}
-    assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
-
-
-@pytest.mark.nightly
-@TELLS
-@pytest.mark.parametrize("kind", soak.KINDS)
-def test_operations_keep_malloc_counts_stable(kind: str, fake: FakeCudnn, host: Host) -> None:
-    """Between some two of four laps: what a dict takes as it grows is in one, what is lost in all."""
-    shapes = [f"{kind} {number}" for number in range(4)]
-    counts = []
+    monkeypatch.setattr(Work, "once", once)
     with lowered(8):
-        work = Work(0, lambda: 0x10000)
-        for _ in range(4):
-            for _ in range(10):
-                for shape in shapes:
-                    KINDS[kind](work, random.Random(shape))
-                    forget(fake, host)
-            gc.collect()
-            counts.append(malloc_in_use())
-    assert min(after - before for before, after in itertools.pairwise(counts)) < 2**10, counts
+        figures = soak(1200, 200, Work(0, lambda: next(addresses), per_stream=5, largest=6))
+    assert figures["wrong"] == []
+    full = {name for name, (size, limit) in figures["caches"].items() if size == limit}
+    assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
 
 
 def test_workspaces_are_bounded_when_streams_come_and_go(fake: FakeCudnn, host: Host) -> None:
@@ -92,12 +51,3 @@ def test_default_stream_does_not_cache_unknown_devices(host: Host) -> None:
         with pytest.raises(ValueError, match=f"device {device} does not exist: the driver shows 2"):
             streams.default_stream(device)
     assert streams.default_stream.cache_info().currsize == before
-
-
-def test_stores_are_bounded_when_the_cache_setting_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(2 * store.STORES):
-        monkeypatch.setattr(config, "algo_cache", str(tmp_path / str(number)))
-        assert store.store() is store.store()
-    assert testing.cache_sizes()["stores"] == (store.STORES, store.STORES)

@@ -1,4 +1,4 @@
-"""A batch of calls in a process of its own: each is announced before it is made, and judged after."""
+"""A batch of calls in its own process: each is reported before it is made, and judged after."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import resource
-import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,17 +28,17 @@ from cudnn_ct.errors import AllocationError
 from .draw import line
 from .values import NAMES
 
-# What docs/errors.md says that calls raise, and what some calls may raise besides.
+# The exceptions of docs/errors.md, and those that some calls may raise besides.
 DOCUMENTED = (TypeError, ValueError, ct.CudnnError)
 BESIDES: dict[str, type[Exception]] = {
     "ct.export_algo_cache(": OSError,
     "ct.import_algo_cache(": OSError,
-    "set_config(": AttributeError,  # there is no such setting
+    "set_config(": AttributeError,  # the setting does not exist
     "ct.raw.": OverflowError,
     ".__dlpack__(": BufferError,
-    "ct.dnn.dnn_spatialtf(": RuntimeError,  # which Theano raises
+    "ct.dnn.dnn_spatialtf(": RuntimeError,  # as Theano
 }
-# What Python and NumPy say better than we could; besides, all we raise is from a line that means to.
+# Every documented exception comes from a ``raise``, except these good messages of Python and NumPy.
 DECORATORS = ("contextlib.py", "_ufunc_config.py")  # of Python and NumPy, which make the call themselves
 THEIR_OWN = (
     "expected str, bytes or os.PathLike object",
@@ -55,29 +54,28 @@ EVERY = 50  # calls, after which memory is counted and a right call is made
 
 
 def main() -> None:
-    """Make the calls that the first line on stdin asks for; write what is found, a JSON object a line."""
+    """Make the calls that the first line on stdin names; write a JSON object for each report."""
     asked = json.loads(sys.stdin.readline())
     faulthandler.enable()
-    tell = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever is printed goes elsewhere
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # a call may print
     np.seterr(all="ignore")
     place = on_gpu if asked["gpu"] else on_fakes
     with place() as used:
         before = used()
         lines = asked.get("lines") or [line(asked["seed"], n) for n in range(*asked["numbers"])]
         for count, text in enumerate(lines, 1):
-            tell.write(json.dumps({"call": text}) + "\n")
-            tell.write(json.dumps({"outcome": judged(text, asked["seconds"])}) + "\n")
-            if count % asked.get("every", EVERY) == 0 or count == len(lines):
-                trouble = unhealthy(before, used)
-                tell.write(json.dumps({"health": trouble}) + "\n")
+            reports.write(json.dumps({"call": text}) + "\n")
+            reports.write(json.dumps({"outcome": judged(text, asked["seconds"])}) + "\n")
+            if count % EVERY == 0 or count == len(lines):
+                reports.write(json.dumps({"trouble": trouble(before, used)}) + "\n")
                 before = used()
-        tell.flush()
+        reports.flush()
         os._exit(0)  # leftovers were reported above
 
 
 def judged(text: str, seconds: int) -> str:
-    """Make a call; the name of the exception, and a mark before it where that is not documented."""
+    """Make a call; return the name of its exception, after a "!" if it is not documented."""
     settings = {name: getattr(config, name) for name in SETTINGS}
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
@@ -86,17 +84,19 @@ def judged(text: str, seconds: int) -> str:
             for kind in (ct.CudnnWarning, DeprecationWarning):  # of parameters of `dnn`
                 warnings.simplefilter("ignore", kind)
             eval(text, dict(NAMES))
-    except ct.ExecutionFailedError as error:  # no argument may bring a kernel to fault
-        return f"! {type(error).__name__}: {str(error)[:300]}"
     except (MemoryError, RecursionError) as error:
         return type(error).__name__
-    except DOCUMENTED as error:
-        name = type(error).__name__
-        return name if _meant(error) else f"! by accident {name}: {str(error)[:300]} at {_where(error)}"
     except Exception as error:
-        besides = tuple(kind for start, kind in BESIDES.items() if start in text)
         name = type(error).__name__
-        return name if isinstance(error, besides) else f"! {name}: {str(error)[:300]} at {_where(error)}"
+        places = [(step.tb_frame.f_code.co_filename, step.tb_lineno) for step in steps(error)]
+        place = next((f"{file}:{line}" for file, line in reversed(places) if "cudnn_ct" in file), "")
+        report = f"{name}: {str(error)[:300]} at {place}"
+        if isinstance(error, ct.ExecutionFailedError):  # no argument may cause a kernel to fault
+            return f"! {report}"
+        if isinstance(error, DOCUMENTED):
+            return name if raised(error) else f"! by accident {report}"
+        besides = tuple(kind for start, kind in BESIDES.items() if start in text)
+        return name if isinstance(error, besides) else f"! {report}"
     finally:
         faulthandler.cancel_dump_traceback_later()
         for name, value in settings.items():
@@ -104,9 +104,9 @@ def judged(text: str, seconds: int) -> str:
     return "fine"
 
 
-def _meant(error: BaseException) -> bool:
-    """Whether an exception comes from a ``raise``, or is of the call itself, such as an argument too many."""
-    *_, last = _steps(error)
+def raised(error: BaseException) -> bool:
+    """Return whether an exception comes from a ``raise``, or from the call, as for too many arguments."""
+    *_, last = steps(error)
     code = last.tb_frame.f_code
     if code.co_filename == "<string>" or code.co_filename.endswith(DECORATORS):
         return True
@@ -115,21 +115,16 @@ def _meant(error: BaseException) -> bool:
     return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
-def _where(error: BaseException) -> str:
-    """The innermost line of the package."""
-    places = [(step.tb_frame.f_code.co_filename, step.tb_lineno) for step in _steps(error)]
-    return next((f"{file}:{line}" for file, line in reversed(places) if "cudnn_ct" in file), "")
-
-
-def _steps(error: BaseException) -> Iterator[TracebackType]:
+def steps(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the traceback of an exception, the outermost frame first."""
     step = error.__traceback__
     while step is not None:
         yield step
         step = step.tb_next
 
 
-def unhealthy(before: int, used: Callable[[], int]) -> str:
-    """What calls have left that they should not; empty where all is as before."""
+def trouble(before: int, used: Callable[[], int]) -> str:
+    """Return the memory that calls left, or the wrong result of a right call; empty if all is well."""
     gc.collect()
     x, w = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
     got = ct.conv(ct.asarray(x), ct.asarray(w)).numpy()
@@ -137,7 +132,7 @@ def unhealthy(before: int, used: Callable[[], int]) -> str:
         return f"a convolution of ones gives {got.reshape(-1)[:4]}"
     for device in range(devices.device_count()):
         with ct.use(device=device) as stream:
-            context.current(stream).plans.clear()  # labels that may come again
+            context.current(stream).plans.clear()  # the labels of CTC losses
             ct.empty_cache(device)
     gc.collect()
     left = used() - before
@@ -146,7 +141,7 @@ def unhealthy(before: int, used: Callable[[], int]) -> str:
 
 @contextmanager
 def on_fakes() -> Iterator[Callable[[], int]]:
-    """Without a GPU: on the fake cuDNN, with the real rules for arrays of others."""
+    """Use the fake cuDNN, with the real rules for arrays of other libraries."""
     from cudnn_ct.cuda import interop
     from tests.fake.installed import cudnn_installed, host_installed
 
@@ -170,7 +165,7 @@ def on_fakes() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def on_gpu() -> Iterator[Callable[[], int]]:
-    """On a GPU whose memory seems to be small."""
+    """Use a GPU, and limit the size of an allocation."""
     allocate = memory.allocate
 
     def limited(nbytes: int, stream: Any, what: str = "an array") -> Any:
@@ -188,8 +183,3 @@ def on_gpu() -> Iterator[Callable[[], int]]:
         return memory._pool_attribute(memory._pool(device), "USED_MEM_CURRENT")
 
     yield used
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
-    main()

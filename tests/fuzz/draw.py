@@ -2,138 +2,118 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import random
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.ops.conv.plan import ConvPlan
 
 from .values import ARRAYS, FLOATS, INTEGERS, NAMES, POOLS, SEQUENCES, STREAMS, TEXTS
 
-__all__ = ["line"]
+__all__ = ["OTHERS", "families", "line"]
 
+SPECS = """
+ct.ActivationSpec('relu')
+ct.CTCLossSpec()
+ct.ConvolutionSpec((1, 1), (1, 2), (1, 1))
+ct.FilterSpec((4, 3, 2, 2), 'float16')
+ct.LRNSpec()
+ct.OpTensorSpec('add')
+ct.PoolingSpec((2, 2), (0, 0), (1, 1), 'max')
+ct.ReduceSpec('add')
+ct.SpatialTransformerSpec((2, 3, 4, 5), 'float32')
+ct.TensorSpec((2, 3, 4, 5), (60, 20, 5, 1), 'float32')
+""".strip().splitlines()
 
-class Base(NamedTuple):
-    """A call that is right: the text of a function, of its arguments, and of those by keyword."""
+# Right calls of functions that the selftest does not call, or calls in another way.
+OTHERS = """
+ct.asarray(host((2, 3)))
+ct.asarray(array((2, 8, 9, 10)), dtype='float16', layout='nhwc')
+ct.empty((2, 3))
+ct.zeros((2, 3, 4), dtype='float64')
+ct.full((2, 3, 4), 7)
+ct.use(device=0)
+ct.synchronize()
+ct.empty_cache()
+ct.available()
+ct.last_plan()
+ct.version()
+ct.library_info()
+ct.conv_output_shape((2, 8, 9, 10), (8, 8, 3, 3), padding=1)
+ct.conv_transpose_output_shape((2, 8, 9, 10), (8, 8, 3, 3), stride=2)
+ct.pool_output_shape((2, 8, 9, 10), window=2)
+ct.conv_algorithms(array((2, 8, 9, 10)), array((8, 8, 3, 3)), measure=False)
+ct.conv_plan(array((2, 8, 9, 10)), array((8, 8, 3, 3)), padding=1)
+ct.conv_plan(array((2, 8, 9, 10)), array((8, 8, 3, 3)))(array((2, 8, 9, 10)), array((8, 8, 3, 3)))
+ct.conv_bias_activation_plan(array((2, 8, 9, 10)), array((8, 8, 3, 3)), array((8,)))
+ct.export_algo_cache('algo_cache.json')
+ct.import_algo_cache('algo_cache.json')
+ct.batch_norm_overflow_detected()
+ct.DropoutState(0.5, 3)
+ct.DropoutState().restore(ct.DropoutState().save())
+ct.dropout(array((2, 8, 9, 10)), ct.DropoutState())
+ct.dropout_backward(array((2, 8, 9, 10)), *dropped())
+ct.RNN('gru', 2, 3, num_layers=2)
+ct.RNN('lstm', 2, 3).forward(array((4, 3, 2)), array((84,)), lengths=[4, 2, 3])
+ct.RNN('gru', 2, 3).forward(array((4, 3, 2)), array((63,)), training=True)
+ct.RNN('gru', 2, 3).pack_params([np.zeros(one) for one in [(3, 2), (3,)] * 3 + [(3, 3), (3,)] * 3])
+ct.RNN('rnn_relu', 2, 3, bias='no_bias').from_torch(\
+dict(weight_ih_l0=host((3, 2)), weight_hh_l0=host((3, 3))))
+ct.RNN('gru', 2, 3).split_params(array((63,)), 0)
+ct.RNN('gru', 2, 3).to_torch(array((63,)))
+ct.RNN('gru', 2, 3).algorithms((4, 3, 2), measure=False)
+(t := trained()).net.backward_data(array((4, 3, 3)), t.reserve)
+(t := trained()).net.backward_weights(t.with_gradients().reserve)
+array((2, 8, 9, 10)).copy()
+array((2, 8, 9, 10)).fill(3)
+array((2, 8, 9, 10)).numpy()
+array((2, 8, 9, 10)).close()
+array((2, 8, 9, 10)).packed('nhwc')
+array((2, 8, 9, 10)).__dlpack__(stream=1)
+ct.raw.cudnnGetVersion()
+ct.raw.cudnnGetErrorString(3000)
+ct.TensorSpec.packed((2, 3), 'float32', 'nchw')
+ct.dnn.dnn_available()
+ct.dnn.dnn_present()
+ct.dnn.version()
+ct.dnn.dnn_conv(array((2, 8, 9, 10)), array((8, 8, 3, 3)), border_mode='half')
+ct.dnn.dnn_conv3d(array((2, 3, 4, 5, 6)), array((4, 3, 2, 2, 2)))
+ct.dnn.dnn_gradweight(array((2, 8, 9, 10)), array((2, 8, 7, 8)), (8, 8, 3, 3))
+ct.dnn.dnn_gradinput(array((8, 8, 3, 3)), array((2, 8, 7, 8)), (2, 8, 9, 10))
+ct.dnn.dnn_pool(array((2, 8, 9, 10)), (2, 2), stride=(1, 2))
+ct.dnn.dnn_batch_normalization_train(array((2, 8, 9, 10)), *[array((1, 8, 1, 1))] * 2, mode='spatial')
+ct.dnn.dnn_batch_normalization_test(array((2, 8, 9, 10)), *[array((1, 8, 1, 1))] * 4, mode='spatial')
+ct.dnn.dnn_spatialtf(array((2, 8, 9, 10)), array((2, 2, 3)), scale_width=2)
+ct.dnn.GpuDnnConvDesc('valid', subsample=(1, 1))
+ct.dnn.GpuDnnPool('max')
+ct.dnn.GpuDnnPool('max')(array((2, 8, 9, 10)), (2, 2), (1, 1), (0, 0))
+ct.dnn.GpuDnnSoftmax('accurate', 'channel')
+ct.dnn.GpuDnnSoftmax('accurate', 'channel')(array((2, 8, 9, 10)))
+ct.dnn.GpuDnnReduction('add', (1,), 'float32', 'float32', False)
+ct.dnn.GpuDnnDropoutOp(True)
+ct.dnn.GpuDnnConv.get_out_shape((2, 8, 9, 10), (8, 8, 3, 3), 'valid', (1, 1))
+ct.dnn.RNNBlock('float32', 3, 1, 'gru')
+ct.dnn.RNNBlock('float32', 3, 1, 'gru').get_param_size((2, 4))
+ct.dnn.RNNBlock('float32', 3, 1, 'gru').split_params(array((81,)), 0, (2, 4))
+ct.dnn.RNNBlock('float32', 3, 1, 'gru').apply(array((81,)), array((5, 2, 4)), array((1, 2, 3)))
+ct.dnn.RNNBlock('float32', 3, 1, 'gru').gradients(array((81,)), array((5, 2, 4)), array((1, 2, 3)))
+ct.reference.ctc_loss(host((4, 2, 3)), [[1, 2], [1, 1]], [2, 1], [4, 4])
+ct.reference.op_tensor(host((2, 3)), host((1, 3)), alpha1=2)
+set_config('algo', None)
+set_config('workspace_limit', None)
+set_config('allow_tf32', None)
+set_config('deterministic', None)
+set_config('autotune_max_engines', None)
+set_config('nonsense', None)
+""".strip().splitlines()
 
-    function: str
-    args: tuple[str, ...] = ()
-    keywords: dict[str, str] = {}  # noqa: RUF012 - never modified
-
-    def __str__(self) -> str:
-        given = [*self.args, *(f"{name}={text}" for name, text in self.keywords.items())]
-        return f"{self.function}({', '.join(given)})"
-
-
-IMAGE, FILTERS = "array((2, 8, 9, 10))", "array((8, 8, 3, 3))"
-HALF = ("array((2, 8, 9, 10), 'float16', 'nhwc')", "array((8, 8, 3, 3), 'float16', 'nhwc')")
-NETWORK = "(t := trained()).net."
-BLOCK = "ct.dnn.RNNBlock('float32', 3, 1, 'gru')"
-DROPPED = "(d := thrown()) and "
-
-# What the selftest has no row for, or calls in a way of its own.
-OTHERS = (
-    Base("ct.asarray", ("host((2, 3))",)),
-    Base("ct.asarray", (IMAGE,), {"dtype": "'float16'", "layout": "'nhwc'"}),
-    Base("ct.empty", ("(2, 3)",)),
-    Base("ct.zeros", ("(2, 3, 4)",), {"dtype": "'float64'"}),
-    Base("ct.full", ("(2, 3, 4)", "7")),
-    Base("ct.use", (), {"device": "0"}),
-    Base("ct.synchronize"),
-    Base("ct.empty_cache"),
-    Base("ct.available"),
-    Base("ct.last_plan"),
-    Base("ct.version"),
-    Base("ct.library_info"),
-    Base("ct.conv_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"padding": "1"}),
-    Base("ct.conv_transpose_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"stride": "2"}),
-    Base("ct.pool_output_shape", ("(2, 8, 9, 10)",), {"window": "2"}),
-    Base("ct.conv_algorithms", (IMAGE, FILTERS), {"measure": "False"}),
-    Base("ct.conv_plan", (IMAGE, FILTERS), {"padding": "1"}),
-    Base(f"ct.conv_plan({IMAGE}, {FILTERS})", (IMAGE, FILTERS)),
-    Base("ct.conv_bias_activation_plan", (IMAGE, FILTERS, "array((8,))")),
-    Base("ct.export_algo_cache", ("'algo_cache.json'",)),
-    Base("ct.import_algo_cache", ("'algo_cache.json'",)),
-    Base("ct.batch_norm_overflow_detected"),
-    Base("ct.DropoutState", ("0.5", "3")),
-    Base("ct.DropoutState().restore", ("ct.DropoutState().save()",)),
-    Base("ct.dropout", (IMAGE, "ct.DropoutState()")),
-    Base(f"{DROPPED}ct.dropout_backward", (IMAGE, "d.mask", "d.mask.state")),
-    Base("ct.RNN", ("'gru'", "2", "3"), {"num_layers": "2"}),
-    Base("ct.RNN('lstm', 2, 3).forward", ("array((4, 3, 2))", "array((84,))"), {"lengths": "[4, 2, 3]"}),
-    Base("ct.RNN('gru', 2, 3).forward", ("array((4, 3, 2))", "array((63,))"), {"training": "True"}),
-    Base(
-        "ct.RNN('gru', 2, 3).pack_params",
-        ("[np.zeros(one) for one in [(3, 2), (3,)] * 3 + [(3, 3), (3,)] * 3]",),
-    ),
-    Base(
-        "ct.RNN('rnn_relu', 2, 3, bias='no_bias').from_torch",
-        ("{'weight_ih_l0': np.zeros((3, 2)), 'weight_hh_l0': np.zeros((3, 3))}",),
-    ),
-    Base("ct.RNN('gru', 2, 3).split_params", ("array((63,))", "0")),
-    Base("ct.RNN('gru', 2, 3).to_torch", ("array((63,))",)),
-    Base("ct.RNN('gru', 2, 3).algorithms", ("(4, 3, 2)",), {"measure": "False"}),
-    Base(f"{NETWORK}backward_data", ("array((4, 3, 3))", "t.reserve")),
-    Base(f"{NETWORK}backward_weights", ("t.with_gradients().reserve",)),
-    Base(f"{IMAGE}.copy"),
-    Base(f"{IMAGE}.fill", ("3",)),
-    Base(f"{IMAGE}.numpy"),
-    Base(f"{IMAGE}.close"),
-    Base(f"{IMAGE}.packed", ("'nhwc'",)),
-    Base(f"{IMAGE}.__dlpack__", (), {"stream": "1"}),
-    Base("ct.raw.cudnnGetVersion"),
-    Base("ct.raw.cudnnGetErrorString", ("3000",)),
-    Base("ct.TensorSpec.packed", ("(2, 3)", "'float32'", "'nchw'")),
-    Base("ct.TensorDescriptor", ("ct.TensorSpec.packed((2, 3, 4, 5))",)),
-    Base("ct.dnn.dnn_conv", (IMAGE, FILTERS), {"border_mode": "'half'"}),
-    Base("ct.dnn.dnn_conv3d", ("array((2, 3, 4, 5, 6))", "array((4, 3, 2, 2, 2))")),
-    Base("ct.dnn.dnn_gradweight", (IMAGE, "array((2, 8, 7, 8))", "(8, 8, 3, 3)")),
-    Base("ct.dnn.dnn_gradinput", (FILTERS, "array((2, 8, 7, 8))", "(2, 8, 9, 10)")),
-    Base("ct.dnn.dnn_pool", (IMAGE, "(2, 2)"), {"stride": "(1, 2)"}),
-    Base(
-        "ct.dnn.dnn_batch_normalization_train", (IMAGE, *["array((1, 8, 1, 1))"] * 2), {"mode": "'spatial'"}
-    ),
-    Base("ct.dnn.dnn_batch_normalization_test", (IMAGE, *["array((1, 8, 1, 1))"] * 4), {"mode": "'spatial'"}),
-    Base("ct.dnn.dnn_spatialtf", (IMAGE, "array((2, 2, 3))"), {"scale_width": "2"}),
-    Base("ct.dnn.GpuDnnConvDesc", ("'valid'",), {"subsample": "(1, 1)"}),
-    Base("ct.dnn.GpuDnnPool", ("'max'",)),
-    Base("ct.dnn.GpuDnnPool('max')", (IMAGE, "(2, 2)", "(1, 1)", "(0, 0)")),
-    Base("ct.dnn.GpuDnnSoftmax", ("'accurate'", "'channel'")),
-    Base("ct.dnn.GpuDnnSoftmax('accurate', 'channel')", (IMAGE,)),
-    Base("ct.dnn.GpuDnnReduction", ("'add'", "(1,)", "'float32'", "'float32'", "False")),
-    Base("ct.dnn.GpuDnnDropoutOp", ("True",)),
-    Base("ct.dnn.GpuDnnConv.get_out_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)", "'valid'", "(1, 1)")),
-    Base("ct.dnn.RNNBlock", ("'float32'", "3", "1", "'gru'")),
-    Base(f"{BLOCK}.get_param_size", ("(2, 4)",)),
-    Base(f"{BLOCK}.split_params", ("array((81,))", "0", "(2, 4)")),
-    Base(f"{BLOCK}.apply", ("array((81,))", "array((5, 2, 4))", "array((1, 2, 3))")),
-    Base(f"{BLOCK}.gradients", ("array((81,))", "array((5, 2, 4))", "array((1, 2, 3))")),
-    Base("ct.reference.ctc_loss", ("host((4, 2, 3))", "[[1, 2], [1, 1]]", "[2, 1]", "[4, 4]")),
-    Base("ct.reference.op_tensor", ("host((2, 3))", "host((1, 3))"), {"alpha1": "2"}),
-    *(Base(f"ct.dnn.{name}") for name in ("dnn_available", "dnn_present", "version")),
-    *(
-        Base("set_config", (repr(name), "None"))
-        for name in (
-            "algo",
-            "workspace_limit",
-            "allow_tf32",
-            "deterministic",
-            "autotune_max_engines",
-            "nonsense",
-        )
-    ),
-)
-
-SPECS = tuple(name for name in ct.__all__ if name.endswith("Spec"))
-DESCRIPTORS = {name: name.replace("Descriptor", "Spec") for name in ct.__all__ if name.endswith("Descriptor")}
-
-
-# What a parameter takes, for those that a right call does not give: one of the pools.
+# The pools of values for parameters that a right call does not give.
 USUAL = {
     **dict.fromkeys(("out", "z", "running_mean", "running_var", "h0", "c0", "dhy", "b"), ARRAYS),
     **dict.fromkeys(("padding", "stride", "dilation", "lengths", "strides", "output_padding"), SEQUENCES),
@@ -146,11 +126,13 @@ USUAL = {
 
 
 def line(seed: int, number: int) -> str:
-    """One call: mostly a right one with some arguments exchanged, added or left out."""
+    """Draw one call: mostly a right one with some arguments exchanged, added or left out."""
     rng = random.Random(f"{seed}:{number}")
-    base = rng.choice(rng.choice(_families()))
-    args, keywords = list(base.args), dict(base.keywords)
-    names = _parameters(base.function)
+    right = ast.parse(rng.choice(rng.choice(families())), mode="eval").body
+    assert isinstance(right, ast.Call)
+    function, args = ast.unparse(right.func), [ast.unparse(value) for value in right.args]
+    keywords = {str(row.arg): ast.unparse(row.value) for row in right.keywords}
+    names = _parameters(function)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
         kind = rng.random()
         if kind < 0.45 and args:
@@ -170,19 +152,24 @@ def line(seed: int, number: int) -> str:
             args.append(hostile(rng))
         else:
             keywords[rng.choice(("nonsense", "out", "dtype"))] = hostile(rng)
-    return str(base._replace(args=tuple(args), keywords=keywords))
+    return _call(function, args, keywords)
 
 
 def hostile(rng: random.Random, usual: tuple[str, ...] | None = None) -> str:
-    """Any value; mostly of the ``usual`` kind, so that it is not refused at the door."""
+    """Draw any value; mostly of the ``usual`` kind, which more checks accept."""
     if usual and rng.random() < 0.6:
         return rng.choice(usual)
     return rng.choice(rng.choice(POOLS))
 
 
+def _call(function: str, args: Iterable[str], keywords: Mapping[str, str]) -> str:
+    given = [*args, *(f"{name}={text}" for name, text in keywords.items())]
+    return f"{function}({', '.join(given)})"
+
+
 def _pool_of(text: str) -> tuple[str, ...]:
-    """The pool of values of the kind of an argument."""
-    if text.startswith(("array(", "host(", "t.", "d.")):
+    """Return the pool of values of the kind of an argument."""
+    if text.startswith(("array(", "host(", "*", "t.")):
         return ARRAYS
     if text[0] in "([":
         return SEQUENCES
@@ -190,94 +177,43 @@ def _pool_of(text: str) -> tuple[str, ...]:
 
 
 @cache
-def _families() -> tuple[tuple[Base, ...], ...]:
-    """Bases, in groups that are equally likely."""
-    rows: dict[str, list[Base]] = {}
-    seen = set()
+def families() -> tuple[list[str], ...]:
+    """Return right calls, in groups that are equally likely."""
+    ours: dict[str, list[str]] = {}
+    theirs: dict[str, list[str]] = {}
     for case in cases():
         kept = case.dtype == "float32" or (case.dtype, case.layout) == ("float16", "nhwc")
         if case.operation in ("RNN", "dropout") or not kept:
             continue
-        base = _of(case.operation, case.inputs(), case.layout)
-        if str(base) not in seen:
-            seen.add(str(base))
-            rows.setdefault(case.operation, []).append(base)
-    ours = [tuple(group) for group in rows.values()]
-    theirs = [
-        tuple(_on_host(base) for base in group)
-        for group in ours
-        if hasattr(ct.reference, group[0].function[3:])
-    ]
-    makers = tuple(Base(f"ct.{name}", _spec_arguments(name)) for name in SPECS)
-    natives = tuple(
-        Base(f"ct.{name}", (str(Base(f"ct.{spec}", _spec_arguments(spec))),))
-        for name, spec in DESCRIPTORS.items()
-    )
-    # Specs check nothing by themselves: with a descriptor of one, what is hostile in it reaches its rules.
-    return (*ours, *([base] for base in OTHERS), *theirs[::3], makers, *[natives] * 8)  # type: ignore[return-value]
+        operation, (operands, both, device) = case.operation, case.inputs()
+        right = _right(f"ct.{operation}", operands, both | device, "array", case.layout)
+        ours.setdefault(operation, []).append(right)
+        if hasattr(ct.reference, operation):
+            right = _right(f"ct.reference.{operation}", operands, both, "host", case.layout)
+            theirs.setdefault(operation, []).append(right)
+    # Specs are checked when a descriptor is made of them.
+    descriptors = [f"{spec.partition('Spec(')[0]}Descriptor({spec})" for spec in SPECS]
+    others = [[text] for text in OTHERS]
+    return (*ours.values(), *others, *list(theirs.values())[::3], SPECS, *[descriptors] * 8)
 
 
-def _of(operation: str, inputs: Any, layout: str) -> Base:
-    return Base(
-        f"ct.{operation}",
-        tuple(_text(value, layout) for value in inputs.operands),
-        {name: _text(value, layout) for name, value in (inputs.keywords | inputs.device_keywords).items()},
-    )
+def _right(function: str, operands: Any, keywords: dict[str, Any], place: str, layout: str) -> str:
+    """Return a call with the inputs of the selftest, whose arrays ``place`` makes."""
 
+    def text(value: Any) -> str:
+        if not isinstance(value, np.ndarray):
+            return repr(value)
+        return f"{place}({value.shape}, {value.dtype.name!r}, {layout!r})"
 
-def _text(value: Any, layout: str) -> str:
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    return f"array({value.shape}, {value.dtype.name!r}, {layout!r})"
-
-
-def _on_host(base: Base) -> Base:
-    def moved(text: str) -> str:
-        return f"host({text[6:].rsplit(',', 1)[0]})" if text.startswith("array(") else text
-
-    return Base(
-        base.function.replace("ct.", "ct.reference."),
-        tuple(map(moved, base.args)),
-        {
-            name: moved(text)
-            for name, text in base.keywords.items()
-            if name not in ("algo", "strict", "precision")
-        },
-    )
-
-
-def _spec_arguments(name: str) -> tuple[str, ...]:
-    """Arguments of a spec that make sense, by its annotations."""
-    given = {
-        "TensorSpec": ("(2, 3, 4, 5)", "(60, 20, 5, 1)", "'float32'"),
-        "FilterSpec": ("(4, 3, 2, 2)", "'float16'"),
-        "ConvolutionSpec": ("(1, 1)", "(1, 2)", "(1, 1)"),
-        "ActivationSpec": ("'relu'",),
-        "PoolingSpec": ("(2, 2)", "(0, 0)", "(1, 1)", "'max'"),
-        "OpTensorSpec": ("'add'",),
-        "ReduceSpec": ("'add'",),
-        "SpatialTransformerSpec": ("(2, 3, 4, 5)", "'float32'"),
-    }
-    return given.get(name, ())
-
-
-# Where the text of a function is a call itself, the function whose parameters it has.
-_SAME = {
-    f"ct.conv_plan({IMAGE}, {FILTERS})": "ConvPlan.__call__",
-    f"{DROPPED}ct.dropout_backward": "ct.dropout_backward",
-    f"{NETWORK}backward_data": "ct.RNN.backward_data",
-    f"{NETWORK}backward_weights": "ct.RNN.backward_weights",
-    **{f"ct.RNN({mode!r}, 2, 3).forward": "ct.RNN.forward" for mode in ("lstm", "gru")},
-    **{f"{IMAGE}.{name}": f"ct.DeviceArray.{name}" for name in ("copy", "fill", "packed", "__dlpack__")},
-}
+    return _call(function, map(text, operands), {name: text(value) for name, value in keywords.items()})
 
 
 @cache
 def _parameters(function: str) -> tuple[str, ...]:
-    """The names of a function's parameters, those that may be given by position first."""
+    """Return the names of a function's parameters, those that may be given by position first."""
     try:
-        found = inspect.signature(eval(_SAME.get(function, function), NAMES | {"ConvPlan": ConvPlan}))
-    except (TypeError, ValueError, ct.CudnnError):  # of a builtin, or of something that needs a device
+        found = inspect.signature(eval(function, dict(NAMES)))
+    except (TypeError, ValueError, ct.CudnnError):  # of a builtin, or without a device
         return ()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     ours = ("self", "stacklevel")  # the latter is not for callers

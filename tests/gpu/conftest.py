@@ -1,4 +1,4 @@
-"""What the GPU tests share."""
+"""Fixtures and helpers of the GPU tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import ExecutionFailedError
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.mixed import own_stream
+
+__all__ = ["captured", "library", "own_stream", "place"]
 
 
 @pytest.fixture(autouse=True)
 def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The processes of a run share the device. A test marked ``alone`` waits for the others, and they for it.
+    """Let a test marked ``alone`` wait for the other processes of the run, which share the device.
 
-    Each test passes a gate, which a test marked ``alone`` closes: otherwise it would wait as long as other
-    tests run.
+    Each test passes a gate, which a test marked ``alone`` closes while it waits, so that no other starts.
     """
     if not hasattr(request.config, "workerinput"):
         yield
@@ -41,20 +43,20 @@ def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def lock_file(name: str) -> IO[bytes]:
-    """A file whose lock ends with it, which all processes of this run open."""
+    """Open the lock file of a name, which all processes of this run share."""
     run = os.environ["PYTEST_XDIST_TESTRUNUID"]
     return (Path(tempfile.gettempdir()) / f"cudnn-ct-{run}-{name}").open("wb")
 
 
 @pytest.fixture(autouse=True)
 def _a_fault_fails_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A kernel that reads what it may not ends the CUDA context, and every later test would fail with it."""
+    """End the process after an out-of-bounds access, because every later test would fail."""
     yield
     try:
         ct.synchronize()
     except ExecutionFailedError as error:
         if hasattr(request.config, "workerinput"):
-            os._exit(1)  # xdist says which test ended its process, and starts another
+            os._exit(1)  # xdist reports the test that ended its process, and starts another
         pytest.exit(f"the CUDA context ended in {request.node.nodeid}: {error}", returncode=1)
 
 
@@ -76,15 +78,6 @@ def _place() -> Callable[[np.ndarray], ct.DeviceArray]:
     return place
 
 
-def own_stream() -> Any:
-    """Create a stream of the first device."""
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 def captured(stream: Any, call: Callable[[], object]) -> Any:
     """Return a CUDA graph of the work that a call enqueues on a stream."""
     builder = stream.create_graph_builder().begin_building()
@@ -93,10 +86,10 @@ def captured(stream: Any, call: Callable[[], object]) -> Any:
 
 
 def library(name: str):
-    """A library that a test passes arrays to, or a skip that says it is not there."""
+    """Import another library, or skip the test if it is not installed."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else jax takes most of the memory
     try:
-        with warnings.catch_warnings():  # of its own affairs
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return importlib.import_module(name)
     except ImportError as error:

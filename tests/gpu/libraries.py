@@ -1,161 +1,129 @@
-"""Other libraries of GPU arrays, as tests of streams see them; and work that keeps a stream busy."""
+"""Other libraries of GPU arrays, each with the stream that a test uses, and delays of streams."""
 
 from __future__ import annotations
 
 import ctypes
+import operator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .conftest import library
+from .conftest import library, own_stream
 
-__all__ = ["WRITABLE", "Library", "busy", "delay", "settle", "stream_of_our_own"]
+__all__ = ["LEGACY_DEFAULT", "LIBRARIES", "WRITABLE", "Library", "busy", "delay", "settle"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 LEGACY_DEFAULT = 1
 
 
-class Library:
-    """A library whose arrays can be written: what a test does with it, on a stream or (None) on the default.
+class Library(NamedTuple):
+    """The functions of a library, on a stream of its own or on the default stream.
 
-    ``make`` and ``read`` leave nothing under way.
+    Attributes
+    ----------
+    handle : int
+        The address of the stream.
+    current : context manager
+        Makes the stream current, if the library has current streams.
+    to_device, read : callable
+        Copy an array to the device, and back.
+    take : callable
+        Use one of our arrays without a copy.
+    write : callable
+        Enqueue a copy to the first array from the second one.
+    seen : callable
+        Return an array as it is used on the stream.
     """
 
-    def side(self) -> Any:
-        """A stream that does not wait for the default stream."""
-        raise NotImplementedError
-
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        """Make a stream the current one."""
-        return nullcontext() if stream is None else stream
-
-    def make(self, values: np.ndarray) -> Any:
-        """Copy values to the device."""
-        raise NotImplementedError
-
-    def seen_on(self, array: Any, stream: Any) -> Any:
-        """The array as it is used on a stream: most libraries ask which stream is current."""
-        return array
-
-    def write(self, target: Any, source: Any, stream: Any) -> None:
-        """Enqueue a copy between arrays on the stream in use."""
-        target[...] = source
-
-    def take(self, ours: Any) -> Any:
-        """Use one of our arrays on the stream in use, without a copy."""
-        raise NotImplementedError
-
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        """Copy to the host, on the stream in use."""
-        raise NotImplementedError
-
-    def pointer(self, array: Any) -> int:
-        """Where an array's memory begins."""
-        return int(array.__cuda_array_interface__["data"][0])
-
-    def handle(self, stream: Any) -> int:
-        """The address of a stream."""
-        raise NotImplementedError
-
-
-class Torch(Library):
-    def __init__(self) -> None:
-        self._torch = library("torch")
-
-    def side(self) -> Any:
-        return self._torch.cuda.Stream()
-
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        return self._torch.cuda.stream(stream)  # which takes None
+    handle: int
+    current: AbstractContextManager[Any]
+    to_device: Callable[[np.ndarray], Any]
+    take: Callable[[Any], Any]
+    read: Callable[[Any], np.ndarray]
+    write: Callable[[Any, Any], object] = lambda target, source: operator.setitem(target, ..., source)
+    seen: Callable[[Any], Any] = lambda array: array
 
     def make(self, values: np.ndarray) -> Any:
-        array = self._torch.tensor(values, device="cuda")
-        self._torch.cuda.synchronize()
+        """Copy values to the device, and wait."""
+        array = self.to_device(values)
+        settle()
         return array
 
-    def take(self, ours: Any) -> Any:
-        return self._torch.from_dlpack(ours)
 
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        return array.cpu().numpy()
-
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else stream.cuda_stream
-
-
-class Cupy(Library):
-    def __init__(self) -> None:
-        self._cupy = library("cupy")
-
-    def side(self) -> Any:
-        return self._cupy.cuda.Stream(non_blocking=True)
-
-    def make(self, values: np.ndarray) -> Any:
-        array = self._cupy.asarray(values)
-        self._cupy.cuda.runtime.deviceSynchronize()
-        return array
-
-    def take(self, ours: Any) -> Any:
-        return self._cupy.from_dlpack(ours)
-
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        return array.get()
-
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else stream.ptr
+def torch(side: bool) -> Library:
+    torch = library("torch")
+    stream = torch.cuda.Stream() if side else None
+    return Library(
+        handle=stream.cuda_stream if side else LEGACY_DEFAULT,
+        current=torch.cuda.stream(stream),  # which accepts None
+        to_device=partial(torch.tensor, device="cuda"),
+        take=torch.from_dlpack,
+        read=lambda array: array.cpu().numpy(),
+    )
 
 
-class Numba(Library):
+def cupy(side: bool) -> Library:
+    cupy = library("cupy")
+    stream = cupy.cuda.Stream(non_blocking=True) if side else None
+    return Library(
+        handle=stream.ptr if side else LEGACY_DEFAULT,
+        current=stream if side else nullcontext(),
+        to_device=cupy.asarray,
+        take=cupy.from_dlpack,
+        read=lambda array: array.get(),
+    )
+
+
+def numba(side: bool) -> Library:
     """Its arrays carry their stream, and no stream is current."""
+    cuda = library("numba.cuda")
+    if not side:
+        return Library(
+            handle=LEGACY_DEFAULT,
+            current=nullcontext(),
+            to_device=cuda.to_device,
+            take=cuda.as_cuda_array,
+            read=lambda array: array.copy_to_host(),
+            write=lambda target, source: target.copy_to_device(source),
+        )
+    owner = own_stream()
+    stream = cuda.external_stream(owner.__cuda_stream__()[1])
+    stream.owner = owner
 
-    def __init__(self) -> None:
-        self._cuda = library("numba.cuda")
-
-    def side(self) -> Any:
-        owner = stream_of_our_own()
-        stream = self._cuda.external_stream(owner.__cuda_stream__()[1])
-        stream.owner = owner
-        return stream
-
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def make(self, values: np.ndarray) -> Any:
-        array = self._cuda.to_device(values)
-        self._cuda.synchronize()
-        return array
-
-    def seen_on(self, array: Any, stream: Any) -> Any:
-        return array if stream is None else array.bind(stream)
-
-    def write(self, target: Any, source: Any, stream: Any) -> None:
-        target.copy_to_device(source, stream=stream or 0)
-
-    def take(self, ours: Any) -> Any:
-        return self._cuda.as_cuda_array(ours)
-
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        host = array.copy_to_host(stream=stream or 0)
-        if stream is not None:
-            stream.synchronize()
+    def read(array: Any) -> np.ndarray:
+        host = array.copy_to_host(stream=stream)
+        stream.synchronize()
         return host
 
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else int(stream)
+    return numba(False)._replace(
+        handle=int(stream),
+        read=read,
+        write=lambda target, source: target.copy_to_device(source, stream=stream),
+        seen=lambda array: array.bind(stream),
+    )
 
 
-WRITABLE = {"torch": Torch, "cupy": Cupy, "numba": Numba}
+def jax(side: bool) -> Library:
+    """It chooses its streams itself, and its arrays cannot be written."""
+    jax = library("jax")
+    gpu = jax.devices("gpu")[0]
+    return Library(
+        handle=LEGACY_DEFAULT,
+        current=nullcontext(),
+        to_device=lambda values: jax.device_put(values, gpu).block_until_ready(),
+        take=jax.dlpack.from_dlpack,
+        read=np.asarray,
+    )
 
 
-def stream_of_our_own() -> Any:
-    """A stream of cuda.core, which does not wait for the default stream."""
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
+WRITABLE = {"torch": torch, "cupy": cupy, "numba": numba}
+LIBRARIES = WRITABLE | {
+    "cupy by interface": lambda side: cupy(side)._replace(take=library("cupy").asarray),
+    "jax": jax,
+}
 
 
 @cache
@@ -168,13 +136,13 @@ def _driver() -> Any:
 
 
 def delay(stream: int, seconds: float = 0.3) -> None:
-    """Keep a stream, by its address, from what is enqueued next: it runs usleep() of the C library first."""
+    """Delay the next work on a stream, given by its address: it calls usleep() of the C library first."""
     usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
     assert _driver().cuLaunchHostFunc(stream, usleep, int(seconds * 1e6)) == 0
 
 
 def busy(stream: int) -> bool:
-    """Whether a stream still has something to do. A test in which it has not shows nothing."""
+    """Return whether a stream has pending work; without it, a test of orderings checks nothing."""
     status = _driver().cuStreamQuery(stream)
     assert status in (0, NOT_READY), status
     return status == NOT_READY

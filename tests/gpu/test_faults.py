@@ -1,4 +1,4 @@
-"""Kernels that fault, which end the context: each in a process of its own."""
+"""Kernels that fault, which end the CUDA context: each in its own process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
-# An array far from all memory, calls before the one that reads it, and what came of that.
+# An array far from all memory, a call before the one that reads it, and the errors of both and of a third.
 CHILD = """
-import json, sys
+import json, os, sys
 sys.path.insert(0, {root!r})
 import numpy as np
 import cudnn_ct as ct
@@ -24,12 +24,7 @@ bad = ct.DeviceArray(x.spec, x.pointer + 2**44, x, x.writer, x.home)
 ct.activation(x)
 try:
     {call}
-    first = "at the call"
-    try:
-        ct.synchronize()
-    except ct.CudnnError as error:
-        first = "later"
-        raise
+    ct.synchronize()
 except ct.CudnnError as error:
     told = dict(kind=type(error).__name__, text=str(error), function=error.function, notes=error.__notes__)
 try:
@@ -38,13 +33,12 @@ try:
 except ct.ExecutionFailedError as error:
     after = error.__notes__[0]
 print(json.dumps(told | dict(after=after)), flush=True)
-import os
 os._exit(0)
 """
 
 
 def fault(call: str, **environ: str) -> dict[str, Any]:
-    """What a child tells of a call whose kernel faults."""
+    """Return the report of a child about a call whose kernel faults."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD.format(root=str(ROOT), call=call)],
         env=os.environ | environ,

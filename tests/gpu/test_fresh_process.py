@@ -1,6 +1,6 @@
 """Programs as users write them: processes that import one library and this package, never cuda.core.
 
-Each scenario runs in a process of its own, checks its results against float64, and prints a line at the end.
+Each scenario runs in its own process, checks its results, and prints "done" at the end.
 """
 
 from __future__ import annotations
@@ -14,162 +14,81 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
-PRELUDE = """
-import ctypes, gc, os, sys, threading
+OPERANDS = """
+import ctypes, gc, json, os, sys
 import numpy as np
 
-def operands():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((4, 8, 16, 16)).astype(np.float32)
-    w = rng.standard_normal((6, 8, 3, 3)).astype(np.float32)
-    return x, w
-
-def conv(x, w):
-    "In float64, with a padding of 1."
-    x, (h, v) = np.pad(x.astype(float), ((0, 0), (0, 0), (1, 1), (1, 1))), x.shape[2:]
-    places = [(i, j) for i in range(3) for j in range(3)]
-    w = w.astype(float)
-    return sum(np.einsum("nchv,kc->nkhv", x[:, :, i:i + h, j:j + v], w[:, :, i, j]) for i, j in places)
-
-def layers(x, w):
-    "The results of `run` in float64."
-    y = conv(x, w)
-    axes = (0, 2, 3)
-    normed = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5)
-    pooled = normed.reshape(*normed.shape[:2], 8, 2, 8, 2).max((3, 5))
-    return y, np.maximum(y, 0), normed, pooled
-
-def run(x, w, **where):
-    y = ct.conv(x, w, padding=1, precision="float32", **where)
-    ones, zeros = ct.full((6,), 1.0, **where), ct.zeros((6,), **where)
-    normed = ct.batch_norm_training(y, ones, zeros, **where).y
-    return y, ct.activation(y, **where), normed, ct.pool(normed, window=2, **where)
-
-def check(got, expected):
-    for one, wanted in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=2e-4, atol=2e-4)
-
-def driver():
-    "The driver by ctypes, as a C extension calls it."
-    return ctypes.CDLL("libcuda.so.1")
-
-def new_stream():
-    stream = ctypes.c_void_p()
-    assert driver().cuStreamCreate(ctypes.byref(stream), 1) == 0
-    return stream.value
-
-def destroy(stream):
-    assert driver().cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
-    assert driver().cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
+rng = np.random.default_rng(0)
+x = rng.integers(-3, 4, (4, 8, 16, 16)).astype(np.float32)
+w = rng.integers(-2, 3, (6, 8, 3, 3)).astype(np.float32)
 """
 
-TORCH = """
+LIBRARIES = {
+    "": "",
+    "torch": """
 import torch
-x, w = operands()
-expected = layers(x, w)
-tx, tw = torch.tensor(x, device="cuda"), torch.tensor(w, device="cuda")
-import cudnn_ct as ct
-assert "cuda.core" not in sys.modules
-
 def captured(work, stream, **options):
     "A graph of what `work` enqueues on a stream of torch."
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, **options):
         work()
     return graph
-"""
 
-CUPY = """
+torch.ones(1, device="cuda")
+""",
+    "cupy": """
 import cupy
-x, w = operands()
-expected = layers(x, w)
 tx, tw = cupy.asarray(x), cupy.asarray(w)
+""",
+}
+
+PRELUDE = """
 import cudnn_ct as ct
+from tests.mixed import in_threads
+assert "cuda.core" not in sys.modules
+
+def run(x, w, operations=ct, **where):
+    y = operations.conv(x, w, padding=1, **where)
+    return y, operations.activation(y, **where), operations.pool(y, window=2, **where)
+
+expected = run(x, w, ct.reference)
+
+def check(got):
+    for one, wanted in zip(got, expected):
+        np.testing.assert_allclose(one, wanted, atol=0.1)  # of integers
+
+def new_stream():
+    "Create a stream by ctypes, as a C extension does."
+    stream = ctypes.c_void_p()
+    assert ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(stream), 1) == 0
+    return stream.value
 """
 
-OURS = """
-import cudnn_ct as ct
-x, w = operands()
-expected = layers(x, w)
-"""
 
-
-def told(scenario: str, library: str = "") -> str:
-    """Run a scenario in a fresh process; return the last line that it prints."""
+def run(scenario: str, library: str = "") -> None:
+    """Run a scenario in a fresh process."""
     if library and importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    source = PRELUDE + {"torch": TORCH, "cupy": CUPY, "": OURS}[library] + textwrap.dedent(scenario)
+    source = OPERANDS + LIBRARIES[library] + PRELUDE + textwrap.dedent(scenario) + "\nprint('done')\n"
     done = subprocess.run(
         [sys.executable, "-c", source],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
     )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-    return done.stdout.splitlines()[-1]
+    assert done.stdout.endswith("done\n")
 
 
 # --- one library -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["stream=", "use", "default"])
-def test_torch_program_computes_on_its_streams(place: str) -> None:
-    said = told(
-        f"""
-        from contextlib import nullcontext
-
-        side = torch.cuda.Stream()
-        where = dict(stream=side) if {place == "stream="} else {{}}
-        for _ in range(3):
-            with ct.use(stream=side) if {place == "use"} else nullcontext():
-                results = run(tx, tw, **where)
-            check([y.numpy() for y in results], expected)
-            taken = [torch.from_dlpack(y) for y in results]
-            del results
-            check([y.cpu().numpy() for y in taken], expected)
-            del taken
-        out = torch.empty(expected[0].shape, device="cuda")
-        got = ct.conv(tx, tw, padding=1, precision="float32", out=out, **where)
-        assert got.pointer == ct.asarray(out).pointer
-        check([out.cpu().numpy()], expected[:1])
-        ct.empty_cache()
-        print("torch computes")
-        """,
-        "torch",
-    )
-    assert said == "torch computes"
-
-
-def test_torch_program_computes_in_threads_with_streams_of_their_own() -> None:
-    said = told(
-        """
-        failures = []
-
-        def work():
-            side = torch.cuda.Stream()
-            with torch.cuda.stream(side), ct.use(stream=side):
-                for _ in range(10):
-                    check([torch.from_dlpack(y).cpu().numpy() for y in run(tx, tw)], expected)
-            done.append(True)
-
-        done = []
-        torch.cuda.synchronize()
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads: thread.start()
-        for thread in threads: thread.join()
-        print(len(done), "threads of torch")
-        """,
-        "torch",
-    )
-    assert said == "4 threads of torch"
-
-
-@pytest.mark.parametrize("place", ["stream=", "use", "default"])
 def test_cupy_program_computes_on_its_streams(place: str) -> None:
-    said = told(
+    run(
         f"""
         from contextlib import nullcontext
 
@@ -179,102 +98,108 @@ def test_cupy_program_computes_on_its_streams(place: str) -> None:
         for _ in range(3):
             with ct.use(stream=side) if {place == "use"} else nullcontext():
                 results = run(tx, tw, **where)
-            check([y.numpy() for y in results], expected)
+            check([y.numpy() for y in results])
             taken = [cupy.from_dlpack(y) for y in results]
             del results
-            check([y.get() for y in taken], expected)
+            check([y.get() for y in taken])
             del taken
         ct.empty_cache()
-        print("cupy computes")
         """,
         "cupy",
     )
-    assert said == "cupy computes"
 
 
-def test_program_without_another_library_computes_in_threads() -> None:
-    said = told("""
-        done = []
-
-        def work():
-            check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w))], expected)
+def test_first_calls_are_made_by_many_threads_at_once() -> None:
+    run("""
+        def work(_):
+            check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w))])
             stream = new_stream()
             for _ in range(3):
-                check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w), stream=stream)], expected)
-            done.append(True)
+                check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w), stream=stream)])
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads: thread.start()
-        for thread in threads: thread.join()
-        work()
-        print(len(done), "threads")
+        in_threads(16, work)
+        work(0)
     """)
-    assert said == "5 threads"
 
 
-# --- streams that are gone ---------------------------------------------------------------------------------
+# --- other processes ---------------------------------------------------------------------------------------
 
 
-def test_plan_reports_facts_and_frees_its_workspace_when_its_stream_is_destroyed() -> None:
-    said = told("""
+def test_forked_child_frees_nothing_and_gets_an_error_that_names_spawn() -> None:
+    run("""
+        import warnings
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork of a process with threads
         ours, filters = ct.asarray(x), ct.asarray(w)
-        ct.synchronize()
+        plan, out = ct.conv_plan(ours, filters, padding=1), ct.conv(ours, filters, padding=1)
+        plan(ours, filters, out=out)
+        network = ct.RNN("lstm", 4, 8)
+        weights, sequence = ct.full((network.weight_size,), 0.1), ct.full((3, 2, 4), 1.0)
+        network.forward(sequence, weights)
         stream = new_stream()
-        plan = ct.conv_plan(ours, filters, padding=1, precision="float32", algo="fft_tiling", stream=stream)
-        assert plan.workspace
-        y = plan(ours, filters, stream=stream)
-        check([y.numpy()], expected[:1])
-        del y
-        plan(ours, filters)  # on the default stream
-        destroy(stream)
-        seen = []
-
-        def ask():
-            seen.append((plan.describe(), plan.workspace, str(plan.candidate), plan.fallback_reason))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join()
-        ask()
-        assert seen[0][1] == seen[1][1] > 0
-        check([plan(ours, filters).numpy()], expected[:1])
-        ct.empty_cache()
-        del plan, ours, filters
-        gc.collect()
-        ct.empty_cache()
-        check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w))], expected)
-        print("the stream is gone")
-    """)
-    assert said == "the stream is gone"
-
-
-def test_process_forked_from_one_with_device_memory_frees_nothing() -> None:
-    said = told("""
-        stream = new_stream() if ct.zeros(1).numpy() == 0 else None
         arrays = [ct.full((2**20,), 1.0), ct.full((2**20,), 1.0, stream=stream), ct.full((3,), 1.0)]
-        kept = [array.copy(stream=stream) for array in arrays] + list(run(ct.asarray(x), ct.asarray(w)))
+        kept = [array.copy(stream=stream) for array in arrays]
         ct.synchronize()
+        attempts = {
+            "an operation": lambda: ct.conv(ours, filters, padding=1),
+            "a plan": lambda: plan(ours, filters),
+            "a network": lambda: network.forward(sequence, weights),
+            "to the host": ours.numpy,
+            "to the device": lambda: ct.asarray(np.zeros(3)),
+            "new memory": lambda: ct.zeros((2, 3)),
+            "waiting": ct.synchronize,
+            "emptying": ct.empty_cache,
+            "a block": lambda: ct.use(device=0).__enter__(),
+        }
+        reading, writing = os.pipe()
         child = os.fork()
-        if not child:
-            del arrays, kept
+        if child == 0:
+            reports = {"available": ct.available().reason}
+            for name, attempt in attempts.items():
+                try:
+                    attempt()
+                    reports[name] = "no error"
+                except Exception as error:
+                    reports[name] = f"{type(error).__name__}: {error}"
+            del arrays, kept, out, plan, network, weights
             gc.collect()
-            try:
-                ct.zeros(3)
-            except ct.NotInitializedError as error:
-                os._exit(0 if "CUDA does not survive a fork" in str(error) else 3)
-            os._exit(4)
-        assert os.waitpid(child, 0)[1] == 0
-        check([array.numpy() for array in kept[3:]], expected)
-        print("the parent goes on")
+            os.write(writing, json.dumps(reports).encode())
+            sys.exit(0)
+        os.close(writing)
+        reports = json.loads(b"".join(iter(lambda: os.read(reading, 65536), b"")))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for name, text in reports.items():
+            assert "CUDA does not survive a fork" in text and "spawn" in text, (name, text)
+        check([ct.conv(ours, filters, padding=1).numpy()])  # the parent goes on
+        assert all((array.numpy() == 1).all() for array in kept)
     """)
-    assert said == "the parent goes on"
+
+
+SPAWN = """
+import multiprocessing
+import cudnn_ct as ct
+
+def work(value):
+    return float(ct.conv(ct.full((1, 2, 5, 5), value), ct.full((1, 2, 3, 3), 1.0)).numpy().max())
+
+if __name__ == "__main__":
+    assert work(1.0) == 18
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(work, [1.0, 2.0, 3.0]) == [18, 36, 54]
+"""
+
+
+def test_spawned_children_compute(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPAWN)
+    subprocess.run([sys.executable, program], env=ENVIRONMENT, check=True, timeout=120)
 
 
 # --- captures ----------------------------------------------------------------------------------------------
 
 
-def test_capture_survives_dropped_arrays_that_another_stream_used() -> None:
-    said = told(
+def test_capture_survives_dropped_arrays_that_other_streams_and_torch_used() -> None:
+    run(
         """
         from cuda.bindings import driver
 
@@ -283,140 +208,75 @@ def test_capture_survives_dropped_arrays_that_another_stream_used() -> None:
             attribute = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
             return int(driver.cuMemPoolGetAttribute(pool, attribute)[1])
 
-        side, other = torch.cuda.Stream(), torch.cuda.Stream()
-        ours, filters = ct.asarray(x, stream=side), ct.asarray(w, stream=side)
-        y = ct.conv(ours, filters, padding=1, precision="float32", stream=side)
-        homes = (None, other, side)
+        capturing, other = torch.cuda.Stream(), torch.cuda.Stream()
+        ours, filters = ct.asarray(x, stream=capturing), ct.asarray(w, stream=capturing)
+        y = ct.conv(ours, filters, padding=1, stream=capturing)
+        homes = (None, other, capturing)
         ct.empty_cache()
         before = used()
         dropped = [ct.full((2**20,), 1.0, stream=home) for home in homes]
-        dropped += [array.copy(stream=stream) for array in dropped for stream in (side, other)]
+        dropped += [array.copy(stream=stream) for array in dropped for stream in (capturing, other)]
+        for consumer in (torch.cuda.default_stream(), other, capturing):
+            lent = [ct.full((2**20,), 1.0, stream=home) for home in homes]
+            with torch.cuda.stream(consumer):
+                dropped += [torch.from_dlpack(array) for array in lent]
+                assert sum(tensor.sum().item() for tensor in dropped[-3:]) == 3 * 2**20
+        del lent
         ct.synchronize()
         torch.cuda.synchronize()
 
         def work():
             dropped.clear()
             gc.collect()
-            ct.conv(ours, filters, padding=1, precision="float32", out=y, stream=side)
-            dropped.clear()
-
-        graph = captured(work, side)
-        y.fill(np.nan, stream=side)
-        graph.replay()
-        torch.cuda.synchronize()
-        check([y.numpy()], expected[:1])
-        ct.full((2**20,), 1.0).numpy()  # an ordinary call, which frees what waited
-        ct.empty_cache()
-        assert used() < before + 2**22  # each of the nine arrays has as much
-        print("dropped in a capture")
-        """,
-        "torch",
-    )
-    assert said == "dropped in a capture"
-
-
-@pytest.mark.parametrize("taken_on", ["default", "side", "capturing"])
-def test_capture_survives_a_dropped_tensor_that_torch_took_by_dlpack(taken_on: str) -> None:
-    said = told(
-        f"""
-        capturing, side = torch.cuda.Stream(), torch.cuda.Stream()
-        consumer = dict(default=torch.cuda.default_stream(), side=side, capturing=capturing)["{taken_on}"]
-        ours, filters = ct.asarray(x, stream=capturing), ct.asarray(w, stream=capturing)
-        y = ct.conv(ours, filters, padding=1, precision="float32", stream=capturing)
-        made = [ct.full((2**20,), 1.0, stream=home) for home in (None, side, capturing)]
-        with torch.cuda.stream(consumer):
-            taken = [torch.from_dlpack(array) for array in made]
-            total = sum(tensor.sum().item() for tensor in taken)
-        assert total == 3 * 2**20
-        del made
-        torch.cuda.synchronize()
-
-        def work():
-            taken.clear()
-            gc.collect()
-            ct.conv(ours, filters, padding=1, precision="float32", out=y, stream=capturing)
+            ct.conv(ours, filters, padding=1, out=y, stream=capturing)
 
         graph = captured(work, capturing)
         y.fill(np.nan, stream=capturing)
         graph.replay()
         torch.cuda.synchronize()
-        check([y.numpy()], expected[:1])
-        print("lent and dropped in a capture")
+        check([y.numpy()])
+        ct.full((2**20,), 1.0).numpy()  # an ordinary call, which frees the memory that waited
+        ct.synchronize()
+        ct.empty_cache()
+        assert used() < before + 2**22  # each of the dropped arrays has as much
         """,
         "torch",
     )
-    assert said == "lent and dropped in a capture"
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
 @pytest.mark.parametrize("place", ["default", "side"])
 def test_capture_in_global_mode_survives_calls_of_another_thread(place: str, warm: bool) -> None:
-    said = told(
+    run(
         f"""
         capturing, side, other = (torch.cuda.Stream() for _ in range(3))
         where = dict(stream=side) if {place == "side"} else {{}}
         a = torch.ones(1000, device="cuda")
-        problems = []
 
-        def work():
-            try:
-                ours, filters = ct.asarray(x, **where), ct.asarray(w, **where)
-                check([y.numpy() for y in run(ours, filters, **where)], expected)
-                large = ct.full((2**22,), 0.1, "float64", **where)
-                copy = large.copy(stream=other)
-                assert (copy.numpy() == 0.1).all()
-                del large, copy, ours, filters
-                gc.collect()
-                ct.synchronize()
-            except BaseException as error:
-                problems.append(error)
-
-        def in_thread():
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+        def work(_):
+            ours, filters = ct.asarray(x, **where), ct.asarray(w, **where)
+            check([y.numpy() for y in run(ours, filters, **where)])
+            large = ct.full((2**22,), 0.1, "float64", **where)
+            copy = large.copy(stream=other)
+            assert (copy.numpy() == 0.1).all()
+            del large, copy, ours, filters
+            gc.collect()
+            ct.synchronize()
 
         if {warm}:
-            in_thread()
+            in_threads(1, work)
         torch.cuda.synchronize()
 
         def capture():
             a.add_(1)
-            in_thread()
+            in_threads(1, work)
             a.add_(1)
 
         graph = captured(capture, capturing, capture_error_mode="global")
-        assert not problems, problems
         graph.replay()
         torch.cuda.synchronize()
         assert (a == 3).all()
-        in_thread()
-        assert not problems, problems
-        print("captured beside calls")
+        in_threads(1, work)
         """,
         "torch",
     )
-    assert said == "captured beside calls"
-
-
-@pytest.mark.parametrize("size", [1, 3, 1000, 2**20 + 1])
-def test_captured_fill_with_eight_bytes_is_replayed(size: int) -> None:
-    said = told(
-        f"""
-        side = torch.cuda.Stream()
-        y = ct.zeros({size}, "float64", stream=side)
-        torch.cuda.synchronize()
-        graph = captured(lambda: y.fill(0.1, stream=side), side)
-        gc.collect()
-        garbage = [np.full({size}, 7.0) for _ in range(20)]
-        for _ in range(3):
-            y.fill(0, stream=side)
-            torch.cuda.synchronize()
-            graph.replay()
-            torch.cuda.synchronize()
-            assert (y.numpy() == 0.1).all()
-        print("filled", len(garbage))
-        """,
-        "torch",
-    )
-    assert said == "filled 20"

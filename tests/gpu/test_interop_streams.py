@@ -1,7 +1,6 @@
-"""Arrays of torch, cupy, numba and jax whose producer still runs, and ours whose producer still does.
+"""The order of work of torch, cupy, numba and jax and of this package, on default streams and on others.
 
-Each library on the default stream and on one of its own, and we on the default stream and on one of our own.
-The work that comes first is held back by a function that sleeps, so that a missing order is a wrong result.
+The work that comes first is delayed by a function that sleeps, so that a missing order is a wrong result.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import pytest
 
 import cudnn_ct as ct
 
-from .conftest import library
-from .libraries import WRITABLE, Library, busy, delay, settle, stream_of_our_own
+from .conftest import library, own_stream
+from .libraries import LEGACY_DEFAULT, LIBRARIES, WRITABLE, Library, busy, delay, settle
 
 X = (2, 3, 64, 64)
 STREAMS = ("default", "side")
@@ -27,7 +26,7 @@ each_way = pytest.mark.parametrize(
 
 @cache
 def values() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, w, and their convolution."""
+    """Return x, w, and their convolution."""
     rng = np.random.default_rng(0)
     x = rng.integers(-3, 4, X).astype(np.float32)
     w = rng.integers(-2, 3, (4, 3, 3, 3)).astype(np.float32)
@@ -38,80 +37,84 @@ def blank(array: np.ndarray) -> np.ndarray:
     return np.full_like(array, np.nan)
 
 
-def prepared(name: str, theirs: str, ours: str) -> tuple[Library, Any, Any, Any]:
-    """The library, its stream, our stream, and filters that were made on ours: no order hides in them."""
-    one = WRITABLE[name]()
-    mine = stream_of_our_own() if ours == "side" else None
-    _, w, _ = values()
-    return one, one.side() if theirs == "side" else None, mine, ct.asarray(w, stream=mine)
+class Ours:
+    """Our stream, its address, and operands that are made on it, so that they need no order."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = own_stream() if stream == "side" else None
+        self.handle = LEGACY_DEFAULT if self.stream is None else self.stream.__cuda_stream__()[1]
+        self.x, self.w = (ct.asarray(array, stream=self.stream) for array in values()[:2])
+
+    def conv(self, x: Any, **out: Any) -> ct.DeviceArray:
+        return ct.conv(x, self.w, stream=self.stream, **out)
+
+    def delayed_conv(self, out: Any) -> ct.DeviceArray:
+        """Enqueue a delay and a convolution to ``out``."""
+        settle()
+        delay(self.handle)
+        y = self.conv(self.x, out=out)
+        assert busy(self.handle), "the call has ended: this shows nothing"
+        return y
 
 
-def address(mine: Any) -> int:
-    return 1 if mine is None else mine.__cuda_stream__()[1]
+def prepared(name: str, theirs: str, ours: str) -> tuple[Library, Ours]:
+    return LIBRARIES[name](theirs == "side"), Ours(ours)
 
 
 @each_way
-def test_conv_waits_for_a_producer_that_still_runs(name: str, theirs: str, ours: str) -> None:
-    one, stream, mine, w = prepared(name, theirs, ours)
+def test_conv_waits_for_a_pending_producer(name: str, theirs: str, ours: str) -> None:
+    one, mine = prepared(name, theirs, ours)
     x, _, expected = values()
     target, source = one.make(blank(x)), one.make(x)
-    with one.use(stream):
-        ct.conv(one.seen_on(target, stream), w, stream=mine)  # once before: what is made once takes its time
-        one.write(target, source, stream)
-        one.write(target, one.make(blank(x)), stream)
+    with one.current:
+        mine.conv(one.seen(target))  # the first call takes longer
+        one.write(target, source)
+        one.write(target, one.make(blank(x)))
         settle()
-        delay(one.handle(stream))
-        one.write(target, source, stream)
-        y = ct.conv(one.seen_on(target, stream), w, stream=mine)
-        assert busy(one.handle(stream)), "the producer was over before: this shows nothing"
+        delay(one.handle)
+        one.write(target, source)
+        y = mine.conv(one.seen(target))
+        assert busy(one.handle), "the producer has ended: this shows nothing"
     np.testing.assert_array_equal(y.numpy(), expected)
 
 
 @each_way
 def test_stream_of_the_library_waits_for_the_result_in_its_memory(name: str, theirs: str, ours: str) -> None:
-    one, stream, mine, w = prepared(name, theirs, ours)
-    x, _, expected = values()
-    source, out = ct.asarray(x, stream=mine), one.make(blank(expected))
-    with one.use(stream):
-        given = one.seen_on(out, stream)
-        ct.conv(source, w, out=given, stream=mine)
-        one.write(out, one.make(blank(expected)), stream)
-        settle()
-        delay(address(mine))
-        assert ct.conv(source, w, out=given, stream=mine).pointer == ct.asarray(given).pointer
-        assert busy(address(mine)), "the call was over before: this shows nothing"
-        np.testing.assert_array_equal(one.read(given, stream), expected)
+    one, mine = prepared(name, theirs, ours)
+    expected = values()[2]
+    out = one.make(blank(expected))
+    with one.current:
+        given = one.seen(out)
+        mine.conv(mine.x, out=given)
+        one.write(out, one.make(blank(expected)))
+        assert mine.delayed_conv(given).pointer == ct.asarray(given).pointer
+        np.testing.assert_array_equal(one.read(out), expected)
 
 
 @each_way
 def test_consumer_of_a_result_waits_for_it(name: str, theirs: str, ours: str) -> None:
-    one, stream, mine, w = prepared(name, theirs, ours)
-    x, _, expected = values()
-    source, out = ct.asarray(x, stream=mine), ct.full(expected.shape, np.nan, stream=mine)
-    with one.use(stream):
-        one.take(ct.conv(source, w, out=out, stream=mine))
-        out.fill(np.nan, stream=mine)
-        settle()
-        delay(address(mine))
-        y = ct.conv(source, w, out=out, stream=mine)
-        assert busy(address(mine)), "the call was over before: this shows nothing"
-        taken = one.take(y)
-        assert one.pointer(taken) == y.pointer
-        np.testing.assert_array_equal(one.read(taken, stream), expected)
+    one, mine = prepared(name, theirs, ours)
+    expected = values()[2]
+    out = ct.full(expected.shape, np.nan, stream=mine.stream)
+    with one.current:
+        one.take(mine.conv(mine.x, out=out))
+        out.fill(np.nan, stream=mine.stream)
+        taken = one.take(mine.delayed_conv(out))
+        np.testing.assert_array_equal(one.read(taken), expected)
 
 
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("ours", STREAMS)
 def test_memory_of_the_library_outlives_a_pending_call(name: str, ours: str) -> None:
-    """The owner lets go of x while the call that reads it is held back, and asks for memory again."""
-    one, _, mine, w = prepared(name, "default", ours)
+    """The owner drops x while the call that reads it is delayed, and allocates memory again."""
+    one, mine = prepared(name, "default", ours)
     x, _, expected = values()
-    ct.conv(one.make(x), w, stream=mine)
+    mine.conv(one.make(x))
     theirs = one.make(x)
     settle()
-    delay(address(mine))
-    y = ct.conv(theirs, w, stream=mine)
-    assert busy(address(mine)), "the call was over before: this shows nothing"
+    delay(mine.handle)
+    y = mine.conv(theirs)
+    assert busy(mine.handle), "the call has ended: this shows nothing"
     del theirs
     again = [one.make(blank(x)) for _ in range(4)]
     np.testing.assert_array_equal(y.numpy(), expected)
@@ -121,30 +124,43 @@ def test_memory_of_the_library_outlives_a_pending_call(name: str, ours: str) -> 
 @pytest.mark.parametrize("name", ["torch", "cupy"])
 @pytest.mark.parametrize("theirs", STREAMS)
 def test_memory_of_a_result_outlives_its_pending_use(name: str, theirs: str) -> None:
-    """We let go of y while they still read it, and make new arrays; who takes y by DLPack names a stream."""
-    one, stream, mine, w = prepared(name, theirs, "side")
-    x, _, expected = values()
+    """We drop y while the library reads it, and make new arrays; the consumer names its stream by DLPack."""
+    one, mine = prepared(name, theirs, "side")
+    expected = values()[2]
     kept = one.make(blank(expected))
-    source = ct.asarray(x, stream=mine)
-    y = ct.conv(source, w, stream=mine)
+    y = mine.conv(mine.x)
     settle()
-    with one.use(stream):
+    with one.current:
         taken = one.take(y)
-        delay(one.handle(stream))
-        one.write(kept, taken, stream)
+        delay(one.handle)
+        one.write(kept, taken)
         del taken, y
-        again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
-        assert busy(one.handle(stream)), "their work was over before: this shows nothing"
-        np.testing.assert_array_equal(one.read(kept, stream), expected)
+        again = [ct.full(expected.shape, np.nan, stream=mine.stream) for _ in range(8)]
+        assert busy(one.handle), "their work has ended: this shows nothing"
+        np.testing.assert_array_equal(one.read(kept), expected)
     del again
 
 
-# --- jax, whose streams are its own affair -----------------------------------------------------------------
+@pytest.mark.parametrize("size", [64, 2048])
+def test_memory_is_not_reused_before_its_use_on_another_stream_has_ended(size: int) -> None:
+    """Of cached blocks and of the pool."""
+    side, w, x = own_stream(), ct.full((1, 1, 1, 1), 3.0), ct.full((1, 1, size, size), 2.0)
+    out = ct.conv(x, w, stream=side).fill(np.nan, stream=side)
+    settle()
+    delay(side.__cuda_stream__()[1])
+    ct.conv(x, w, out=out, stream=side)
+    del x
+    again = ct.full(out.shape, np.nan)  # the same address may be returned, but not too early
+    assert (out.numpy() == 6).all()
+    del again
+
+
+# --- jax, which chooses its streams itself -----------------------------------------------------------------
 
 
 @cache
 def after_much_work() -> Any:
-    """A function that gives an image back, after work that takes some hundred milliseconds."""
+    """Return a function that returns an image, after work that takes some hundred milliseconds."""
     jax = library("jax")
     identity = jax.device_put(np.eye(4096, dtype=np.float32), jax.devices("gpu")[0])
 
@@ -158,58 +174,26 @@ def after_much_work() -> Any:
 
 @pytest.mark.parametrize("ours", STREAMS)
 def test_conv_waits_for_jax(ours: str) -> None:
-    jax = library("jax")
-    mine = stream_of_our_own() if ours == "side" else None
-    x, w, expected = values()
-    gpu, filters, produce = jax.devices("gpu")[0], ct.asarray(w, stream=mine), after_much_work()
-    stale = produce(jax.device_put(x + 1, gpu))  # compiles, and leaves other values in memory
-    ct.conv(stale, filters, stream=mine)
-    image = jax.device_put(x, gpu).block_until_ready()
-    settle()
+    jax, mine, produce = LIBRARIES["jax"](False), Ours(ours), after_much_work()
+    x, _, expected = values()
+    stale = produce(jax.make(x + 1))  # compiles, and leaves other values in memory
+    mine.conv(stale)
+    image = jax.make(x)
     del stale
     produced = produce(image)
     running = not produced.is_ready()
-    y = ct.conv(produced, filters, stream=mine)
-    np.testing.assert_array_equal(y.numpy(), expected)
+    np.testing.assert_array_equal(mine.conv(produced).numpy(), expected)
     assert ct.asarray(produced).pointer == produced.unsafe_buffer_pointer()
-    assert running, "the producer was over before: this shows nothing"
+    assert running, "the producer has ended: this shows nothing"
 
 
 @pytest.mark.parametrize("ours", STREAMS)
-def test_jax_waits_for_us(ours: str) -> None:
-    jax = library("jax")
-    mine = stream_of_our_own() if ours == "side" else None
-    x, w, expected = values()
-    source, filters = ct.asarray(x, stream=mine), ct.asarray(w, stream=mine)
-    out = ct.full(expected.shape, np.nan, stream=mine)
+def test_jax_waits_for_a_result(ours: str) -> None:
+    jax, mine = library("jax"), Ours(ours)
+    expected = values()[2]
+    out = ct.full(expected.shape, np.nan, stream=mine.stream)
     double = jax.jit(lambda array: 2 * array)
-    double(jax.dlpack.from_dlpack(ct.conv(source, filters, out=out, stream=mine))).block_until_ready()
-    out.fill(np.nan, stream=mine)
-    settle()
-    delay(address(mine))
-    y = ct.conv(source, filters, out=out, stream=mine)
-    assert busy(address(mine)), "the call was over before: this shows nothing"
-    taken = jax.dlpack.from_dlpack(y)
+    double(jax.dlpack.from_dlpack(mine.conv(mine.x, out=out))).block_until_ready()
+    out.fill(np.nan, stream=mine.stream)
+    taken = jax.dlpack.from_dlpack(mine.delayed_conv(out))
     np.testing.assert_array_equal(np.asarray(double(taken)), 2 * expected)
-    assert taken.unsafe_buffer_pointer() == y.pointer
-
-
-def test_memory_of_a_result_outlives_its_use_in_jax() -> None:
-    jax = library("jax")
-    x, w, expected = values()
-    mine, slowly = stream_of_our_own(), after_much_work()
-    source, filters = ct.asarray(x, stream=mine), ct.asarray(w, stream=mine)
-    slowly(jax.dlpack.from_dlpack(ct.conv(source, filters, stream=mine))).block_until_ready()
-    for _ in range(5):  # on a busy machine jax may be done before our memory is used again
-        y = ct.conv(source, filters, stream=mine)
-        settle()
-        taken = jax.dlpack.from_dlpack(y)
-        kept = slowly(taken)
-        del taken, y
-        again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
-        running = not kept.is_ready()
-        np.testing.assert_array_equal(np.asarray(kept), expected)
-        del again
-        if running:
-            return
-    pytest.fail("jax was done before in each of five attempts: this shows nothing")

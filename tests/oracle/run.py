@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Result", "compare", "summary"]
+__all__ = ["Result", "compare", "run_child", "summary"]
 
 ROOT = Path(__file__).parents[2]
 BATCH = 200  # calls in one child; starting one takes less than a second
 GPU_BATCH = 2000  # it takes several, for libraries and kernels to load
-START = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.oracle.child import main; main()"
 
 
 @dataclass
@@ -107,7 +106,7 @@ def _batch(asked: dict[str, Any], result: Result, lock: threading.Lock) -> None:
     """Run one child; where it ends early, let another one go on after the calls that ended it."""
     first, end = asked["numbers"]
     while first < end and (asked["end"] is None or time.monotonic() < asked["end"]):
-        reports, ended = _child(asked | {"numbers": (first, end)})
+        reports, ended = run_child(asked | {"numbers": (first, end)})
         calls = {one["number"]: one["call"] for one in reports if "call" in one}
         verdicts = [one for one in reports if "outcome" in one]
         with lock:
@@ -138,11 +137,12 @@ def _count(result: Result, report: dict[str, Any], call: str) -> None:
         result.rejections.setdefault(reason, []).append(report["number"])
 
 
-def _child(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+def run_child(asked: dict[str, Any], module: str = "tests.oracle.child") -> tuple[list[dict[str, Any]], str]:
     """Return the reports of a child, and the reason why it ended early; empty if it did not."""
+    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from {module} import main; main()"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", START],
+            [sys.executable, "-c", start],
             input=json.dumps(asked) + "\n",
             capture_output=True,
             text=True,
