@@ -168,6 +168,8 @@ def key_parts(node: ast.AST, scope: Scope) -> Iterator[Edit]:
         key = node.value
     elif isinstance(node, ast.Call) and _name(node.func) in KEY_LOOKUPS and node.args:
         key = node.args[0] if isinstance(node.args[0], ast.Tuple) else None
+    elif isinstance(node, ast.Call) and KEY_NAME.search(_name(node.func)):
+        key = ast.Tuple(node.args)
     if isinstance(key, ast.Call) and re.search("Key$", _name(key.func)):
         parts = [*key.args, *[one.value for one in key.keywords]]
     else:
