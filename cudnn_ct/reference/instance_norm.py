@@ -8,10 +8,11 @@ from numpy.typing import ArrayLike
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
+    INSTANCE,
     BatchNormGradients,
     BatchNormResult,
     check_epsilon,
-    check_instance_norm_parameters,
+    check_norm_parameters,
     norm_parameter_dtype,
 )
 from ._cast import Array, Float64, deliver, operands, round_once, wide
@@ -76,7 +77,7 @@ def instance_norm_backward(
 def _parameters(x: Array, **parameters: ArrayLike) -> list[Float64]:
     """Return parameters in shapes that broadcast to x."""
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
-    check_instance_norm_parameters(x, **arrays)
+    check_norm_parameters(x, INSTANCE, **arrays)
     of_channels = (-1, *(1 for _ in x.shape[2:]))
     return [wide(array).reshape(of_channels) if array.ndim == 1 else wide(array) for array in arrays.values()]
 

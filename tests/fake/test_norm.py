@@ -9,6 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.ops.norm import plans
 from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import compare
 
@@ -135,21 +136,19 @@ def test_batch_norm_training_fuses_an_activation_when_cudnn_can(
     assert ("bn add activation" in ct.last_plan().plan.splitlines()[0]) == fused
 
 
-@pytest.mark.parametrize(("layout", "calls"), [("nchw", 3), ("nhwc", 1)])
-def test_batch_norm_inference_splits_a_batch_when_it_is_too_large(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str, calls: int
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_batch_norm_inference_takes_a_large_batch_as_pixels_of_one_image(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    """With channels last it is the pixels of one image."""
-    monkeypatch.setattr("cudnn_ct.ops.norm.plans.PART", 2)
+    for mode in plans._INFERENCE_LIMITS:
+        monkeypatch.setitem(plans._INFERENCE_LIMITS, mode, 2)
     fake.norm_batch = 2
     values = np.arange(5 * 3 * 2 * 2.0).reshape(5, 3, 2, 2)
     x, out = ct.asarray(values, layout=layout), ct.asarray(values[::-1], layout=layout)
     arrays = parameters(x, count=4)
     expected = ct.reference.batch_norm_inference(*numpy(x, *arrays), beta=2, out=out.numpy())
     compare(ct.batch_norm_inference(x, *arrays, beta=2, out=out), expected)
-    fake.calls.clear()
-    ct.batch_norm_inference(x, *arrays, beta=2, out=out)
-    assert fake.names() == [INFERENCE] * calls
+    assert steps(fake) == ["ForwardInference spatial"]
 
 
 def test_batch_norm_rejected_with_factors_leaves_other_calls_their_mode(fake: FakeCudnn) -> None:

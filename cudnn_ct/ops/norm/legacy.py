@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ..._bindings.enums import BatchNormMode, BatchNormOps
@@ -13,20 +12,16 @@ from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.chain import partial_write_error, run_all
+from ...plans.chain import partial_write_error
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after
 from ...shapes.norm import NormInference, NormTraining
-from ...shapes.specs import ActivationSpec, TensorSpec
+from ...shapes.specs import ActivationSpec
 from .layouts import Specs, pointwise
 
-__all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "enum_label"]
+__all__ = ["InferencePlan", "TrainingPlan", "activation", "enum_label"]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
-
-# Batch size of one inference call: below cuDNN's limit of 2**16, and a multiple of 16, so that parts of an
-# aligned array are aligned.
-PART = 65_520
 
 # Indices among the arguments of cudnnBatchNormalizationForwardTrainingEx, without the handle.
 _ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
@@ -40,7 +35,7 @@ class TrainingPlan:
     """
 
     def __init__(
-        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool
+        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool = False
     ) -> None:
         z, y = specs.get("z"), specs["y"]
         self._mode, self._ops = mode, BatchNormOps.BN
@@ -125,62 +120,35 @@ class TrainingPlan:
         return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
 
 
-_Part = tuple[TensorDescriptor, int]
-"""A range of images: its descriptor, and its offset in bytes."""
-
-
 class InferencePlan:
-    """``cudnnBatchNormalizationForwardInference`` for the whole batch, or for one part after another."""
+    """``cudnnBatchNormalizationForwardInference``."""
 
-    __slots__ = ("_epsilon", "_mode", "_parameters", "_parts", "_scalar", "workspace")
+    __slots__ = ("_arguments", "_mode", "_scalar", "workspace")
 
-    def __init__(
-        self, problem: NormInference, specs: Specs, mode: BatchNormMode, images: int | None = None
-    ) -> None:
-        x, y = specs["x"], specs["y"]
-        self._mode, self._epsilon = mode, ctypes.c_double(problem.epsilon)
-        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
-        self._parameters = TensorDescriptor.cached(specs["scale"])
-        batch, itemsize = x.shape[0], DTYPES[x.dtype].itemsize
-        self._parts = [
-            [
-                (_images(spec, min(images or batch, batch - start)), start * itemsize * spec.strides[0])
-                for spec in (x, y)
-            ]
-            for start in range(0, batch, images or batch)
-        ]
+    def __init__(self, problem: NormInference, context: Context, specs: Specs, mode: BatchNormMode) -> None:  # noqa: ARG002
+        x, y, parameters = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
+        names = ("scale", "bias", "mean", "var")
+        arguments = [x, _slot("x"), y, _slot("y"), parameters, *map(_slot, names)]
+        self._arguments = ArgumentTemplate([*arguments, ctypes.c_double(problem.epsilon)], specs)
+        self._mode = mode
+        self._scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue one call per part."""
+        """Enqueue the call."""
         factors = self._scalar(alpha), self._scalar(beta)
-        if len(self._parts) == 1:
-            return self._part(context, pointers, factors, *self._parts[0])
-        return run_all(partial(self._part, context, pointers, factors, *part) for part in self._parts)
-
-    def _part(
-        self, context: Context, pointers: Sequence[int], factors: Any, of_x: _Part, of_y: _Part
-    ) -> None:
-        x, *parameters, y = pointers
-        (x_descriptor, x_offset), (y_descriptor, y_offset) = of_x, of_y
-        data = x_descriptor, x + x_offset, y_descriptor, y + y_offset
         context.library.cudnnBatchNormalizationForwardInference(
-            context.handle, self._mode, *factors, *data, self._parameters, *parameters, self._epsilon
+            context.handle, self._mode, *factors, *self._arguments.filled(pointers)
         )
 
     def describe(self) -> str:
         """Describe the implementation."""
-        calls = f" in {len(self._parts)} calls" if len(self._parts) > 1 else ""
-        return f"chosen: cudnnBatchNormalizationForwardInference, {enum_label(self._mode)}{calls}"
+        return f"chosen: cudnnBatchNormalizationForwardInference, {enum_label(self._mode)}"
 
 
 def activation(name: str | None) -> ActivationDescriptor | None:
     """Return the descriptor of an activation, or None."""
     return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
-
-
-def _images(spec: TensorSpec, count: int) -> TensorDescriptor:
-    return TensorDescriptor.cached(spec._replace(shape=(count, *spec.shape[1:])))
 
 
 def enum_label(member: Any) -> str:

@@ -1,4 +1,4 @@
-"""Gradient of batch normalisation by legacy calls, and results for an empty batch."""
+"""Gradient of batch normalisation by legacy calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.scalars import scalar_type
-from ...shapes.norm import NormGradient, NormTraining
+from ...shapes.norm import NormGradient
 from .layouts import Specs, pointwise
 from .legacy import activation, enum_label
 
-__all__ = ["EmptyPlan", "GradientPlan"]
+__all__ = ["GradientPlan"]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 _WORKSPACE = -4  # index among the arguments of cudnnBatchNormalizationBackwardEx
@@ -30,7 +30,12 @@ class GradientPlan:
     """
 
     def __init__(
-        self, problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool
+        self,
+        problem: NormGradient,
+        context: Context,
+        specs: Specs,
+        mode: BatchNormMode,
+        extended: bool = False,
     ) -> None:
         self._mode, self._extended = mode, extended
         self._relu = activation(problem.activation)
@@ -86,29 +91,3 @@ class GradientPlan:
         before = "cudnnActivationBackward, " if self._pointwise else ""
         extended = "Ex" if self._extended else ""
         return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {enum_label(self._mode)}"
-
-
-class EmptyPlan:
-    """Results of a batch normalisation of an empty batch: each statistic or sum has one value."""
-
-    __slots__ = ("_results", "workspace")
-
-    def __init__(self, problem: NormTraining | NormGradient) -> None:
-        _, first, second, *_ = results = problem.results
-        training = isinstance(problem, NormTraining)
-        value = scalar_type(first.dtype)(float("nan") if training else 0.0)
-        self._results = [
-            (place - len(results), *pointwise(spec), value)
-            for place, spec in ((1, first), (2, second))
-            if spec.size
-        ]
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Fill results that have elements: means of an empty batch are NaN, its sums are 0."""
-        for place, descriptor, value in self._results:
-            context.library.cudnnSetTensor(context.handle, descriptor, pointers[place], value)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return "chosen: x is empty, only statistics or sums are filled"

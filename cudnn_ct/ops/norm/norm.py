@@ -164,8 +164,8 @@ def batch_norm_inference(
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``, in parts if the batch is too large for one call. Each element
-    is computed by itself, so results are the same bits from run to run.
+    ``cudnnBatchNormalizationForwardInference``. Each element is computed by itself, so results are the same
+    bits from run to run.
 
     Examples
     --------

@@ -16,75 +16,80 @@ from typing import Any
 
 from ..._bindings.enums import BatchNormMode
 from ...context import Context
-from ...plans.base import Plan
-from ...shapes.norm import NormGradient, NormInference, NormTraining
+from ...plans.base import Plan, tensors_of
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import fill_plan
+from ...shapes.norm import NormGradient, NormTraining
 from .._fallback import Implementation
-from .layouts import Form, nd_layout, per_activation_2d, pixels_layout
-from .legacy import PART, InferencePlan, TrainingPlan
-from .legacy_gradient import EmptyPlan, GradientPlan
+from .layouts import Form, Specs, nd_layout, per_activation_2d, pixels_layout
+from .legacy import InferencePlan, TrainingPlan
+from .legacy_gradient import GradientPlan
 
 __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
-# Maximum batch size of a training step and of its gradient.
+# Maximum batch size of a training step and of its gradient, and of an inference.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
+_INFERENCE_LIMITS = dict.fromkeys(BatchNormMode, 65_535)
 
 
-def _empty(problem: NormTraining | NormGradient, context: Context) -> Plan | None:  # noqa: ARG001
-    return None if problem.x.size else EmptyPlan(problem)
-
-
-def _step(
-    plan: Callable[..., Plan], form: Form, mode: BatchNormMode, special: bool, problem: Any, context: Context
-) -> Plan | None:
-    """Return a plan of a step or a gradient; ``special`` is a fused step, or an extended gradient."""
-    specs = form(problem, mode)
-    if not specs or specs["x"].shape[0] > _LIMITS[mode]:
+def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
+    """Return a plan for an empty batch: means are NaN, sums are 0, and running statistics stay."""
+    if problem.x.size:
         return None
-    if special and plan is TrainingPlan and not problem.activation:
-        return None
-    return plan(problem, context, specs, mode, special)
+    value = float("nan") if isinstance(problem, NormTraining) else 0.0
+    first = len(tensors_of(problem)) - len(problem.results)
+    fills = [fill_plan(spec, value) for spec in problem.results[1:3]]
+    return ChainPlan([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
 
 
-def _inference(
-    form: Form,
-    mode: BatchNormMode,
-    problem: NormInference,
-    context: Context,  # noqa: ARG001 - the common signature of implementations
-    *,
-    in_parts: bool = False,
-) -> Plan | None:
-    specs = form(problem, mode)
-    if not specs or in_parts != (specs["x"].shape[0] > PART):
-        return None
-    return InferencePlan(problem, specs, mode, PART if in_parts else None)
+def _aligned(
+    plan: Callable[..., Plan | None], limits: dict[BatchNormMode, int], *rows: tuple[Form, BatchNormMode]
+) -> tuple[Implementation, ...]:
+    """Return an implementation for each layout and mode."""
+
+    def make(form: Form, mode: BatchNormMode, problem: Any, context: Context) -> Plan | None:
+        specs = form(problem, mode)
+        if not specs or specs["x"].shape[0] > limits[mode]:
+            return None
+        return plan(problem, context, specs, mode)
+
+    return tuple(Implementation(partial(make, *row), aligned=True) for row in rows)
 
 
-def _aligned(*makers: Callable[[Any, Context], Plan | None]) -> tuple[Implementation, ...]:
-    return tuple(Implementation(make, aligned=True) for make in makers)
+def _fused(problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode) -> Plan | None:
+    return TrainingPlan(problem, context, specs, mode, fused=True) if problem.activation else None
 
 
+_FASTEST = (nd_layout, _PERSISTENT)
 _STEPS = (
-    (nd_layout, _PERSISTENT, True),
-    (nd_layout, _PERSISTENT, False),
-    (nd_layout, _PER_ACTIVATION, False),
-    (per_activation_2d, _PER_ACTIVATION, False),
-    (nd_layout, _SPATIAL, False),
-    (pixels_layout, _PERSISTENT, False),
-    (pixels_layout, _SPATIAL, False),
+    _FASTEST,
+    (nd_layout, _PER_ACTIVATION),
+    (per_activation_2d, _PER_ACTIVATION),
+    (nd_layout, _SPATIAL),
+    (pixels_layout, _PERSISTENT),
+    (pixels_layout, _SPATIAL),
 )
 
-TRAINING = _aligned(_empty, *(partial(_step, TrainingPlan, *row) for row in _STEPS))
+TRAINING = (
+    Implementation(_empty),
+    *_aligned(_fused, _LIMITS, _FASTEST),
+    *_aligned(TrainingPlan, _LIMITS, *_STEPS),
+)
 
-GRADIENT = _aligned(_empty, *(partial(_step, GradientPlan, *row) for row in _STEPS))
+GRADIENT = (
+    Implementation(_empty),
+    *_aligned(partial(GradientPlan, extended=True), _LIMITS, _FASTEST),
+    *_aligned(GradientPlan, _LIMITS, *_STEPS),
+)
 
 INFERENCE = _aligned(
-    partial(_inference, nd_layout, _SPATIAL),
-    partial(_inference, nd_layout, _PER_ACTIVATION),
-    partial(_inference, per_activation_2d, _PER_ACTIVATION),
-    partial(_inference, nd_layout, _PERSISTENT),
-    partial(_inference, pixels_layout, _SPATIAL),
-    partial(_inference, nd_layout, _SPATIAL, in_parts=True),
-    partial(_inference, per_activation_2d, _PER_ACTIVATION, in_parts=True),
+    InferencePlan,
+    _INFERENCE_LIMITS,
+    (nd_layout, _SPATIAL),
+    (nd_layout, _PER_ACTIVATION),
+    (per_activation_2d, _PER_ACTIVATION),
+    (nd_layout, _PERSISTENT),
+    (pixels_layout, _SPATIAL),
 )
