@@ -124,8 +124,9 @@ def instance_norm_backward(
     >>> ct.instance_norm_backward(dy, x, ct.asarray([1], "float32")).dbias.numpy()
     array([3.], dtype=float32)
     """
-    operands = {"x": x, "dy": dy, "scale": scale, "mean": mean, "invstd": invstd}
-    operands = {name: array for name, array in operands.items() if array is not None}
+    statistics = {"mean": mean, "invstd": invstd}
+    operands = {"x": x, "dy": dy, "scale": scale}
+    operands |= {name: array for name, array in statistics.items() if array is not None}
     names, given, outs = tuple(operands), tuple(operands.values()), (out, None, None)
     dx, *of_images = execute(_BACKWARD, names, given, (epsilon,), alpha, beta, outs, stream)
     dscale, dbias = (reduce(gradient, axis=0, stream=stream) for gradient in of_images)
