@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.cuda import interop
+from cudnn_ct.errors import NotSupportedError
 
 from .cudnn import FakeCudnn
-from .host import ForeignArray, Host
 from .test_conv import images
 
 
@@ -27,23 +24,11 @@ def test_elu_is_relu_at_0_when_its_coef_is_0(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(dx, ct.reference.activation_backward(dy.numpy(), x.numpy(), x.numpy()))
 
 
-# --- the layout of a result ---
-
-
-def test_spatial_transformer_takes_an_array_without_shape(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shape", [(65_536, 1, 1, 1), (1, 1025, 1, 1)])
+def test_grid_sample_rejects_more_images_or_channels_than_a_call_takes(
+    fake: FakeCudnn, shape: tuple[int, ...]
 ) -> None:
-    """Numba's own arrays have a shape; others have only ``__cuda_array_interface__``."""
-
-    class ProtocolOnly:
-        def __init__(self, array: ForeignArray) -> None:
-            self.array = array
-            self.__cuda_array_interface__ = {"shape": array.shape}
-
-    def unwrapped(obj: Any, stream: Any) -> Any:
-        return host.import_array(getattr(obj, "array", obj), stream)
-
-    monkeypatch.setattr(interop, "import_array", unwrapped)
-    x, theta = np.arange(60.0).reshape(1, 2, 5, 6), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]])
-    y = ct.spatial_transformer(ProtocolOnly(ForeignArray(host, x)), ct.asarray(theta))
-    np.testing.assert_allclose(y.numpy(), ct.reference.spatial_transformer(x, theta), rtol=0, atol=1e-12)
+    x, grid = ct.zeros(shape), ct.zeros((shape[0], 1, 1, 2))
+    for call in (lambda: ct.grid_sample(x, grid), lambda: ct.grid_sample_backward(x, x, grid)):
+        with pytest.raises(NotSupportedError, match=r"at most 65,535 images of 1,024 channels: got"):
+            call()

@@ -74,7 +74,6 @@ def test_batch_norm_equals_reference_when_modes_are_rejected(
 
 LARGE: dict[str, dict[str, dict[str, Any]]] = {
     "pool": {"pooling": {"LARGE": 0}},
-    "grid_sample": {"spatial_legacy": {"IMAGES": 2, "CHANNELS": 3}},
     "reduce": {
         "reduce.fast_sum": {
             **{"MANY": 0, "FEW": 1, "WARP": 4, "SHORT": 6, "PART": (2, 3)},
