@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._config import config
@@ -15,7 +14,7 @@ from ..graph.plan import first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import ScalePlan
+from ..plans.elementwise import scaling_by_op_tensor
 from ..plans.tiling import tile
 from ..shapes.activation import activation_problem
 from ..shapes.layer import LayerProblem
@@ -60,7 +59,7 @@ def activation(
 
     Notes
     -----
-    ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
+    ``cudnnActivationForward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the
     same mathematics is tried first. Each element is computed by itself, so results are the same bits from run
     to run.
 
@@ -102,7 +101,7 @@ def activation_backward(
 
     Notes
     -----
-    ``cudnnActivationBackward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of
+    ``cudnnActivationBackward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of
     the same mathematics is tried first. Each element is computed by itself, so results are the same bits from
     run to run.
 
@@ -121,44 +120,19 @@ def activation_backward(
 
 
 def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
-    """Return the plan of ``cudnnActivationForward`` or ``...Backward``; a copy for the identity."""
-    head = (ActivationDescriptor.cached(problem.params),)
-    identity = problem.params.mode == "identity"
+    """Return the plan of ``cudnnActivationForward`` or ``...Backward``."""
+    head, tensors = (ActivationDescriptor.cached(problem.params),), list(tensors_of(problem).values())
+    if problem.params.mode == "identity":
+        place = len(tensors) - 2  # of x, or of dy
+        return ChainPlan([], [Step(scaling_by_op_tensor(*tensors[place:]), (place, place + 1))])
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
-        if identity:
-            return IdentityPlan(x, y, 0)
         return CallPlan("cudnnActivationForward", head, [(0, x)], y)
 
     def backward(x: TensorSpec, y: TensorSpec, dy: TensorSpec, dx: TensorSpec) -> Plan:
-        if identity:
-            return IdentityPlan(dy, dx, 2)
         return CallPlan("cudnnActivationBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
-    return tile(backward if problem.dx else forward, *tensors_of(problem).values())
-
-
-class IdentityPlan:
-    """``cudnnTransformTensor``, which does not work in place, or in place ``cudnnScaleTensor``."""
-
-    __slots__ = ("_copy", "_place", "_scale", "workspace")
-
-    def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
-        self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
-        self._scale = ScalePlan(y)
-        self._place = place
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha x + beta y; y is the last of the ``pointers``."""
-        if pointers[self._place] == pointers[-1]:
-            self._scale.run(context, pointers, alpha + beta, 0.0)
-        else:
-            self._copy.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return self._copy.describe()
+    return tile(backward if problem.dx else forward, *tensors)
 
 
 MIN_ELEMENTS = 2**24  # elements; with fewer, building the plan costs more than it saves

@@ -83,10 +83,10 @@ def scale_plan(x: TensorSpec) -> Plan:
     return tile(ScalePlan, x)
 
 
-def scaling_by_op_tensor(x: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnOpTensor`` in place: the maximum of alpha x and alpha x."""
-    spec = OpTensorSpec("max", DTYPES[x.dtype].accumulate)
-    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), x)
+def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
+    """Return a plan of ``cudnnOpTensor``, which works in place: the maximum of alpha x and alpha x."""
+    spec = OpTensorSpec("max", DTYPES[specs[0].dtype].accumulate)
+    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), *specs)
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
