@@ -7,29 +7,28 @@ from collections.abc import Sequence
 from ..array import DeviceArray
 from ..context import Context
 from ..dtypes import DTYPES
-from ..errors import NotSupportedError
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..graph.plan import first_plan
+from ..plans.base import tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import (
-    cast_plan,
+    cast_or_copy_plan,
     copy_plan,
     fill_plan,
     scale_plan,
     scaling_by_op_tensor,
-    transformation,
 )
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
-    TransformProblem,
     add_problem,
     fill_problem,
     op_tensor_problem,
     scale_problem,
     transform_problem,
 )
+from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
@@ -251,14 +250,14 @@ def transform(
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 
-def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
+def cast_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | None:
     """Convert contiguous copies: graphs do not scale, and need one memory order.
 
     Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
-    x, y = problem.x, problem.y
+    x, y = tensors_of(problem).values()
     if x.dtype == y.dtype:
-        raise NotSupportedError(f"x and the result have one dtype, {x.dtype}: no conversion is needed")
+        return None
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
     identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
     steps = [
@@ -291,5 +290,5 @@ _FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayo
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
-    (of_problem(transformation), of_problem(cast_plan), Implementation(cast_by_graph)),
+    (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(cast_by_graph)),
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import describe
+from .layer import LayerProblem, describe
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
@@ -60,21 +60,6 @@ class InPlaceProblem(NamedTuple):
         return describe(self.name, self, "name")
 
 
-class TransformProblem(NamedTuple):
-    """Copy of x with other strides, or conversion to another dtype."""
-
-    x: TensorSpec
-    y: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,)
-
-    def __str__(self) -> str:
-        return describe("transformation", self)
-
-
 def op_tensor_problem(
     specs: Specs, outs: Outs, op: Any, propagate_nan: Any, what: str = "op_tensor"
 ) -> OpTensorProblem:
@@ -102,18 +87,15 @@ def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlacePro
 scale_problem, fill_problem = partial(in_place_problem, "scale"), partial(in_place_problem, "fill")
 
 
-def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> TransformProblem:
+def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> LayerProblem[None]:
     """Validate the arguments of a transformation of x."""
-    x, out = specs["x"], outs[0]
+    x = specs["x"]
     spec = transformed_spec(x, layout, strides, dtype)
-    if out is None:
-        return TransformProblem(x, spec)
-    out = result_spec(x.shape, x, out=out, dtype=spec.dtype)
-    if (layout is not None or strides is not None) and not equivalent_strides(
-        out.shape, out.strides, spec.strides
-    ):
-        raise ValueError(f"out has the wrong strides: got {out.strides}, expected {spec.strides}")
-    return TransformProblem(x, out)
+    y = result_spec(x.shape, x, out=outs[0] or spec, dtype=spec.dtype)
+    given = layout is not None or strides is not None
+    if given and not equivalent_strides(y.shape, y.strides, spec.strides):
+        raise ValueError(f"out has the wrong strides: got {y.strides}, expected {spec.strides}")
+    return LayerProblem.of("transformation", None, specs, y)
 
 
 def op_tensor_op(op: Any, has_b: bool) -> str:
