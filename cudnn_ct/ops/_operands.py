@@ -82,10 +82,8 @@ def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
 
 
 def byte_extent(spec: TensorSpec) -> tuple[int, int]:
-    """Return the range of bytes in use, relative to the pointer of an array."""
-    itemsize = DTYPES[spec.dtype].itemsize
-    low, high = spec.extent
-    return low * itemsize, high * itemsize
+    """Return the range of bytes in use, relative to the pointer of an array without negative strides."""
+    return 0, spec.extent[1] * DTYPES[spec.dtype].itemsize
 
 
 def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:

@@ -59,9 +59,8 @@ def activation(
 
     Notes
     -----
-    ``cudnnActivationForward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the
-    same mathematics is tried first. Each element is computed by itself, so results are the same bits from run
-    to run.
+    ``cudnnActivationForward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the same
+    mathematics is tried first.
 
     Examples
     --------
@@ -91,7 +90,6 @@ def activation_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
     coefficient : float
@@ -101,9 +99,8 @@ def activation_backward(
 
     Notes
     -----
-    ``cudnnActivationBackward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of
-    the same mathematics is tried first. Each element is computed by itself, so results are the same bits from
-    run to run.
+    ``cudnnActivationBackward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the same
+    mathematics is tried first.
 
     cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
     to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.

@@ -53,8 +53,6 @@ def lrn(
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
     Deep Convolutional Neural Networks, 2012, except that lrn_alpha is divided by n.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[[1], [2], [3]]], "float32")
@@ -83,14 +81,12 @@ def lrn_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     y : device array, shape and dtype of x
         The unscaled result of :func:`lrn` for x.
 
     Notes
     -----
-    ``cudnnLRNCrossChannelBackward``. By cuDNN's manual, results are the same bits from run to run on GPUs of
-    one architecture.
+    ``cudnnLRNCrossChannelBackward``.
 
     Examples
     --------

@@ -66,8 +66,6 @@ def pool(
     ``cudnnPoolingForward``, on a padded copy if the padding differs between the two sides of an axis, which
     ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[[1, 5, 2, 4, 3]]], "float32")

@@ -54,8 +54,6 @@ def softmax(
     ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not
     adjacent in memory is copied first, on the device.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[0, 0], [1, 1]], "float32")  # (N, C): over the classes
@@ -97,8 +95,7 @@ def softmax_backward(
 
     Notes
     -----
-    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``. By
-    cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
+    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``.
 
     Examples
     --------

@@ -67,8 +67,7 @@ def affine_grid(
     Notes
     -----
     ``cudnnSpatialTfGridGeneratorForward``, for at most 65,535 images. From Jaderberg et al., Spatial
-    Transformer Networks, 2015. By cuDNN's manual, results are the same bits from run to run on GPUs of one
-    architecture.
+    Transformer Networks, 2015.
 
     Examples
     --------
@@ -135,8 +134,6 @@ def grid_sample(
     -----
     ``cudnnSpatialTfSamplerForward``, for at most 65,535 images of 1024 channels. The conventions are those of
     ``align_corners=True`` in other libraries.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -221,9 +218,8 @@ def spatial_transformer(
 
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual, results
-    are the same bits from run to run on GPUs of one architecture. The grid is rounded to the dtype of x in
-    between.
+    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``. The grid is rounded to the
+    dtype of x in between.
 
     Examples
     --------

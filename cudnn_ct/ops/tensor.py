@@ -78,8 +78,7 @@ def op_tensor(
     Notes
     -----
     ``cudnnOpTensor``, which takes five axes. Axes that are adjacent in all operands are joined; if more than
-    five are left, each slice takes a call. Each element is computed by itself, so results are the same bits
-    from run to run.
+    five are left, each slice takes a call.
 
     Examples
     --------
@@ -117,8 +116,7 @@ def add(
 
     Notes
     -----
-    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself, so
-    results are the same bits from run to run.
+    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only.
 
     Examples
     --------
@@ -152,7 +150,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
 
     Notes
     -----
-    ``cudnnScaleTensor``. Each element is computed by itself, so results are the same bits from run to run.
+    ``cudnnScaleTensor``.
 
     Examples
     --------
@@ -182,8 +180,7 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
 
     Notes
     -----
-    ``cudnnSetTensor``. Memory between the elements of a view is not written. Each element is computed by
-    itself, so results are the same bits from run to run.
+    ``cudnnSetTensor``. Memory between the elements of a view is not written.
 
     Examples
     --------
@@ -238,8 +235,6 @@ def transform(
     -----
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
     have different dtypes, or a graph of one node.
-
-    Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------

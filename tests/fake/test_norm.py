@@ -48,7 +48,6 @@ def numpy(*arrays: Any) -> list[np.ndarray]:
 
 TRAINED = {
     "persistent first": ((2, 4, 3, 3), "spatial", (), "persistent"),
-    "one pixel, computed per activation": ((5, 3), "spatial", (PERSISTENT,), "per activation"),
     "per activation, computed as spatial": ((5, 2, 3, 2), "per_activation", (PER_ACTIVATION,), "persistent"),
 }
 

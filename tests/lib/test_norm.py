@@ -11,7 +11,7 @@ from cudnn_ct.shapes.norm import NormInference, norm_inference, norm_parameter_d
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-FORMS = (layouts.nd_layout, layouts.per_activation_2d, layouts.pixels_layout)
+FORMS = (layouts.nd_layout, layouts.pixels_layout)
 SHAPE = (4, 3, 2, 5, 1, 2)
 
 

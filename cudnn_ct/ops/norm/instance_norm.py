@@ -64,7 +64,7 @@ def instance_norm(
     Notes
     -----
     ``cudnnBatchNormalizationForwardTrainingEx`` of (1, N * C, ...), after ``cudnnAddTensor`` has copied scale
-    and bias for each image. By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    and bias for each image.
 
     Examples
     --------
@@ -102,7 +102,6 @@ def instance_norm_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     mean, invstd : device array, shape (N, C, 1, ...), both or neither, optional
         Results of :func:`instance_norm`. By default cuDNN computes them from x with ``epsilon``.
 
@@ -116,7 +115,7 @@ def instance_norm_backward(
     -----
     ``cudnnBatchNormalizationBackwardEx`` of (1, N * C, ...), and :func:`cudnn_ct.reduce` over the images for
     ``dscale`` and ``dbias``. The memory between them is allocated in each call, so it cannot be captured into
-    a CUDA graph. By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    a CUDA graph.
 
     Examples
     --------

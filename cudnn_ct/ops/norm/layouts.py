@@ -13,7 +13,7 @@ from ...plans.base import tensors_of
 from ...shapes.norm import norm_axes, norm_parameter_shape
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 
-__all__ = ["Form", "Specs", "nd_layout", "per_activation_2d", "pixels_layout", "pointwise"]
+__all__ = ["Form", "Specs", "nd_layout", "pixels_layout", "pointwise"]
 
 Specs = dict[str, TensorSpec]
 
@@ -40,19 +40,15 @@ def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
     return native
 
 
-def per_activation_2d(problem: Any, mode: BatchNormMode) -> Specs | None:
-    """View as (samples, C, 1, 1) with a channel per parameter; the parameter axes must be innermost."""
-    if mode != BatchNormMode.PER_ACTIVATION:
-        return None
-    specs, samples, channels = _matrix(problem)
-    return _native(specs, collapse(list(specs.values()), [samples, channels]))
-
-
 def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
-    """View as (1, C, samples, 1) with channels last: the samples become pixels of one image."""
+    """View as (1, C, samples, 1) with channels last: the samples become pixels of one image.
+
+    The parameter axes must be innermost.
+    """
     if mode == BatchNormMode.PER_ACTIVATION:
         return None
-    specs, samples, channels = _matrix(problem)
+    specs, samples = _tensors(problem), norm_axes(problem.x.shape, problem.mode)
+    channels = [axis for axis in range(len(problem.x.shape)) if axis not in samples]
     _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can hold")
     return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
 
@@ -65,12 +61,6 @@ def pointwise(*specs: TensorSpec) -> list[TensorDescriptor]:
     if specs and specs[0].size <= INT_MAX:
         specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
     return [TensorDescriptor.cached(spec) for spec in specs]
-
-
-def _matrix(problem: Any) -> tuple[Specs, Sequence[int], Sequence[int]]:
-    """Return the tensors, the reduced axes and the parameter axes."""
-    samples = norm_axes(problem.x.shape, problem.mode)
-    return _tensors(problem), samples, [a for a in range(len(problem.x.shape)) if a not in samples]
 
 
 def _tensors(problem: Any) -> Specs:

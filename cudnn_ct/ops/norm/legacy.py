@@ -14,7 +14,7 @@ from ...errors import BadParamError, NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.chain import partial_write_error
 from ...plans.scalars import scalar_type
-from ...plans.workspace import align_after
+from ...plans.workspace import align_after, append
 from ...shapes.norm import NormInference, NormTraining
 from ...shapes.specs import ActivationSpec
 from .layouts import Specs, pointwise
@@ -63,7 +63,7 @@ class TrainingPlan:
         self._reserve, self.workspace = align_after(nbytes, reserved)
         self._held = 0
         if self._pointwise and relu and problem.scaled:
-            self._held, self.workspace = align_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
+            self._held, self.workspace = append(self.workspace, y)
 
     def _query_sizes(
         self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any

@@ -25,7 +25,7 @@ from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, StreamLike
 from .._call import ONE, ZERO, Operation, execute, parse_scaling
 from .._documented import documented
-from .._operands import byte_extent, refuse_overlap, stream_of
+from .._operands import stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
@@ -113,8 +113,6 @@ def batch_norm_training(
     By cuDNN's manual, the persistent mode may overflow for large values that other modes support: results are
     then infinite or NaN. :func:`batch_norm_overflow_detected` reports it.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[1], [3]], "float32")
@@ -164,8 +162,7 @@ def batch_norm_inference(
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``. Each element is computed by itself, so results are the same
-    bits from run to run.
+    ``cudnnBatchNormalizationForwardInference``.
 
     Examples
     --------
@@ -206,7 +203,6 @@ def batch_norm_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     mean : device array, shape and dtype of scale, optional
         The mean that the training step returned. Without it, cuDNN computes the statistics from x and
         ``epsilon``, which takes time.
@@ -228,8 +224,6 @@ def batch_norm_backward(
     ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode if
     cuDNN supports it, which may overflow as in :func:`batch_norm_training`. With an activation,
     ``cudnnActivationBackward`` runs first; it needs y only, also after a fused forward pass.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -275,7 +269,6 @@ def batch_norm_inference_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     out : device array, shape and dtype of x, optional
         Destination of dx. It must not overlap an operand.
 
@@ -291,8 +284,6 @@ def batch_norm_inference_backward(
     those of :func:`batch_norm_backward`, whose dx is not used. Several calls allocate memory, so they cannot
     be captured into a CUDA graph.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x, dy, scale, mean, var = (
@@ -307,9 +298,6 @@ def batch_norm_inference_backward(
     given = {"x": x, "scale": scale, "mean": mean, "var": var}
     x, scale, center, variance = (as_operand(array, name, where) for name, array in given.items())
     check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
-    if out is not None:
-        read, written = (x, center), as_operand(out, "out", where, written=True)
-        refuse_overlap(read, (written,), [byte_extent(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).

@@ -21,7 +21,7 @@ from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import fill_plan
 from ...shapes.norm import NormGradient, NormTraining
 from .._fallback import Implementation
-from .layouts import Form, Specs, nd_layout, per_activation_2d, pixels_layout
+from .layouts import Form, Specs, nd_layout, pixels_layout
 from .legacy import InferencePlan, TrainingPlan
 from .legacy_gradient import GradientPlan
 
@@ -66,7 +66,6 @@ _FASTEST = (nd_layout, _PERSISTENT)
 _STEPS = (
     _FASTEST,
     (nd_layout, _PER_ACTIVATION),
-    (per_activation_2d, _PER_ACTIVATION),
     (nd_layout, _SPATIAL),
     (pixels_layout, _PERSISTENT),
     (pixels_layout, _SPATIAL),
@@ -89,7 +88,6 @@ INFERENCE = _aligned(
     _INFERENCE_LIMITS,
     (nd_layout, _SPATIAL),
     (nd_layout, _PER_ACTIVATION),
-    (per_activation_2d, _PER_ACTIVATION),
     (nd_layout, _PERSISTENT),
     (pixels_layout, _SPATIAL),
 )
