@@ -150,35 +150,7 @@ def test_batch_norm_inference_takes_a_large_batch_as_pixels_of_one_image(
     assert steps(fake) == ["ForwardInference spatial"]
 
 
-def test_batch_norm_rejected_with_factors_leaves_other_calls_their_mode(fake: FakeCudnn) -> None:
-    x = images(2, 4, 3, 3)
-    scale, bias = parameters(x)
-    ct.batch_norm_training(x, scale, bias)
-    ct.batch_norm_training(x, scale, bias, alpha=2)
-    fake.calls.clear()
-    fake.fail_at = {1: 3000}
-    ct.batch_norm_training(x, scale, bias, alpha=2)
-    ct.batch_norm_training(x, scale, bias)
-    assert steps(fake)[-2:] == ["ForwardTrainingEx spatial", "ForwardTrainingEx persistent"]
-
-
 # --- one call after another ---
-
-
-def test_batch_norm_of_an_empty_batch(fake: FakeCudnn) -> None:
-    x = ct.empty((0, 3, 2, 2))
-    scale, bias, mean, var = parameters(x, count=4)
-    before = numpy(mean, var)
-    step = ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, activation="relu")
-    assert step.y.shape == (0, 3, 2, 2)
-    assert np.isnan(numpy(step.mean, step.invstd)).all()
-    for array, old in zip((mean, var), before, strict=True):
-        compare(array, old)
-    gradients = ct.batch_norm_backward(x, x, scale, activation="relu", y=x)
-    assert not np.any(numpy(gradients.dscale, gradients.dbias))
-    assert gradients.dz.shape == (0, 3, 2, 2)
-    assert ct.batch_norm_inference(x, scale, bias, mean, var).shape == (0, 3, 2, 2)
-    assert ct.batch_norm_training(ct.empty((2, 0)), ct.empty(0), ct.empty(0)).mean.shape == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -224,28 +196,3 @@ def test_batch_norm_training_tries_no_fallback_when_a_result_was_copied(fake: Fa
     with pytest.raises(ExecutionFailedError, match="so no fallback was tried"):
         ct.batch_norm_training(x, scale, bias, **running)
     assert fake.names().count(TRAINING) == 1
-
-
-@pytest.mark.parametrize("with_gaps", ["out", "running", "both"])
-def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_copied(
-    fake: FakeCudnn, host: Host, with_gaps: str
-) -> None:
-    x = images(2, 3, 4, 4)
-    scale, bias = parameters(x)
-    step, every = (1 if with_gaps == "running" else 2), (1 if with_gaps == "out" else 2)
-    out = ForeignArray(host, np.full((2, 3, 4, 4 * step), 3, np.float32)[..., ::step])
-    before, statistics = out.numpy(), (1, 3 * every, 1, 1)
-    running = [ForeignArray(host, np.full(statistics, 5, np.float32)[:, ::every]) for _ in range(2)]
-    names = ("running_mean", "running_var")
-    wanted_running = [array.numpy() for array in running]
-    wanted = ct.reference.batch_norm_training(
-        *numpy(x, scale, bias), **dict(zip(names, wanted_running, strict=True))
-    )
-    got = ct.batch_norm_training(
-        x, scale, bias, out=out, alpha=2, beta=0.5, **dict(zip(names, running, strict=True))
-    )
-    np.testing.assert_allclose(out.numpy(), 2 * wanted.y + 0.5 * before, rtol=1e-5, atol=1e-5)
-    for own, expected in ((got.mean, wanted.mean), (got.invstd, wanted.invstd)):
-        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-6)
-    for own, expected in zip(running, wanted_running, strict=True):
-        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5)
