@@ -23,7 +23,6 @@ from tests.op_cases import (
     ON_IMAGES,
     OPERATIONS,
     OpCase,
-    check_gradient,
     row_of,
     simple_arguments,
     simple_call,
@@ -93,13 +92,6 @@ def test_operation_equals_reference_when_arrays_count_as_large(
         for name, value in limits.items():
             monkeypatch.setattr(import_module(f"cudnn_ct.ops.{module}"), name, value)
     check_layer(data.draw(row_of(operation).calls), lambda array: ForeignArray(host, array))
-
-
-@pytest.mark.parametrize(
-    ("row", "call"), [(row, call) for row in CASES for call in row.differences], ids=lambda one: str(one)[:0]
-)
-def test_gradient_equals_differences(fake: FakeCudnn, row: OpCase, call: LayerCase) -> None:
-    check_gradient(row, call)
 
 
 def test_selftest_draws_operands_of_operations_without_rows() -> None:

@@ -1,4 +1,4 @@
-"""All operations of the table on a GPU, against the reference and against differences."""
+"""All operations of the table on a GPU, against the reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from tests.layers import LayerCase, Tensor, check_layer
 from tests.norm_cases import norm_cases
-from tests.op_cases import CASES, OpCase, check_gradient
+from tests.op_cases import CASES, OpCase
 
 from .conftest import place
 
@@ -52,10 +52,3 @@ FUSED = LayerCase(
 @example(FUSED)
 def test_batch_norm_equals_reference_when_channels_have_fused_kernels(case: LayerCase) -> None:
     check_layer(case, place)
-
-
-@pytest.mark.parametrize(
-    ("row", "call"), [(row, call) for row in CASES for call in row.differences], ids=lambda one: str(one)[:0]
-)
-def test_gradient_equals_differences(row: OpCase, call: LayerCase) -> None:
-    check_gradient(row, call)
