@@ -135,26 +135,3 @@ def check_in_place(case: tuple[str, Tensor, float], place: Place) -> None:
     getattr(ct.reference, operation)(expected, **keywords)
     assert in_memory_of(getattr(ct, operation)(x, **keywords), x)
     compare(x, expected, exact=operation == "fill" or number in SCALES)
-
-
-@st.composite
-def over_operand_cases(draw: st.DrawFn) -> tuple[LayerCase, str]:
-    """An operation on two tensors, and the name of the one that its result is written over."""
-    shape, dtype = _shapes(draw), draw(st.sampled_from(FLOATS))
-    over = draw(st.sampled_from(("a", "b")))
-    stretched = over == "a" and draw(st.booleans())
-    a, b = (lying(draw, size, dtype) for size in (shape, (1,) * len(shape) if stretched else shape))
-    keywords = {name: draw(st.sampled_from(SCALES)) for name in ("alpha1", "alpha2", "beta")}
-    keywords["op"] = draw(st.sampled_from(("add", "mul", "min", "max")))
-    return LayerCase("op_tensor", (a, b), keywords, exact=True), over
-
-
-def check_over_operand(case: tuple[LayerCase, str], place: Place) -> None:
-    """The operand comes back with the result in it, and the other one as it was."""
-    call, over = case
-    arrays = dict(zip("ab", (one.array() for one in call.operands if one), strict=True))
-    expected = ct.reference.op_tensor(*arrays.values(), **call.keywords, out=arrays[over].copy())
-    placed = {name: place(array) for name, array in arrays.items()}
-    assert in_memory_of(ct.op_tensor(*placed.values(), **call.keywords, out=placed[over]), placed[over])
-    for name, array in placed.items():
-        compare(array, expected if name == over else arrays[name], exact=True)
