@@ -8,7 +8,7 @@ import numpy as np
 
 import cudnn_ct as ct
 
-from .pointwise import usual
+from .pointwise import descriptor, usual
 
 _POOLING_MODES = ("max", "average_inc_pad", "average_exc_pad", "max_deterministic")
 _SOFTMAX_ALGOS = ("fast", "accurate", "log")
@@ -60,11 +60,7 @@ def _lrn_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[i
 class Layers:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreatePoolingDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "pooling")
-
-    def cudnnDestroyPoolingDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreatePoolingDescriptor, cudnnDestroyPoolingDescriptor = descriptor("pooling")
 
     def cudnnSetPoolingNdDescriptor(
         self: Any, pooling: Any, mode: int, nan: int, axes: int, window: Any, padding: Any, stride: Any
@@ -77,11 +73,7 @@ class Layers:
             "propagate_nan": bool(nan),
         }
 
-    def cudnnCreateLRNDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "lrn")
-
-    def cudnnDestroyLRNDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateLRNDescriptor, cudnnDestroyLRNDescriptor = descriptor("lrn")
 
     def cudnnSetLRNDescriptor(self: Any, lrn: Any, n: int, alpha: float, beta: float, k: float) -> None:
         self._get(lrn, "lrn")["parameters"] = {"n": n, "lrn_alpha": alpha, "lrn_beta": beta, "k": k}

@@ -24,6 +24,18 @@ def activate(state: dict[str, Any], values: np.ndarray) -> np.ndarray:
     return ct.reference.activation(values, **keywords, propagate_nan=state["nan"] == PROPAGATE)
 
 
+def descriptor(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The C functions that create and destroy a descriptor."""
+
+    def create(self: Any, out: Any) -> None:
+        self._create(out, kind)
+
+    def destroy(self: Any, pointer: Any) -> None:
+        self._destroy(pointer)
+
+    return create, destroy
+
+
 def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]:
     """A C function f(handle, heads, alpha, (descriptor, pointer) of inputs, beta, those of the result).
 
@@ -58,11 +70,7 @@ _activation, _gradient = usual(1, _forward), usual(1, _backward)
 class Pointwise:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreateActivationDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "activation")
-
-    def cudnnDestroyActivationDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor = descriptor("activation")
 
     def cudnnSetActivationDescriptor(self: Any, activation: Any, mode: int, nan: int, coef: float) -> None:
         self._get(activation, "activation").update(mode=mode, nan=nan, coef=coef)

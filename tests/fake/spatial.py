@@ -10,7 +10,7 @@ import cudnn_ct as ct
 from cudnn_ct.dtypes import DTYPES
 
 from .host import view
-from .pointwise import factors, write
+from .pointwise import descriptor, factors, write
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 
@@ -18,11 +18,9 @@ _BY_CODE = {row.code: row for row in DTYPES.values()}
 class Spatial:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreateSpatialTransformerDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "transformer")
-
-    def cudnnDestroySpatialTransformerDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateSpatialTransformerDescriptor, cudnnDestroySpatialTransformerDescriptor = descriptor(
+        "transformer"
+    )
 
     def cudnnSetSpatialTransformerNdDescriptor(
         self: Any, transformer: Any, sampler: int, code: int, axes: int, dims: Any

@@ -10,7 +10,7 @@ import numpy as np
 import cudnn_ct as ct
 
 from .host import view
-from .pointwise import factors, write
+from .pointwise import descriptor, factors, write
 
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
@@ -33,11 +33,7 @@ def _workspace_size(terms: int, results: int) -> int:
 class Tensors:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreateOpTensorDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "op_tensor")
-
-    def cudnnDestroyOpTensorDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateOpTensorDescriptor, cudnnDestroyOpTensorDescriptor = descriptor("op_tensor")
 
     def cudnnSetOpTensorDescriptor(self: Any, operation: Any, op: int, code: int, nan: int) -> None:
         self._get(operation, "op_tensor").update(op=op, compute=code, nan=nan)
@@ -69,11 +65,7 @@ class Tensors:
         write(target, ct.reference.op_tensor(*operands, **keywords), None, beta)
         return 0
 
-    def cudnnCreateReduceTensorDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "reduction")
-
-    def cudnnDestroyReduceTensorDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateReduceTensorDescriptor, cudnnDestroyReduceTensorDescriptor = descriptor("reduction")
 
     def cudnnSetReduceTensorDescriptor(
         self: Any, reduction: Any, op: int, code: int, nan: int, indices: int, width: int
