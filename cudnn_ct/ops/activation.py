@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
@@ -151,15 +149,14 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
         return None
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
-    row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    steep = spec.mode == "elu" and spec.coefficient != 1  # engines use its coefficient as the slope at 0
-    if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
+    places = _graph_places(spec, problem.dx is not None, first.dtype)
+    if places is None:
         return None
     plan = in_pixels(
         lambda *pixels: first_plan(activation_graph(spec, *pixels), context, ORDER),
-        *(tensors[place] for place in row.places),
+        *(tensors[place] for place in places),
     )
-    return ChainPlan([], [Step(plan, row.places)])
+    return ChainPlan([], [Step(plan, places)])
 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
@@ -169,27 +166,20 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     return Graph(nodes, operands)
 
 
-class ActivationSupport(NamedTuple):
-    """Support of a mode by graphs: dtypes, and the indices of its tensors among those of the problem."""
-
-    dtypes: tuple[str, ...]
-    places: tuple[int, ...]
-
-
 _HALF = ("float16", "bfloat16")
-_ALL = (*_HALF, "float32")
-_FORWARD = {
-    mode: ActivationSupport(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")
-}
-_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # the tanh of engines has 17 bits
-# In float32, 1 - y would be lost in y - y y, and the legacy call is nearly as fast.
-_GRADIENTS = {
-    "relu": ActivationSupport(_ALL, (0, 2, 3)),
-    "elu": ActivationSupport(_ALL, (0, 2, 3)),
-    "swish": ActivationSupport(_ALL, (0, 2, 3)),
-    "sigmoid": ActivationSupport(_HALF, (1, 2, 3)),
-    "tanh": ActivationSupport(_HALF, (1, 2, 3)),
-}
+
+
+def _graph_places(spec: ActivationSpec, gradient: bool, dtype: str) -> tuple[int, ...] | None:
+    """Return the indices of a graph's tensors among those of the problem, or None if no graph is as good."""
+    if dtype not in (*_HALF, "float32") or spec.mode == "identity":
+        return None
+    if not gradient:
+        return None if spec.mode == "tanh" and dtype == "float32" else (0, 1)  # their tanh has 17 bits
+    if spec.mode in ("sigmoid", "tanh"):  # in float32, 1 - y would be lost in y - y y
+        return (1, 2, 3) if dtype in _HALF else None
+    # Engines have no gradient of a clipped relu, and use the coefficient of elu as the slope at 0.
+    differs = spec.mode == "clipped_relu" or (spec.mode == "elu" and spec.coefficient != 1)
+    return None if differs else (0, 2, 3)
 
 
 def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
