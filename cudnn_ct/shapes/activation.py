@@ -18,11 +18,6 @@ def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True)
 
     ``coefficient`` of swish is its beta; 0, the default, stands for 1, as after a convolution. Elu with a
     ``coefficient`` of 0 is relu.
-
-    >>> activation_spec("swish")
-    ActivationSpec(mode='swish', coefficient=1.0, propagate_nan=True)
-    >>> activation_spec("elu", 0)
-    ActivationSpec(mode='relu', coefficient=0.0, propagate_nan=True)
     """
     name, value = as_choice(mode, ACTIVATION_MODES, "mode"), as_float(coefficient, "coefficient")
     if name == "swish" and value == 0:

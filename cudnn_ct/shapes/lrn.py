@@ -16,11 +16,7 @@ LRN_MIN_BETA = 0.01
 
 
 def lrn_window(n: int) -> tuple[int, int]:
-    """Return how many channels a window of ``n`` channels covers before and after its own.
-
-    >>> lrn_window(5), lrn_window(4)
-    ((2, 2), (1, 2))
-    """
+    """Return how many channels a window of ``n`` channels covers before and after its own."""
     channels = as_int(n, "n")
     if not 1 <= channels <= LRN_MAX_CHANNELS:
         raise ValueError(f"n must be between 1 and {LRN_MAX_CHANNELS}: got {n}")

@@ -45,21 +45,13 @@ class BatchNormGradients(NamedTuple, Generic[T]):
 
 
 def norm_mode(mode: Any) -> str:
-    """Return the mode as one of :data:`NORM_MODES`.
-
-    >>> norm_mode("spatial")
-    'spatial'
-    """
+    """Return the mode as one of :data:`NORM_MODES`."""
     name = as_choice(mode, (*NORM_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 
 
 def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
-    """Return the axes that statistics are computed over: the batch, and for ``"spatial"`` the spatial axes.
-
-    >>> norm_axes((8, 64, 7, 7), "spatial")
-    (0, 2, 3)
-    """
+    """Return the axes of statistics: the batch, and for ``"spatial"`` the spatial axes."""
     x = check_shape(x_shape, "x_shape")
     if mode == INSTANCE:
         if not 3 <= len(x) <= 6:
@@ -71,11 +63,7 @@ def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
 
 
 def norm_parameter_shape(x_shape: Iterable[int], mode: Any) -> Shape:
-    """Return the shape of scale, bias and statistics: the shape of x, with reduced axes of length 1.
-
-    >>> norm_parameter_shape((8, 64, 7, 7), "per_activation")
-    (1, 64, 7, 7)
-    """
+    """Return the shape of scale, bias and statistics: the shape of x, with reduced axes of length 1."""
     x = check_shape(x_shape, "x_shape")
     axes = norm_axes(x, mode)
     return tuple(1 if axis in axes else n for axis, n in enumerate(x))

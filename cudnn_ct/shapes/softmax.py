@@ -32,13 +32,7 @@ def softmax_problem(specs: Specs, outs: Outs, algo: Any, mode: Any, axis: Any) -
 
 
 def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:
-    """Return the adjacent axes that sum to one: ``axis`` if given, otherwise the axes of ``mode``.
-
-    >>> softmax_axes((8, 10, 4, 4), "instance")
-    range(1, 4)
-    >>> softmax_axes((8, 10, 4, 4), axis=-1)
-    range(3, 4)
-    """
+    """Return the adjacent axes that sum to one: ``axis`` if given, otherwise the axes of ``mode``."""
     dims = check_shape(shape, "x_shape")
     mode = as_choice(mode, SOFTMAX_MODES, "mode")
     if axis is None:
@@ -54,13 +48,7 @@ def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) 
 
 
 def softmax_fold(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> Shape:
-    """Return the shape (outer, reduced, inner, 1) for which the same softmax runs over the channel axis.
-
-    >>> softmax_fold((8, 10, 4, 4), "instance")
-    (8, 160, 1, 1)
-    >>> softmax_fold((8, 10, 4, 4), axis=1)
-    (8, 10, 16, 1)
-    """
+    """Return the shape (outer, reduced, inner, 1) for which the same softmax runs over the channel axis."""
     dims = check_shape(shape, "x_shape")
     axes = softmax_axes(dims, mode, axis)
     return prod(dims[: axes.start]), prod(dims[axes.start : axes.stop]), prod(dims[axes.stop :]), 1
