@@ -17,7 +17,7 @@ alpha : float
 beta : float
     Factor of the contents of ``out``, which are added to the result. If it is 0, ``out`` is only written.
 out : device array, shape and dtype of the result, optional
-    Destination of the result, with any strides. It must not overlap an operand.
+    Destination of the result, or of the first of several, with any strides. It must not overlap an operand.
 stream : optional
     Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of ``ct.use``.
 dy : device array, shape and dtype of x

@@ -165,8 +165,6 @@ def grid_sample_backward(
         Factor of dx.
     beta : float
         Factor of the contents of ``out``, which are added to dx. If it is 0, ``out`` is only written.
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -250,8 +248,6 @@ def spatial_transformer_backward(
     Parameters
     ----------
     dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------

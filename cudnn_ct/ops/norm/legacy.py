@@ -83,7 +83,7 @@ class TrainingPlan:
         Alpha and beta scale the last of these operations.
         """
         arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
-        nbytes, reserved = self._sizes
+        library, (nbytes, reserved) = context.library, self._sizes
         if nbytes:
             arguments[_WORKSPACE] = base
         if reserved:
@@ -94,22 +94,18 @@ class TrainingPlan:
             target = arguments[_Y] = base + self._held
         if not relu and (alpha != 1 or beta):
             arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
-        context.library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
-        if self._pointwise:
-            self._run_pointwise(context, relu, pointers[self._z], target, y, alpha, beta)
-
-    def _run_pointwise(
-        self, context: Context, relu: Any, z: int, target: int, y: int, alpha: float, beta: float
-    ) -> None:
-        """Add z to the normalised ``target``, and write its activation to y."""
-        library, handle, scalar = context.library, context.handle, self._scalar
+        library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
+        if not self._pointwise:
+            return
         whole, *added = self._pointwise
-        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
+        one, alpha_, beta_ = self._scalar(1.0), self._scalar(alpha), self._scalar(beta)
         try:
             if added:
-                library.cudnnAddTensor(handle, one if relu else factors[0], *added, z, one, whole, target)
+                factor, z = one if relu else alpha_, pointers[self._z]
+                library.cudnnAddTensor(context.handle, factor, *added, z, one, whole, target)
             if relu:
-                library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
+                data = alpha_, whole, target, beta_, whole, y
+                library.cudnnActivationForward(context.handle, relu, *data)
         except (BadParamError, NotSupportedError) as error:
             raise partial_write_error(error) from error
 

@@ -80,17 +80,13 @@ def batch_norm_training(
     mode : {"spatial", "per_activation"}
         Mean over the batch and the axes after the channels, or over the batch alone.
     epsilon : float, at least 0
-    running_mean : device array, shape and dtype of scale, optional
-        Updated in place if the batch has samples; only together with ``running_var``.
-    running_var : device array, shape and dtype of scale, optional
-        Updated in place; it needs two samples, because one sample has no unbiased variance.
+    running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
+        Updated in place if the batch has samples. One sample has no unbiased variance and is rejected.
     momentum : float, 0 to 1
         Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     activation : {"relu"}, optional
     z : device array, shape and dtype of x, optional
         Residual, added before the activation.
-    out : device array, shape and dtype of x, optional
-        Destination of y. It must not overlap x or z.
 
     Returns
     -------
@@ -120,9 +116,6 @@ def batch_norm_training(
     >>> y, mean, invstd = ct.batch_norm_training(x, scale, bias)
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
-    >>> dx, dscale, dbias, _ = ct.batch_norm_backward(y, x, scale, mean, invstd)
-    >>> dbias.numpy()
-    array([10.], dtype=float32)
     """
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     if alpha is not ONE or beta is not ZERO:
@@ -153,12 +146,8 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    mean : device array, shape and dtype of scale
-        Usually the running mean of the training.
-    var : device array, shape and dtype of scale
-        Usually the running variance of the training.
-    out : device array, shape and dtype of x, optional
-        Destination of the result. It must not overlap an operand.
+    mean, var : device array, shape and dtype of scale
+        Usually the running mean and variance of the training.
 
     Notes
     -----
@@ -203,15 +192,11 @@ def batch_norm_backward(
 
     Parameters
     ----------
-    mean : device array, shape and dtype of scale, optional
-        The mean that the training step returned. Without it, cuDNN computes the statistics from x and
-        ``epsilon``, which takes time.
-    invstd : device array, shape and dtype of scale, optional
-        The invstd that the training step returned; only together with ``mean``.
+    mean, invstd : device array, shape and dtype of scale, both or neither, optional
+        Results of the training step. Without them, cuDNN computes them from x and ``epsilon``, which takes
+        time.
     y : device array, shape and dtype of x, optional
         The unscaled result of the training step, required for an activation.
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -269,8 +254,6 @@ def batch_norm_inference_backward(
 
     Parameters
     ----------
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
