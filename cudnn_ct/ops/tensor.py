@@ -22,7 +22,6 @@ from ..plans.elementwise import (
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
-    add_problem,
     fill_problem,
     op_tensor_problem,
     scale_problem,
@@ -125,7 +124,7 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
+    return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
 
 @documented()
@@ -273,7 +272,6 @@ def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
 
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
-_ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
 _OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),

@@ -60,22 +60,15 @@ class InPlaceProblem(NamedTuple):
         return describe(self.name, self, "name")
 
 
-def op_tensor_problem(
-    specs: Specs, outs: Outs, op: Any, propagate_nan: Any, what: str = "op_tensor"
-) -> OpTensorProblem:
+def op_tensor_problem(specs: Specs, outs: Outs, op: Any, propagate_nan: Any) -> OpTensorProblem:
     """Validate the arguments of an operation on a and b, or on a alone."""
     a, b = specs["a"], specs.get("b")
     name = op_tensor_op(op, b is not None)
-    one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
+    one_dtype("an operation on tensors", **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
     result = result_spec(a.shape, *specs.values(), out=outs[0])
     return OpTensorProblem(a, b, result, name, as_bool(propagate_nan, "propagate_nan"))
-
-
-def add_problem(specs: Specs, outs: Outs) -> OpTensorProblem:
-    """Validate the arguments of a sum of a and b."""
-    return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
 def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlaceProblem:

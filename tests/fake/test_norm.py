@@ -43,44 +43,32 @@ def numpy(*arrays: Any) -> list[np.ndarray]:
     return [array.numpy() for array in arrays]
 
 
-# --- modes ---
-
-
-TRAINED = {
-    "persistent first": ((2, 4, 3, 3), "spatial", (), "persistent"),
-    "per activation, computed as spatial": ((5, 2, 3, 2), "per_activation", (PER_ACTIVATION,), "persistent"),
+MODES_IN_USE = {
+    "none rejected": ("spatial", (), 0, "ForwardTrainingEx persistent, BackwardEx persistent"),
+    "persistent": (
+        *("spatial", (PERSISTENT,), 0),
+        "ForwardTrainingEx spatial, Backward persistent, Backward spatial",
+    ),
+    "per activation": (
+        *("per_activation", (PER_ACTIVATION,), 0),
+        "ForwardTrainingEx persistent, Backward per activation, Backward persistent",
+    ),
+    "reserve space": ("spatial", (), 60, "ForwardTrainingEx persistent, Backward persistent"),
 }
 
 
-@pytest.mark.parametrize(("shape", "mode", "rejected", "expected"), TRAINED.values(), ids=TRAINED)
-def test_batch_norm_training_takes_the_first_mode_that_is_supported(
-    fake: FakeCudnn, shape: tuple[int, ...], mode: str, rejected: tuple[int, ...], expected: str
+@pytest.mark.parametrize(("mode", "rejected", "reserve", "expected"), MODES_IN_USE.values(), ids=MODES_IN_USE)
+def test_batch_norm_takes_the_next_mode_when_one_is_rejected(
+    fake: FakeCudnn, mode: str, rejected: tuple[int, ...], reserve: int, expected: str
 ) -> None:
-    fake.norm_refused = frozenset(rejected)
-    x = images(*shape)
-    scale, bias = parameters(x, mode)
-    y, *_ = ct.batch_norm_training(x, scale, bias, mode=mode)
-    compare(y, ct.reference.batch_norm_training(*numpy(x, scale, bias), mode=mode).y)
-    assert steps(fake) == [f"ForwardTrainingEx {expected}"]
-
-
-def test_batch_norm_backward_and_inference_take_the_fast_calls(fake: FakeCudnn) -> None:
+    fake.norm_refused, fake.norm_sizes = frozenset(rejected), (0, reserve)
     x = images(2, 4, 3, 3)
-    scale, bias, mean, var = parameters(x, count=4)
-    ct.batch_norm_backward(x, x, scale, mean, var)
-    ct.batch_norm_inference(x, scale, bias, mean, var)
-    assert steps(fake) == ["BackwardEx persistent", "ForwardInference spatial"]
-
-
-def test_batch_norm_takes_the_next_mode_when_one_is_rejected(fake: FakeCudnn) -> None:
-    fake.norm_refused = frozenset([PERSISTENT])
-    x = images(2, 4, 3, 3)
-    y, *_ = ct.batch_norm_training(x, *parameters(x))
-    described = ct.last_plan().plan
-    assert described.startswith("chosen: cudnnBatchNormalizationForwardTrainingEx, spatial, bn")
-    assert "refused: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize returned" in described
-    ct.batch_norm_backward(y, x, parameters(x)[0])
-    assert steps(fake) == ["ForwardTrainingEx spatial", "Backward persistent", "Backward spatial"]
+    scale, bias, mean, var = parameters(x, mode, 4)
+    ct.batch_norm_training(x, scale, bias, mode=mode)
+    ct.batch_norm_backward(x, x, scale, mean, var, mode=mode)
+    assert ", ".join(steps(fake)) == expected
+    told = f"it needs {reserve} bytes of reserve space of the forward pass"
+    assert (told in ct.last_plan().plan) == bool(reserve)
 
 
 def test_batch_norm_drops_a_mode_for_good_when_its_run_is_rejected(fake: FakeCudnn) -> None:
@@ -150,9 +138,6 @@ def test_batch_norm_inference_takes_a_large_batch_as_pixels_of_one_image(
     assert steps(fake) == ["ForwardInference spatial"]
 
 
-# --- one call after another ---
-
-
 @pytest.mark.parametrize(
     ("status", "wait", "expected"),
     [(0, False, False), (OVERFLOW, False, True), (IN_PROGRESS, False, None), (IN_PROGRESS, True, False)],
@@ -165,9 +150,6 @@ def test_batch_norm_overflow_detected_returns_the_state_of_the_device(
     fake.runtime_status = 5000
     with pytest.raises(ExecutionFailedError, match="cudnnQueryRuntimeError returned"):
         ct.batch_norm_overflow_detected()
-
-
-# --- failures ---
 
 
 def test_batch_norm_training_tries_no_fallback_when_statistics_were_updated(fake: FakeCudnn) -> None:
