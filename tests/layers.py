@@ -186,16 +186,12 @@ def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[st
 @st.composite
 def spatial_cases(draw: st.DrawFn) -> LayerCase:
     """A grid, samples of an image at places in and around it, or gradients of either."""
-    n, channels, dtype = (
-        draw(st.sampled_from((2, 1, 3, 0))),
-        draw(st.integers(1, 4)),
-        draw(st.sampled_from(FLOATS)),
-    )
+    n, channels = draw(st.sampled_from((2, 1, 3, 0))), draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from(FLOATS))
     image = (n, channels, *draw(st.tuples(st.integers(2, 6), st.integers(2, 6))))
     size = draw(st.tuples(st.integers(2, 5), st.integers(2, 5)))
-    operation = draw(
-        st.sampled_from(("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward"))
-    )
+    operations = ("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward")
+    operation = draw(st.sampled_from(operations))
     if operation == "affine_grid":
         theta = Tensor((n, 2, 3), dtype, "integers", seed=draw(st.integers(0, 99)))
         outs = _maybe_out(draw, (n, *size, 2), dtype)

@@ -118,6 +118,7 @@ GEOMETRY = (
     Tensor((2, 3, 4, 5), "float64", "floats"),
     Tensor((2, 2, 3), "float64", np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)),
 )
+RESULT = Tensor((2, 3, 4, 8), "float64", "floats")
 TERMS = {"dx": 10.0, "dtheta": 100.0}
 SCALED = {"scale_height": 0.8, "scale_width": 1.5}
 ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")
@@ -174,21 +175,8 @@ CASES = (
         ("spatial_transformer", "spatial_transformer_backward"),
         st.sampled_from(
             (
-                LayerCase(
-                    "spatial_transformer", GEOMETRY, SCALED, {"out": Tensor((2, 3, 4, 8), "float64", "nan")}
-                ),
-                LayerCase(
-                    "spatial_transformer_backward",
-                    (Tensor((2, 3, 4, 8), "float64", "floats"), *GEOMETRY),
-                    SCALED,
-                ),
-                LayerCase(
-                    "spatial_transformer_backward",
-                    (GEOMETRY[0], *GEOMETRY),
-                    {},
-                    {"out": GEOMETRY[0]},
-                    terms=TERMS,
-                ),
+                LayerCase("spatial_transformer", GEOMETRY, SCALED, {"out": RESULT._replace(values="nan")}),
+                LayerCase("spatial_transformer_backward", (RESULT, *GEOMETRY), SCALED, terms=TERMS),
             )
         ),
         varies=("spatial_transformer_backward",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
@@ -101,21 +102,14 @@ def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCas
     )
     scales, outs = scales_and_out(draw, result, dtype)
     indexed = op in ("min", "max") and draw(st.booleans())
-    values: Any = "distinct" if indexed and _count(shape) < 128 else "integers"
+    values: Any = "distinct" if indexed and prod(shape) < 128 else "integers"
     if op in ("mul", "mul_no_zeros"):
         values = "positive"
     x = lying(draw, shape, dtype, values)
-    sums = op in ("add", "norm1") and _count(shape) > 32  # beyond what each dtype holds
+    sums = op in ("add", "norm1") and prod(shape) > 32  # beyond what each dtype holds
     exact = op in EXACT and values != "positive" and not sums
     operation = "reduce_with_indices" if indexed else "reduce"
     return LayerCase(operation, (x,), keywords | scales, outs, exact=exact)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 @st.composite
