@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PARAMETERS = """\
 alpha : float
-    Factor of the result.
+    Factor of the result, or of the first of several.
 beta : float
     Factor of the contents of ``out``, which are added to the result. If it is 0, ``out`` is only written.
 out : device array, shape and dtype of the result, optional

@@ -161,10 +161,6 @@ def grid_sample_backward(
     Parameters
     ----------
     dy : device array, shape (N, C, H_out, W_out), dtype of x
-    alpha : float
-        Factor of dx.
-    beta : float
-        Factor of the contents of ``out``, which are added to dx. If it is 0, ``out`` is only written.
 
     Returns
     -------
@@ -205,10 +201,8 @@ def spatial_transformer(
     ----------
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
-    scale_height : float
-        Height of the result divided by that of x.
-    scale_width : float
-        Width of the result divided by that of x.
+    scale_height, scale_width : float
+        Height and width of the result divided by those of x.
 
     Returns
     -------

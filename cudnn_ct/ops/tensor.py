@@ -60,10 +60,8 @@ def op_tensor(
     b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
     op : {"add", "mul", "min", "max", "sqrt", "not"}
         ``"not"`` is ``1 - alpha1 * a``. Half precision is computed in float32.
-    alpha1 : float
-        Factor of a.
-    alpha2 : float
-        Factor of b.
+    alpha1, alpha2 : float
+        Factors of a and b.
     propagate_nan : bool
         Whether the smaller or larger of a number and NaN is NaN, or the number. Other operations always
         propagate NaN.
@@ -134,18 +132,13 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     Parameters
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned. Its strides are positive, and no two elements share memory.
+        Written and returned. It is not read-only, its strides are positive, and no two elements share memory.
     alpha : float
         Infinity times 0 is NaN, and NaN stays NaN; :func:`fill` sets zeros in any case.
 
     Returns
     -------
     DeviceArray of the memory of x
-
-    Raises
-    ------
-    ValueError
-        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----
@@ -171,11 +164,6 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     Returns
     -------
     DeviceArray of the memory of x
-
-    Raises
-    ------
-    ValueError
-        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----

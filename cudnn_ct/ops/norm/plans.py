@@ -22,8 +22,7 @@ from ...plans.elementwise import fill_plan
 from ...shapes.norm import NormGradient, NormTraining
 from .._fallback import Implementation
 from .layouts import Form, Specs, nd_layout, pixels_layout
-from .legacy import InferencePlan, TrainingPlan
-from .legacy_gradient import GradientPlan
+from .legacy import GradientPlan, InferencePlan, TrainingPlan
 
 __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
