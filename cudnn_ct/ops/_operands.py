@@ -90,21 +90,12 @@ def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
     """Return whether two arrays share an element: the ranges of channel slices overlap without that."""
     import numpy as np
 
+    views = []  # over the addresses; their elements must not be read
+    for array in (one, two):
+        interface = {"version": 3, "shape": array.shape, "strides": array.strides}
+        interface |= {"typestr": f"|V{array.itemsize}", "data": (array.pointer, True)}
+        views.append(np.asarray(SimpleNamespace(__array_interface__=interface)))
     try:
-        return np.shares_memory(_addresses(one), _addresses(two), max_work=10_000_000)  # type: ignore[arg-type]
+        return np.shares_memory(views[0], views[1], max_work=10_000_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
-
-
-def _addresses(array: DeviceArray) -> Any:
-    """Return a NumPy array over the addresses of a device array, whose elements must not be read."""
-    import numpy as np
-
-    interface = {
-        "version": 3,
-        "shape": array.shape,
-        "strides": array.strides,
-        "typestr": f"|V{array.itemsize}",
-        "data": (array.pointer, True),
-    }
-    return np.asarray(SimpleNamespace(__array_interface__=interface))

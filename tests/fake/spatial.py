@@ -35,12 +35,8 @@ class Spatial:
 
     def _grid(self: Any, transformer: Any, theta: int, grid: int) -> tuple[np.ndarray, np.ndarray]:
         state = self._get(transformer, "transformer")
-        n, _, height, width = state["shape"]
-        dtype = state["dtype"].numpy
-        return (
-            view(self.host, theta, (n, 2, 3), (6, 3, 1), dtype),
-            view(self.host, grid, (n, height, width, 2), (height * width * 2, width * 2, 2, 1), dtype),
-        )
+        n, dtype = state["shape"][0], state["dtype"].numpy
+        return view(self.host, theta, (n, 2, 3), (6, 3, 1), dtype), self._places(transformer, grid)
 
     def cudnnSpatialTfGridGeneratorForward(
         self: Any, handle: Any, transformer: Any, theta: int, grid: int
@@ -57,7 +53,8 @@ class Spatial:
     def cudnnSpatialTfSamplerForward(self: Any, handle: Any, transformer: Any, *arguments: Any) -> None:
         alpha, x, read, grid, beta, y, written = arguments
         image, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
-        places = self._places(transformer, grid, target)
+        assert self._get(transformer, "transformer")["shape"] == target.shape
+        places = self._places(transformer, grid)
         wide = (array.astype(np.float64) for array in (image, places))
         write(target, ct.reference.grid_sample(*wide), alpha, beta)
 
@@ -65,16 +62,15 @@ class Spatial:
         alpha, x, read, beta, dx, dx_at, alpha_grid, dy, dy_at, grid, beta_grid, dgrid = arguments
         image, gradient = self._memory(x, "tensor", read), self._memory(dy, "tensor", dy_at)
         target = self._memory(dx, "tensor", dx_at)
-        places, slopes = self._places(transformer, grid, gradient), self._places(transformer, dgrid, gradient)
+        places, slopes = self._places(transformer, grid), self._places(transformer, dgrid)
         assert factors(image.dtype, alpha_grid, beta_grid) == [1, 0]
         wide = (array.astype(np.float64) for array in (gradient, image, places))
         step = ct.reference.grid_sample_backward(*wide)
         write(target, step.dx, alpha, beta)
         slopes[...] = step.dgrid
 
-    def _places(self: Any, transformer: Any, grid: int, like: np.ndarray) -> np.ndarray:
+    def _places(self: Any, transformer: Any, grid: int) -> np.ndarray:
         state = self._get(transformer, "transformer")
-        assert state["shape"] == like.shape
-        n, _, height, width = like.shape
+        n, _, height, width = state["shape"]
         strides = (height * width * 2, width * 2, 2, 1)
-        return view(self.host, grid, (n, height, width, 2), strides, like.dtype)
+        return view(self.host, grid, (n, height, width, 2), strides, state["dtype"].numpy)

@@ -21,6 +21,7 @@ from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.both.tensors import integers
 from tests.layers import Tensor, compare
 
 from .cudnn import FakeCudnn
@@ -109,10 +110,6 @@ def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> No
     fake.fail_at = {len(fake.calls) + 2: 3000}
     with pytest.raises(ExecutionFailedError, match="earlier calls of the same operation"):
         ct.scale(view, alpha=2)
-
-
-def integers(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
 
 
 # --- what is computed --------------------------------------------------------------------------------------

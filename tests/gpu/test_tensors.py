@@ -10,7 +10,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import Tensor, compare
+from tests.both.tensors import integers
+from tests.layers import compare
 
 from .conftest import place
 
@@ -20,10 +21,6 @@ def _leave_memory_to_others() -> Iterator[None]:
     yield
     gc.collect()
     ct.empty_cache()
-
-
-def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 3) -> np.ndarray:
-    return Tensor(shape, dtype, np.random.default_rng(0).integers(-most, most + 1, shape)).array()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -37,7 +34,7 @@ def test_reduce_sums_half_precision_in_float32(dtype: str) -> None:
 @pytest.mark.parametrize("shape", [(65536, 3), (65537, 40), (3, 65537), (70000, 2, 70), (1, 300_000)])
 @pytest.mark.parametrize("axes", [0, 1, None])
 def test_reduce_equals_reference_with_many_rows(shape: tuple[int, ...], axes: int | None) -> None:
-    x = integers(shape, most=1)
+    x = integers(shape, largest=1)
     for op in ("add", "max", "norm1"):
         compare(ct.reduce(place(x), op=op, axis=axes), ct.reference.reduce(x, op=op, axis=axes), exact=True)
     b = integers((1, *shape[1:]))
