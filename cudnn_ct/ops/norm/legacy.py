@@ -11,15 +11,17 @@ from ...context import Context
 from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
+from ...plans.axes import collapse
 from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.chain import partial_write_error
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after, append
 from ...shapes.norm import NormGradient, NormInference, NormTraining
-from ...shapes.specs import ActivationSpec
-from .layouts import Specs, pointwise
+from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 
-__all__ = ["GradientPlan", "InferencePlan", "TrainingPlan"]
+__all__ = ["GradientPlan", "InferencePlan", "Specs", "TrainingPlan"]
+
+Specs = dict[str, TensorSpec]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 
@@ -47,7 +49,7 @@ class TrainingPlan:
         self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
         # Later calls must not be rejected, because the running statistics are already updated then.
         after = [] if fused else [y, z] if z else [y] if relu else []
-        self._pointwise = pointwise(*after)
+        self._pointwise = _collapsed(*after)
         own_relu, own_z = (relu, z) if fused else (None, None)
         x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
         z_ = own_z and TensorDescriptor.cached(own_z)
@@ -134,7 +136,7 @@ class GradientPlan:
         self._mode, self._extended = mode, extended
         self._relu = _activation(problem.activation)
         names, activated = list(specs), ("y", "dy", "dz") if self._relu else ()
-        self._pointwise = pointwise(*(specs[name] for name in activated))
+        self._pointwise = _collapsed(*(specs[name] for name in activated))
         self._activated = [names.index(name) for name in activated]
         gradient = "dz" if self._relu else "dy"
         x, dy, dx, scale = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx", "scale"))
@@ -221,3 +223,13 @@ def _activation(name: str | None) -> ActivationDescriptor | None:
 def _label(member: Any) -> str:
     """Format an enum member for messages."""
     return str(member.name).lower().replace("_", " ")
+
+
+def _collapsed(*specs: TensorSpec) -> list[TensorDescriptor]:
+    """Return descriptors of element-wise operands, collapsed into one axis.
+
+    cuDNN supports this view for every order of axes, and it is fast with channels last.
+    """
+    if specs and specs[0].size <= INT_MAX:
+        specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
+    return [TensorDescriptor.cached(spec) for spec in specs]

@@ -10,23 +10,31 @@ before it rejects the call, or returns an internal error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ..._bindings.enums import BatchNormMode
 from ...context import Context
+from ...errors import NotSupportedError
+from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import fill_plan
-from ...shapes.norm import NormGradient, NormTraining
+from ...shapes.norm import NormGradient, NormTraining, norm_axes, norm_parameter_shape
+from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation
-from .layouts import Form, Specs, nd_layout, pixels_layout
-from .legacy import GradientPlan, InferencePlan, TrainingPlan
+from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
 
 __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
+Form = Callable[[Any, BatchNormMode], Specs | None]
+"""Function of a problem and a cuDNN mode. It returns descriptor specs by tensor name, or None if the mode
+computes a different result."""
+
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
+
+_DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 # Maximum batch size of a training step and of its gradient, and of an inference.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
@@ -60,6 +68,71 @@ def _aligned(
 def _fused(problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode) -> Plan | None:
     return TrainingPlan(problem, context, specs, mode, fused=True) if problem.activation else None
 
+
+# --- views with the four or five axes that cuDNN supports ---------------------------------------------------
+
+
+def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
+    """Keep the axes: append axes of length 1 up to four, and collapse the last two of six."""
+    if (problem.mode == "per_activation") != (mode == BatchNormMode.PER_ACTIVATION):
+        return None
+    specs, rank = _tensors(problem), len(problem.x.shape)
+    if rank > 5:
+        made = collapse(list(specs.values()), [(0,), (1,), (2,), (3,), (4, 5)])
+    else:
+        ones = (1,) * (4 - rank)
+        made = images(*(TensorSpec(s.shape + ones, s.strides + ones, s.dtype) for s in specs.values()))
+    native = _native(specs, made)
+    if problem.mode == "per_activation":  # cuDNN reads parameters in C order, so the data must match
+        _check(all("nchw" in spec.layouts for spec in native.values()), "not all operands are in C order")
+    return native
+
+
+def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
+    """View as (1, C, samples, 1) with channels last: the samples become pixels of one image.
+
+    The parameter axes must be innermost.
+    """
+    if mode == BatchNormMode.PER_ACTIVATION:
+        return None
+    specs, samples = _tensors(problem), norm_axes(problem.x.shape, problem.mode)
+    channels = [axis for axis in range(len(problem.x.shape)) if axis not in samples]
+    _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can hold")
+    return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
+
+
+def _tensors(problem: Any) -> Specs:
+    """Return all tensors by name, with the rank of x for parameters."""
+    shape = norm_parameter_shape(problem.x.shape, problem.mode)
+    specs = tensors_of(problem)
+    for name, spec in specs.items():
+        if name not in _DATA and spec.shape != shape:  # (C,)
+            specs[name] = TensorSpec(shape, spec.strides * len(shape), spec.dtype)
+    return specs
+
+
+def _native(specs: Specs, made: Sequence[TensorSpec]) -> Specs:
+    """Return descriptor specs by name; reject layouts without a fast kernel, as a copy costs less.
+
+    Parameters are described as ``cudnnDeriveBNTensorDescriptor`` describes them.
+    """
+    native = dict(zip(specs, made, strict=True))
+    data = [spec for name, spec in native.items() if name in _DATA]
+    alike = any(all(layout in spec.layouts for spec in data) for layout in LAYOUTS)
+    _check(alike, "the data are not all contiguous in one layout")
+    for name, spec in native.items():
+        if name not in _DATA:
+            _check("nchw" in spec.layouts, f"{name} is not contiguous in the order of x: {specs[name]}")
+            native[name] = TensorSpec.packed(spec.shape, spec.dtype)
+    return native
+
+
+def _check(fits: bool, reason: str) -> None:
+    if not fits:
+        raise NotSupportedError(reason)
+
+
+# --- tables ------------------------------------------------------------------------------------------------
 
 _FASTEST = (nd_layout, _PERSISTENT)
 _STEPS = (
