@@ -237,17 +237,27 @@ def test_second_call_prepares_and_copies_nothing(fake: FakeCudnn, operation: str
     assert len(names) == CALLS.get(operation, 1)
 
 
+def waits(host: Host) -> set[tuple[int, int]]:
+    """The streams that have waited since the last look, each with the stream that it waited for."""
+    found = {(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"}
+    host.log.clear()
+    return found
+
+
 @ON_IMAGE
-def test_operation_waits_for_the_writer_and_its_reader_waits_for_it(
+def test_operation_is_ordered_with_the_streams_of_its_arrays(
     fake: FakeCudnn, host: Host, operation: str
 ) -> None:
     x = image(stream=HOME)
     host.log.clear()
     y = simple_call(operation, x, stream=OTHER)
-    assert (OTHER, HOME) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    host.log.clear()
-    y.copy(stream=HOME)
-    assert (HOME, OTHER) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert (OTHER, HOME) in waits(host)
+    expected = y.copy(stream=HOME).numpy()
+    assert (HOME, OTHER) in waits(host)
+    out = ForeignArray(host, np.full_like(expected, np.nan), Stream(HOME, 0))
+    simple_call(operation, x, out=out, stream=OTHER)
+    assert {(OTHER, HOME), (HOME, OTHER)} <= waits(host)
+    np.testing.assert_array_equal(out.numpy(), expected)
 
 
 @ON_IMAGE
@@ -260,22 +270,8 @@ def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, ope
     kept = out.copy(stream=HOME), out.copy(stream=0x300)
     host.log.clear()
     call(*arguments, **keywords, out=out, stream=OTHER)
-    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    assert {(OTHER, HOME), (OTHER, 0x300)} <= set(waits)
+    assert {(OTHER, HOME), (OTHER, 0x300)} <= waits(host)
     del kept
-
-
-@ON_IMAGE
-def test_foreign_arrays_are_ordered_both_ways(fake: FakeCudnn, host: Host, operation: str) -> None:
-    x = ForeignArray(host, np.ones((2, 3, 4, 5), np.float32), Stream(HOME, 0))
-    y = simple_call(operation, x, stream=OTHER).numpy()
-    out = ForeignArray(host, np.full_like(y, np.nan), Stream(HOME, 0))
-    host.log.clear()
-    simple_call(operation, x, out=out, stream=OTHER)
-    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    assert (OTHER, HOME) in waits
-    assert (HOME, OTHER) in waits
-    np.testing.assert_array_equal(out.numpy(), y)
 
 
 @ON_IMAGE
