@@ -14,8 +14,8 @@ from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import scaling_by_op_tensor
 from ..plans.tiling import tile
-from ..shapes.activation import activation_problem
 from ..shapes.layer import LayerProblem
+from ..shapes.layers import activation_problem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute

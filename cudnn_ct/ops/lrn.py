@@ -9,7 +9,7 @@ from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
-from ..shapes.lrn import lrn_problem
+from ..shapes.layers import lrn_problem
 from ..shapes.specs import LRNSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute

@@ -12,7 +12,7 @@ from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
-from ..shapes.softmax import SoftmaxParams, softmax_problem
+from ..shapes.layers import SoftmaxParams, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
