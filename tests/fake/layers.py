@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import cudnn_ct as ct
+from cudnn_ct.reference import lrn, lrn_backward, pool, pool_backward, softmax, softmax_backward
 
 from .pointwise import descriptor, usual
 
@@ -16,24 +16,24 @@ _SOFTMAX_MODES = ("instance", "channel")
 
 
 def _pool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    return ct.reference.pool(*inputs, **fake._get(head[0], "pooling")["parameters"])
+    return pool(*inputs, **fake._get(head[0], "pooling")["parameters"])
 
 
 def _unpool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     y, dy, x = inputs
-    return ct.reference.pool_backward(dy, x, y, **fake._get(head[0], "pooling")["parameters"])
+    return pool_backward(dy, x, y, **fake._get(head[0], "pooling")["parameters"])
 
 
 def _softmax(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     assert len(shape) == 4
     algo, mode = head
-    return ct.reference.softmax(*inputs, algo=_SOFTMAX_ALGOS[algo], mode=_SOFTMAX_MODES[mode])
+    return softmax(*inputs, algo=_SOFTMAX_ALGOS[algo], mode=_SOFTMAX_MODES[mode])
 
 
 def _softmax_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     assert len(shape) == 4
     (algo, mode), (y, dy) = head, inputs
-    return ct.reference.softmax_backward(dy, y, algo=_SOFTMAX_ALGOS[algo], mode=_SOFTMAX_MODES[mode])
+    return softmax_backward(dy, y, algo=_SOFTMAX_ALGOS[algo], mode=_SOFTMAX_MODES[mode])
 
 
 def _without_bfloat16(function: Any) -> Any:
@@ -49,12 +49,12 @@ def _without_bfloat16(function: Any) -> Any:
 
 
 def _lrn(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    return ct.reference.lrn(*inputs, **fake._get(head[0], "lrn")["parameters"])
+    return lrn(*inputs, **fake._get(head[0], "lrn")["parameters"])
 
 
 def _lrn_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     y, dy, x = inputs
-    return ct.reference.lrn_backward(dy, x, y, **fake._get(head[0], "lrn")["parameters"])
+    return lrn_backward(dy, x, y, **fake._get(head[0], "lrn")["parameters"])
 
 
 class Layers:
