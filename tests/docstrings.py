@@ -1,7 +1,7 @@
 """The examples of docstrings, and the means to run them.
 
 Examples are lines that a user types, with ``ct`` and ``np`` imported. If they need a device, they run on the
-fakes, on a GPU, and, for operations with a reference, with the reference instead (:class:`OnReference`).
+fakes and on a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct import reference
 
 # The modules whose examples need no device; they run with the names of their module.
 _PARTS = ("shapes", "reference", "dtypes", "_config", "dnn.", "graph.")
@@ -35,10 +34,10 @@ def all_examples(*, device: bool = True) -> list[doctest.DocTest]:
     return [test for test in tests if test.examples]
 
 
-def run(test: doctest.DocTest, library: Any = ct, names: dict[str, Any] | None = None) -> None:
-    """Run the examples of a docstring, with ``library`` as ``ct``; raise the report if one fails."""
+def run(test: doctest.DocTest, names: dict[str, Any] | None = None) -> None:
+    """Run the examples of a docstring; raise the report if one fails."""
     report: list[str] = []
-    test.globs = {"ct": library, "np": np, **(names or {})}
+    test.globs = {"ct": ct, "np": np, **(names or {})}
     runner = doctest.DocTestRunner(Checker(), verbose=False, optionflags=_FLAGS)
     result = runner.run(test, out=report.append, clear_globs=True)
     assert not result.failed, "".join(report)
@@ -57,30 +56,3 @@ class Checker(doctest.OutputChecker):
             for a, b in zip(ours, theirs, strict=True)
         )
         return near and "".join(_NUMBER.sub("#", want).split()) == "".join(_NUMBER.sub("#", got).split())
-
-
-class OnReference:
-    """Replacement of the package: arrays of NumPy, and the operations of ``cudnn_ct.reference``."""
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(reference, name)
-        return lambda *args, **kwargs: _marked(function(*args, **kwargs))
-
-    def asarray(self, values: Any, dtype: Any = None) -> Any:
-        """Return a NumPy array with the method ``numpy`` of device arrays."""
-        return _marked(np.asarray(values, dtype))
-
-    def zeros(self, shape: Any) -> Any:
-        """Return such an array of zeros."""
-        return _marked(np.zeros(shape, np.float32))
-
-
-class _Array(np.ndarray):
-    def numpy(self) -> Any:
-        return np.asarray(self)
-
-
-def _marked(result: Any) -> Any:
-    if isinstance(result, np.ndarray):
-        return result.view(_Array)
-    return result._make(map(_marked, result)) if isinstance(result, tuple) else result

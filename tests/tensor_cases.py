@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
@@ -101,21 +102,14 @@ def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCas
     )
     scales, outs = scales_and_out(draw, result, dtype)
     indexed = op in ("min", "max") and draw(st.booleans())
-    values: Any = "distinct" if indexed and _count(shape) < 128 else "integers"
+    values: Any = "distinct" if indexed and prod(shape) < 128 else "integers"
     if op in ("mul", "mul_no_zeros"):
         values = "positive"
     x = lying(draw, shape, dtype, values)
-    sums = op in ("add", "norm1") and _count(shape) > 32  # beyond what each dtype holds
+    sums = op in ("add", "norm1") and prod(shape) > 32  # beyond what each dtype holds
     exact = op in EXACT and values != "positive" and not sums
     operation = "reduce_with_indices" if indexed else "reduce"
     return LayerCase(operation, (x,), keywords | scales, outs, exact=exact)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 @st.composite
@@ -135,26 +129,3 @@ def check_in_place(case: tuple[str, Tensor, float], place: Place) -> None:
     getattr(ct.reference, operation)(expected, **keywords)
     assert in_memory_of(getattr(ct, operation)(x, **keywords), x)
     compare(x, expected, exact=operation == "fill" or number in SCALES)
-
-
-@st.composite
-def over_operand_cases(draw: st.DrawFn) -> tuple[LayerCase, str]:
-    """An operation on two tensors, and the name of the one that its result is written over."""
-    shape, dtype = _shapes(draw), draw(st.sampled_from(FLOATS))
-    over = draw(st.sampled_from(("a", "b")))
-    stretched = over == "a" and draw(st.booleans())
-    a, b = (lying(draw, size, dtype) for size in (shape, (1,) * len(shape) if stretched else shape))
-    keywords = {name: draw(st.sampled_from(SCALES)) for name in ("alpha1", "alpha2", "beta")}
-    keywords["op"] = draw(st.sampled_from(("add", "mul", "min", "max")))
-    return LayerCase("op_tensor", (a, b), keywords, exact=True), over
-
-
-def check_over_operand(case: tuple[LayerCase, str], place: Place) -> None:
-    """The operand comes back with the result in it, and the other one as it was."""
-    call, over = case
-    arrays = dict(zip("ab", (one.array() for one in call.operands if one), strict=True))
-    expected = ct.reference.op_tensor(*arrays.values(), **call.keywords, out=arrays[over].copy())
-    placed = {name: place(array) for name, array in arrays.items()}
-    assert in_memory_of(ct.op_tensor(*placed.values(), **call.keywords, out=placed[over]), placed[over])
-    for name, array in placed.items():
-        compare(array, expected if name == over else arrays[name], exact=True)

@@ -13,14 +13,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PARAMETERS = """\
 alpha : float
-    Factor of the result.
+    Factor of the result, or of the first of several.
 beta : float
     Factor of the contents of ``out``, which are added to the result. If it is 0, ``out`` is only written.
 out : device array, shape and dtype of the result, optional
-    Destination of the result, with any strides. It must not overlap an operand.
+    Destination of the result, or of the first of several, with any strides. It must not overlap an operand.
 stream : optional
-    Where the work is enqueued: an address, or anything with ``__cuda_stream__``; by default that of
-    ``ct.use``.
+    Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of ``ct.use``.
+dy : device array, shape and dtype of x
 """
 
 _RAISES = """\
@@ -37,16 +37,18 @@ AllocationError
 
 _RETURNS = "DeviceArray, shape and dtype of x; or ``out`` as one"
 
+_REPRODUCIBLE = "By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture."
+
 _TITLE = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^\S.*\n?(?:(?:[ \t].*)?\n?)*?(?=^\S|\Z)", re.MULTILINE)
 
 
 def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Return a decorator that completes the sections Parameters, Returns and Raises of a docstring.
+    """Return a decorator that completes the sections of a docstring.
 
     A parameter without a description gets that of the last of the ``donors``, or else that of all operations.
-    By default, the result has the shape and dtype of x. Errors of all operations come before those of the
-    docstring.
+    By default, the result has the shape and dtype of x, and is the same from run to run. Errors of all
+    operations come before those of the docstring.
     """
 
     def complete(function: Function) -> Function:
@@ -66,6 +68,8 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
     sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())
+    if "run to run" not in " ".join(sections["Notes"].split()):
+        sections["Notes"] = f"{sections['Notes'].rstrip()}\n\n{_REPRODUCIBLE}"
     titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
     parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles)
     return "\n\n".join([summary, *map(str.rstrip, parts)])

@@ -82,31 +82,20 @@ def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
 
 
 def byte_extent(spec: TensorSpec) -> tuple[int, int]:
-    """Return the range of bytes in use, relative to the pointer of an array."""
-    itemsize = DTYPES[spec.dtype].itemsize
-    low, high = spec.extent
-    return low * itemsize, high * itemsize
+    """Return the range of bytes in use, relative to the pointer of an array without negative strides."""
+    return 0, spec.extent[1] * DTYPES[spec.dtype].itemsize
 
 
 def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
     """Return whether two arrays share an element: the ranges of channel slices overlap without that."""
     import numpy as np
 
+    views = []  # over the addresses; their elements must not be read
+    for array in (one, two):
+        interface = {"version": 3, "shape": array.shape, "strides": array.strides}
+        interface |= {"typestr": f"|V{array.itemsize}", "data": (array.pointer, True)}
+        views.append(np.asarray(SimpleNamespace(__array_interface__=interface)))
     try:
-        return np.shares_memory(_addresses(one), _addresses(two), max_work=10_000_000)  # type: ignore[arg-type]
+        return np.shares_memory(views[0], views[1], max_work=10_000_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
-
-
-def _addresses(array: DeviceArray) -> Any:
-    """Return a NumPy array over the addresses of a device array, whose elements must not be read."""
-    import numpy as np
-
-    interface = {
-        "version": 3,
-        "shape": array.shape,
-        "strides": array.strides,
-        "typestr": f"|V{array.itemsize}",
-        "data": (array.pointer, True),
-    }
-    return np.asarray(SimpleNamespace(__array_interface__=interface))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
@@ -15,10 +12,10 @@ from ..graph.plan import first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import ScalePlan
+from ..plans.elementwise import scaling_by_op_tensor
 from ..plans.tiling import tile
-from ..shapes.activation import activation_problem
 from ..shapes.layer import LayerProblem
+from ..shapes.layers import activation_problem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
@@ -60,9 +57,8 @@ def activation(
 
     Notes
     -----
-    ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
-    same mathematics is tried first. Each element is computed by itself, so results are the same bits from run
-    to run.
+    ``cudnnActivationForward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the same
+    mathematics is tried first.
 
     Examples
     --------
@@ -92,7 +88,6 @@ def activation_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
     coefficient : float
@@ -102,9 +97,8 @@ def activation_backward(
 
     Notes
     -----
-    ``cudnnActivationBackward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of
-    the same mathematics is tried first. Each element is computed by itself, so results are the same bits from
-    run to run.
+    ``cudnnActivationBackward``; ``cudnnOpTensor`` for the identity. From 2**24 elements, a graph of the same
+    mathematics is tried first.
 
     cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
     to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.
@@ -121,44 +115,19 @@ def activation_backward(
 
 
 def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
-    """Return the plan of ``cudnnActivationForward`` or ``...Backward``; a copy for the identity."""
-    head = (ActivationDescriptor.cached(problem.params),)
-    identity = problem.params.mode == "identity"
+    """Return the plan of ``cudnnActivationForward`` or ``...Backward``."""
+    head, tensors = (ActivationDescriptor.cached(problem.params),), list(tensors_of(problem).values())
+    if problem.params.mode == "identity":
+        place = len(tensors) - 2  # of x, or of dy
+        return ChainPlan([], [Step(scaling_by_op_tensor(*tensors[place:]), (place, place + 1))])
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
-        if identity:
-            return IdentityPlan(x, y, 0)
         return CallPlan("cudnnActivationForward", head, [(0, x)], y)
 
     def backward(x: TensorSpec, y: TensorSpec, dy: TensorSpec, dx: TensorSpec) -> Plan:
-        if identity:
-            return IdentityPlan(dy, dx, 2)
         return CallPlan("cudnnActivationBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
-    return tile(backward if problem.dx else forward, *tensors_of(problem).values())
-
-
-class IdentityPlan:
-    """``cudnnTransformTensor``, which does not work in place, or in place ``cudnnScaleTensor``."""
-
-    __slots__ = ("_copy", "_place", "_scale", "workspace")
-
-    def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
-        self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
-        self._scale = ScalePlan(y)
-        self._place = place
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha x + beta y; y is the last of the ``pointers``."""
-        if pointers[self._place] == pointers[-1]:
-            self._scale.run(context, pointers, alpha + beta, 0.0)
-        else:
-            self._copy.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return self._copy.describe()
+    return tile(backward if problem.dx else forward, *tensors)
 
 
 MIN_ELEMENTS = 2**24  # elements; with fewer, building the plan costs more than it saves
@@ -180,15 +149,14 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
         return None
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
-    row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    steep = spec.mode == "elu" and spec.coefficient != 1  # engines use its coefficient as the slope at 0
-    if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
+    places = _graph_places(spec, problem.dx is not None, first.dtype)
+    if places is None:
         return None
     plan = in_pixels(
         lambda *pixels: first_plan(activation_graph(spec, *pixels), context, ORDER),
-        *(tensors[place] for place in row.places),
+        *(tensors[place] for place in places),
     )
-    return ChainPlan([], [Step(plan, row.places)])
+    return ChainPlan([], [Step(plan, places)])
 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
@@ -198,27 +166,20 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     return Graph(nodes, operands)
 
 
-class ActivationSupport(NamedTuple):
-    """Support of a mode by graphs: dtypes, and the indices of its tensors among those of the problem."""
-
-    dtypes: tuple[str, ...]
-    places: tuple[int, ...]
-
-
 _HALF = ("float16", "bfloat16")
-_ALL = (*_HALF, "float32")
-_FORWARD = {
-    mode: ActivationSupport(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")
-}
-_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # the tanh of engines has 17 bits
-# In float32, 1 - y would be lost in y - y y, and the legacy call is nearly as fast.
-_GRADIENTS = {
-    "relu": ActivationSupport(_ALL, (0, 2, 3)),
-    "elu": ActivationSupport(_ALL, (0, 2, 3)),
-    "swish": ActivationSupport(_ALL, (0, 2, 3)),
-    "sigmoid": ActivationSupport(_HALF, (1, 2, 3)),
-    "tanh": ActivationSupport(_HALF, (1, 2, 3)),
-}
+
+
+def _graph_places(spec: ActivationSpec, gradient: bool, dtype: str) -> tuple[int, ...] | None:
+    """Return the indices of a graph's tensors among those of the problem, or None if no graph is as good."""
+    if dtype not in (*_HALF, "float32") or spec.mode == "identity":
+        return None
+    if not gradient:
+        return None if spec.mode == "tanh" and dtype == "float32" else (0, 1)  # their tanh has 17 bits
+    if spec.mode in ("sigmoid", "tanh"):  # in float32, 1 - y would be lost in y - y y
+        return (1, 2, 3) if dtype in _HALF else None
+    # Engines have no gradient of a clipped relu, and use the coefficient of elu as the slope at 0.
+    differs = spec.mode == "clipped_relu" or (spec.mode == "elu" and spec.coefficient != 1)
+    return None if differs else (0, 2, 3)
 
 
 def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:

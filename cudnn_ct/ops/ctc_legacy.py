@@ -26,8 +26,8 @@ from ..plans.tiling import SlicedPlan
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import OpTensorProblem
 from ..shapes.layer import LayerProblem
+from ..shapes.layers import SoftmaxParams
 from ..shapes.reduction import ReduceProblem
-from ..shapes.softmax import SoftmaxParams
 from ..shapes.specs import ActivationSpec, TensorSpec
 from ._sequences import plan_for_sequences
 from ._state import CallState

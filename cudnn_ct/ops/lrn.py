@@ -9,7 +9,7 @@ from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
-from ..shapes.lrn import lrn_problem
+from ..shapes.layers import lrn_problem
 from ..shapes.specs import LRNSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
@@ -53,8 +53,6 @@ def lrn(
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
     Deep Convolutional Neural Networks, 2012, except that lrn_alpha is divided by n.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[[1], [2], [3]]], "float32")
@@ -83,14 +81,12 @@ def lrn_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
     y : device array, shape and dtype of x
         The unscaled result of :func:`lrn` for x.
 
     Notes
     -----
-    ``cudnnLRNCrossChannelBackward``. By cuDNN's manual, results are the same bits from run to run on GPUs of
-    one architecture.
+    ``cudnnLRNCrossChannelBackward``.
 
     Examples
     --------

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf, prod
 
 from ..array import DeviceArray
-from ..context import Context
-from ..descriptors import PoolingDescriptor, TensorDescriptor
+from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.axes import images
 from ..plans.base import packed_of, tensors_of
 from ..plans.call import CallPlan
-from ..plans.elementwise import copy_plan
-from ..plans.scalars import scalar_bytes
-from ..plans.workspace import append
+from ..plans.chain import ChainPlan, Step
+from ..plans.elementwise import copy_plan, fill_plan
+from ..plans.tiling import SlicedPlan
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
@@ -67,8 +65,6 @@ def pool(
     -----
     ``cudnnPoolingForward``, on a padded copy if the padding differs between the two sides of an axis, which
     ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -187,62 +183,40 @@ def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
     return RelayoutPlan(pooling(packed), moves)
 
 
-class PaddedPooling:
-    """Pooling on a padded copy in the workspace, if the padding differs between the two sides of an axis.
+def padded_pooling(problem: Problem) -> ChainPlan:
+    """Return a plan on a padded copy, if the padding differs between the two sides of an axis.
 
     A gradient is computed for the padded copy, and its part inside of the padding is copied.
     """
-
-    __slots__ = ("_edge", "_image", "_inner", "_into", "_out_of", "_places", "workspace")
-
-    def __init__(self, problem: Problem) -> None:
-        geometry, mode, _ = problem.params
-        x, y, *_ = tensors_of(problem).values()
-        if x.dtype == "int8":
-            raise NotSupportedError("a padded copy is made for floats only: got int8")
-        if mode == "average_exc_pad":
-            raise NotSupportedError("an average over a padded copy cannot leave the padding out")
-        padding = geometry.padding
-        sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
-        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, nearest_layout(y))
-        inside = x._replace(strides=padded.strides)
-        steps = zip(padding, padded.strides[2:], strict=True)
-        start = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
-        unpadded = geometry._replace(padding=((0, 0),) * len(padding))
-        gradient = padded if problem.dx else None
-        params = problem.params._replace(geometry=unpadded)
-        self._inner = pooling(problem._replace(x=padded, dx=gradient, params=params))
-        self._image = TensorDescriptor.cached(*images(padded))
-        self._edge = scalar_bytes(x.dtype, -inf if mode.startswith("max") else 0.0)
-        self._into = copy_plan(x, inside)
-        self._out_of = copy_plan(inside, problem.dx) if problem.dx else None
-        image, self.workspace = append(self._inner.workspace, padded)
-        result, self.workspace = append(self.workspace, gradient)
-        self._places = image, image + start, result, result + start
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Pad x and pool; for a gradient, copy the part inside of the padding."""
-        base = context.workspace(self.workspace)
-        image, inside, result, result_inside = (base + place for place in self._places)
-        x, *others, out = pointers
-        context.library.cudnnSetTensor(context.handle, self._image, image, self._edge)
-        self._into.run(context, (x, inside), 1.0, 0.0)
-        if self._out_of is None:
-            self._inner.run(context, [image, out], alpha, beta)
-            return
-        self._inner.run(context, [image, *others, result], alpha, 0.0)
-        self._out_of.run(context, (result_inside, out), 1.0, beta)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"{self._inner.describe()} on a padded copy"
+    geometry, mode, _ = problem.params
+    x, y, *_ = tensors_of(problem).values()
+    if x.dtype == "int8":
+        raise NotSupportedError("a padded copy is made for floats only: got int8")
+    if mode == "average_exc_pad":
+        raise NotSupportedError("an average over a padded copy cannot leave the padding out")
+    padding = geometry.padding
+    sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
+    padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, nearest_layout(y))
+    inside = x._replace(strides=padded.strides)
+    steps = zip(padding, padded.strides[2:], strict=True)
+    start = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
+    params = problem.params._replace(geometry=geometry._replace(padding=((0, 0),) * len(padding)))
+    plan = pooling(problem._replace(x=padded, dx=problem.dx and padded, params=params))
+    edge = fill_plan(padded, -inf if mode.startswith("max") else 0.0)
+    into = SlicedPlan([(copy_plan(x, inside), (0, start))])
+    if problem.dx is None:  # pointers: x, y and the padded copy
+        return ChainPlan([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
+    # Pointers: x, y, dy, dx, the padded copy and its gradient.
+    out_of = SlicedPlan([(copy_plan(inside, problem.dx), (start, 0))])
+    chain = [Step(edge, (4,)), Step(into, (0, 4)), Step(plan, (4, 1, 2, 5)), Step(out_of, (5, 3))]
+    return ChainPlan([padded, padded], chain, scaled=2)
 
 
 _IMPLEMENTATIONS = (
     of_problem(broadcast_gradient, aligned=True),
     of_problem(gradient_in_c_order),
     of_problem(pooling),
-    of_problem(PaddedPooling),
+    of_problem(padded_pooling),
 )
 _POOL = Operation("a pooling", pool_problem, _IMPLEMENTATIONS)
 _GRADIENT = Operation("the gradient of a pooling", pool_problem, _IMPLEMENTATIONS)

@@ -12,7 +12,7 @@ from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
-from ..shapes.softmax import SoftmaxParams, softmax_problem
+from ..shapes.layers import SoftmaxParams, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
@@ -53,8 +53,6 @@ def softmax(
     -----
     ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not
     adjacent in memory is copied first, on the device.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -97,8 +95,7 @@ def softmax_backward(
 
     Notes
     -----
-    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``. By
-    cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
+    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``.
 
     Examples
     --------

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ..array import DeviceArray
-from ..array_creation import not_on_device
+from ..array_creation import as_operand
+from ..context import Context
+from ..descriptors import SpatialTransformerDescriptor, TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..plans.axes import canonical_strides
+from ..plans.base import Plan, tensors_of
+from ..plans.chain import ChainPlan, Step
+from ..plans.elementwise import fill_plan
+from ..plans.scalars import scalar_type
+from ..shapes.layer import LayerProblem
 from ..shapes.spatial import (
     GridSampleGradients,
+    SampleProblem,
     SpatialTransformerGradients,
     grid_problem,
     sample_problem,
     transformed_shape,
 )
-from ..shapes.specs import check_shape
+from ..shapes.specs import SpatialTransformerSpec, TensorSpec
 from ..typing import ArrayLike, Shape, StreamLike
 from ._call import Operation, execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
-from .spatial_legacy import GridPlan, SamplePlan
+from ._operands import stream_of
 
 __all__ = [
     "affine_grid",
@@ -29,12 +40,8 @@ __all__ = [
     "spatial_transformer_backward",
 ]
 
-_GRID_PLANS = with_bfloat16(of_problem(GridPlan))
-_SAMPLE_PLANS = with_bfloat16(of_problem(SamplePlan))
-_GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
-_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
-_SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
-_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
+MAX_IMAGES = 65_535  # the grid of a launch has no more blocks along that axis
+MAX_CHANNELS = 1024  # a block has at most 1024 threads
 
 
 @documented()
@@ -59,9 +66,8 @@ def affine_grid(
 
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorForward``, in pieces of at most 65,535 images. From Jaderberg et al., Spatial
-    Transformer Networks, 2015. By cuDNN's manual, results are the same bits from run to run on GPUs of one
-    architecture.
+    ``cudnnSpatialTfGridGeneratorForward``, for at most 65,535 images. From Jaderberg et al., Spatial
+    Transformer Networks, 2015.
 
     Examples
     --------
@@ -126,10 +132,8 @@ def grid_sample(
 
     Notes
     -----
-    ``cudnnSpatialTfSamplerForward``, in pieces of at most 65,535 images and 1024 channels, which are its
-    limits. The conventions are those of ``align_corners=True`` in other libraries.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
+    ``cudnnSpatialTfSamplerForward``, for at most 65,535 images of 1024 channels. The conventions are those of
+    ``align_corners=True`` in other libraries.
 
     Examples
     --------
@@ -157,12 +161,6 @@ def grid_sample_backward(
     Parameters
     ----------
     dy : device array, shape (N, C, H_out, W_out), dtype of x
-    alpha : float
-        Factor of dx.
-    beta : float
-        Factor of the contents of ``out``, which are added to dx. If it is 0, ``out`` is only written.
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -203,10 +201,8 @@ def spatial_transformer(
     ----------
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
-    scale_height : float
-        Height of the result divided by that of x.
-    scale_width : float
-        Width of the result divided by that of x.
+    scale_height, scale_width : float
+        Height and width of the result divided by those of x.
 
     Returns
     -------
@@ -214,9 +210,8 @@ def spatial_transformer(
 
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual, results
-    are the same bits from run to run on GPUs of one architecture. The grid is rounded to the dtype of x in
-    between.
+    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``. The grid is rounded to the
+    dtype of x in between.
 
     Examples
     --------
@@ -225,8 +220,10 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
-    return grid_sample(x, grid, out=out, stream=stream)
+    where = stream_of(x, "x", stream)
+    x = as_operand(x, "x", where)
+    grid = affine_grid(theta, transformed_shape(x.shape, scale_height, scale_width), stream=where)
+    return grid_sample(x, grid, out=out, stream=where)
 
 
 @documented(spatial_transformer)
@@ -245,8 +242,6 @@ def spatial_transformer_backward(
     Parameters
     ----------
     dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -265,15 +260,92 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
-    dx, dgrid = grid_sample_backward(dy, x, grid, out=out, stream=stream)
-    return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
+    where = stream_of(x, "x", stream)
+    x = as_operand(x, "x", where)
+    grid = affine_grid(theta, transformed_shape(x.shape, scale_height, scale_width), stream=where)
+    dx, dgrid = grid_sample_backward(dy, x, grid, out=out, stream=where)
+    return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, stream=where))
 
 
-def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:
-    shape = getattr(x, "shape", None)
-    if shape is None:  # an array that has only the protocol
-        shape = getattr(x, "__cuda_array_interface__", {}).get("shape")
-    if shape is None:
-        raise not_on_device(x, "x")
-    return transformed_shape(check_shape(shape, "the shape of x"), scale_height, scale_width)
+# --- implementations ---------------------------------------------------------------------------------------
+
+
+class GridPlan:
+    """``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
+
+    __slots__ = ("_function", "_transformer", "workspace")
+
+    def __init__(self, problem: LayerProblem[None]) -> None:
+        operand, result = tensors_of(problem).values()
+        n, height, width, _ = (operand if problem.dx else result).shape
+        self._transformer = _transformer((n, 1, height, width), operand, result)
+        self._function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
+        self.workspace = 0
+
+    # The two functions do not scale, so alpha and beta are unused.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call; ``pointers`` are the operand and the result."""
+        getattr(context.library, self._function)(context.handle, self._transformer, *pointers)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: {self._function}"
+
+
+class SamplePlan:
+    """``cudnnSpatialTfSamplerForward``, or ``cudnnSpatialTfSamplerBackward``."""
+
+    __slots__ = ("_scalar", "_tensors", "_transformer", "workspace")
+
+    def __init__(self, problem: SampleProblem) -> None:
+        tensors = tensors_of(problem)
+        y = tensors.get("y") or tensors["dy"]
+        self._transformer = _transformer(y.shape, *(tensors[name] for name in tensors if "grid" in name))
+        data = (canonical_strides(spec, list(spec.layouts)) for spec in (problem.x, y, problem.dx) if spec)
+        self._tensors = tuple(map(TensorDescriptor.cached, data))
+        self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
+        scalar, head = self._scalar, (context.handle, self._transformer, self._scalar(alpha))
+        added = scalar(beta)
+        if len(pointers) == 3:
+            (x, y), (image, grid, result) = self._tensors, pointers
+            context.library.cudnnSpatialTfSamplerForward(*head, x, image, grid, added, y, result)
+            return
+        (x, y, dx), (image, grid, gradient, of_image, of_grid) = self._tensors, pointers
+        sums = added, dx, of_image, scalar(1.0), y, gradient, grid, scalar(0.0), of_grid
+        context.library.cudnnSpatialTfSamplerBackward(*head, x, image, *sums)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: cudnnSpatialTfSampler{'Backward' if len(self._tensors) == 3 else 'Forward'}"
+
+
+def _transformer(shape: tuple[int, ...], *grids: TensorSpec) -> SpatialTransformerDescriptor:
+    """Return the descriptor for images of a shape; reject what the kernels do not support."""
+    if shape[0] > MAX_IMAGES or shape[1] > MAX_CHANNELS:
+        raise NotSupportedError(
+            f"a call takes at most {MAX_IMAGES:,} images of {MAX_CHANNELS:,} channels: got {shape[0]:,} of "
+            f"{shape[1]:,}; call it for parts of them"
+        )
+    for spec in grids:
+        if "nchw" not in spec.layouts:
+            raise NotSupportedError(f"cuDNN requires contiguous grids and affine matrices: got {spec}")
+    return SpatialTransformerDescriptor.cached(SpatialTransformerSpec(shape, grids[0].dtype))
+
+
+def _no_channels(problem: SampleProblem) -> Plan | None:
+    """Return a plan for the gradient of images without channels: that of the grid is 0."""
+    if problem.x.shape[1] or not problem.dgrid:
+        return None
+    return ChainPlan([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
+
+
+_GRID_PLANS = with_bfloat16(of_problem(GridPlan))
+_SAMPLE_PLANS = (of_problem(_no_channels), *with_bfloat16(of_problem(SamplePlan)))
+_GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
+_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
+_SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
+_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)

@@ -7,29 +7,27 @@ from collections.abc import Sequence
 from ..array import DeviceArray
 from ..context import Context
 from ..dtypes import DTYPES
-from ..errors import NotSupportedError
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..graph.plan import first_plan
+from ..plans.base import tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import (
-    cast_plan,
+    cast_or_copy_plan,
     copy_plan,
     fill_plan,
     scale_plan,
     scaling_by_op_tensor,
-    transformation,
 )
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
-    TransformProblem,
-    add_problem,
     fill_problem,
     op_tensor_problem,
     scale_problem,
     transform_problem,
 )
+from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
@@ -62,10 +60,8 @@ def op_tensor(
     b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
     op : {"add", "mul", "min", "max", "sqrt", "not"}
         ``"not"`` is ``1 - alpha1 * a``. Half precision is computed in float32.
-    alpha1 : float
-        Factor of a.
-    alpha2 : float
-        Factor of b.
+    alpha1, alpha2 : float
+        Factors of a and b.
     propagate_nan : bool
         Whether the smaller or larger of a number and NaN is NaN, or the number. Other operations always
         propagate NaN.
@@ -79,8 +75,7 @@ def op_tensor(
     Notes
     -----
     ``cudnnOpTensor``, which takes five axes. Axes that are adjacent in all operands are joined; if more than
-    five are left, each slice takes a call. Each element is computed by itself, so results are the same bits
-    from run to run.
+    five are left, each slice takes a call.
 
     Examples
     --------
@@ -118,8 +113,7 @@ def add(
 
     Notes
     -----
-    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself, so
-    results are the same bits from run to run.
+    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only.
 
     Examples
     --------
@@ -128,7 +122,7 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
+    return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
 
 @documented()
@@ -138,7 +132,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     Parameters
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned. Its strides are positive, and no two elements share memory.
+        Written and returned. It is not read-only, its strides are positive, and no two elements share memory.
     alpha : float
         Infinity times 0 is NaN, and NaN stays NaN; :func:`fill` sets zeros in any case.
 
@@ -146,14 +140,9 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     -------
     DeviceArray of the memory of x
 
-    Raises
-    ------
-    ValueError
-        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
-
     Notes
     -----
-    ``cudnnScaleTensor``. Each element is computed by itself, so results are the same bits from run to run.
+    ``cudnnScaleTensor``.
 
     Examples
     --------
@@ -176,15 +165,9 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     -------
     DeviceArray of the memory of x
 
-    Raises
-    ------
-    ValueError
-        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
-
     Notes
     -----
-    ``cudnnSetTensor``. Memory between the elements of a view is not written. Each element is computed by
-    itself, so results are the same bits from run to run.
+    ``cudnnSetTensor``. Memory between the elements of a view is not written.
 
     Examples
     --------
@@ -240,8 +223,6 @@ def transform(
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
     have different dtypes, or a graph of one node.
 
-    Each element is computed by itself, so results are the same bits from run to run.
-
     Examples
     --------
     >>> x = ct.asarray([[1, 2]], "float32")
@@ -251,14 +232,14 @@ def transform(
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 
-def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
+def cast_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | None:
     """Convert contiguous copies: graphs do not scale, and need one memory order.
 
     Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
-    x, y = problem.x, problem.y
+    x, y = tensors_of(problem).values()
     if x.dtype == y.dtype:
-        raise NotSupportedError(f"x and the result have one dtype, {x.dtype}: no conversion is needed")
+        return None
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
     identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
     steps = [
@@ -279,7 +260,6 @@ def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
 
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
-_ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
 _OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),
@@ -291,5 +271,5 @@ _FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayo
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
-    (of_problem(transformation), of_problem(cast_plan), Implementation(cast_by_graph)),
+    (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(cast_by_graph)),
 )

@@ -10,7 +10,7 @@ from ..cuda import memory as memories
 from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.elementwise import OpTensorProblem, OpTensorScales, TransformProblem
+from ..shapes.elementwise import OpTensorProblem, OpTensorScales
 from ..shapes.specs import OpTensorSpec, TensorSpec
 from .base import Plan
 from .call import CallPlan
@@ -30,7 +30,6 @@ __all__ = [
     "op_tensor",
     "scale_plan",
     "scaling_by_op_tensor",
-    "transformation",
 ]
 
 
@@ -39,14 +38,6 @@ def op_tensor(problem: OpTensorProblem) -> Plan:
     spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
     make = partial(OpTensorPlan, spec, 1.0, 1.0)
     return tile(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
-
-
-def transformation(problem: TransformProblem) -> Plan:
-    """Return a plan of ``cudnnTransformTensor``, which needs one dtype for both operands."""
-    x, y = problem.x, problem.y
-    if x.dtype != y.dtype:
-        raise NotSupportedError(f"cudnnTransformTensor cannot convert {x.dtype} to {y.dtype}")
-    return copy_plan(x, y)
 
 
 # Conversions by one call of cudnnOpTensor, in float32. It does not support float64.
@@ -58,24 +49,22 @@ _CONVERSIONS = {
 }
 
 
-def cast_plan(problem: TransformProblem) -> Plan:
+def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnOpTensor`` with two dtypes: the maximum of x and x.
 
     float16 and bfloat16 are converted to each other through float32, which is exact.
     """
-    x, y = problem.x, problem.y
     if (x.dtype, y.dtype) in _CONVERSIONS:
         return tile(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
     between = TensorSpec.packed(x.shape, "float32")
     if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
         raise NotSupportedError(f"cudnnOpTensor cannot convert {x.dtype} to {y.dtype}")
-    there, back = (cast_plan(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
-    return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
+    return ChainPlan([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
 
 
 def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of a copy, or of a conversion if the dtypes differ."""
-    return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(TransformProblem(x, y))
+    return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(x, y)
 
 
 def scale_plan(x: TensorSpec) -> Plan:
@@ -83,10 +72,10 @@ def scale_plan(x: TensorSpec) -> Plan:
     return tile(ScalePlan, x)
 
 
-def scaling_by_op_tensor(x: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnOpTensor`` in place: the maximum of alpha x and alpha x."""
-    spec = OpTensorSpec("max", DTYPES[x.dtype].accumulate)
-    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), x)
+def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
+    """Return a plan of ``cudnnOpTensor``, which works in place: the maximum of alpha x and alpha x."""
+    spec = OpTensorSpec("max", DTYPES[specs[0].dtype].accumulate)
+    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), *specs)
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:

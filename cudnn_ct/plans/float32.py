@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import Context
-from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 from .base import Plan, tensors_of
 from .chain import ChainPlan, Step
@@ -34,9 +33,9 @@ def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
                 continue
             places[place] = copied = len(tensors) + list(copies).index(name)
             if place < len(tensors) - len(problem.results):
-                into.append(Step(cast_plan(TransformProblem(spec, copies[name])), (place, copied)))
+                into.append(Step(cast_plan(spec, copies[name]), (place, copied)))
             else:
-                out_of.append(Step(cast_plan(TransformProblem(copies[name], spec)), (copied, place)))
+                out_of.append(Step(cast_plan(copies[name], spec), (copied, place)))
         # The first result is last, because the last step applies alpha and beta.
         return ChainPlan(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..shapes.activation import activation_spec
 from ..shapes.checks import same_shape
+from ..shapes.layers import activation_spec
 from ..shapes.parse import as_bool
 from ..typing import Activation
 from ._cast import Array, Float64, deliver, operands

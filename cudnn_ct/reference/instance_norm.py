@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
+    INSTANCE,
     BatchNormGradients,
     BatchNormResult,
-    check_epsilon,
-    check_instance_norm_parameters,
+    check_norm_parameters,
     norm_parameter_dtype,
 )
 from ._cast import Array, Float64, deliver, operands, round_once, wide
+from .norm import batch_norm_backward, batch_norm_training
 
 
 # Infinities and NaN are valid data, and so are the means of empty images.
@@ -31,11 +34,13 @@ def instance_norm(
 ) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each image. See :func:`cudnn_ct.instance_norm`."""
     x = np.asarray(x)
-    s, b = _parameters(x, scale=scale, bias=bias)
-    mean, invstd = _statistics(wide(x), epsilon)
-    y = deliver((wide(x) - mean) * invstd * s + b, x.dtype, alpha, beta, out)
+    parameters = {"scale": np.asarray(scale), "bias": np.asarray(bias)}
+    shape = check_norm_parameters(x, INSTANCE, **parameters)
+    tiled = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
+    step = batch_norm_training(_one_image(wide(x)), *tiled, epsilon=epsilon)
+    y = deliver(step.y.reshape(x.shape), x.dtype, alpha, beta, out)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
-    return BatchNormResult(y, round_once(mean, dtype), round_once(invstd, dtype))
+    return BatchNormResult(y, *(round_once(array.reshape(shape), dtype) for array in step[1:]))
 
 
 @np.errstate(all="ignore")
@@ -54,35 +59,18 @@ def instance_norm_backward(
     """Compute ``scale * invstd * (dy - E(dy) - n E(dy n))``. See :func:`cudnn_ct.instance_norm_backward`."""
     dtype, (values, gradient) = operands("instance normalisation", x=x, dy=dy)
     same_shape(x=values.shape, dy=gradient.shape)
-    if (mean is None) != (invstd is None):
-        raise ValueError("mean and invstd must both be given, or neither")
-    if mean is not None and invstd is not None:
-        s, m, i = _parameters(np.asarray(x), scale=scale, mean=mean, invstd=invstd)
-    else:
-        (s,) = _parameters(np.asarray(x), scale=scale)
-        m, i = _statistics(values, epsilon)
-    axes = tuple(range(2, values.ndim))
-    n = (values - m) * i
-    mean_dy, mean_product = (part.mean(axes, keepdims=True) for part in (gradient, gradient * n))
-    parameters = as_dtype(norm_parameter_dtype(dtype)).numpy
-    return BatchNormGradients(
-        deliver(s * i * (gradient - mean_dy - n * mean_product), dtype, alpha, beta, out),
-        round_once((gradient * n).sum((0, *axes)), parameters),
-        round_once(gradient.sum((0, *axes)), parameters),
-        None,
-    )
+    parameters = {"scale": scale, "mean": mean, "invstd": invstd}
+    arrays = {name: np.asarray(array) for name, array in parameters.items() if array is not None}
+    check_norm_parameters(np.asarray(x), INSTANCE, **arrays)
+    tiled = np.tile(wide(arrays.pop("scale")), values.shape[0])
+    statistics: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
+    step = batch_norm_backward(_one_image(gradient), _one_image(values), tiled, **statistics, epsilon=epsilon)
+    kind = as_dtype(norm_parameter_dtype(dtype)).numpy
+    dscale, dbias = (round_once(array.reshape(values.shape[:2]).sum(0), kind) for array in step[1:3])
+    dx = deliver(step.dx.reshape(values.shape), dtype, alpha, beta, out)
+    return BatchNormGradients(dx, dscale, dbias, None)
 
 
-def _parameters(x: Array, **parameters: ArrayLike) -> list[Float64]:
-    """Return parameters in shapes that broadcast to x."""
-    arrays = {name: np.asarray(array) for name, array in parameters.items()}
-    check_instance_norm_parameters(x, **arrays)
-    of_channels = (-1, *(1 for _ in x.shape[2:]))
-    return [wide(array).reshape(of_channels) if array.ndim == 1 else wide(array) for array in arrays.values()]
-
-
-def _statistics(x: Float64, epsilon: float) -> tuple[Float64, Float64]:
-    """Return the mean of each channel of each image, and the inverse of its standard deviation."""
-    axes = tuple(range(2, x.ndim))
-    mean = x.mean(axes, keepdims=True)
-    return mean, 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + check_epsilon(epsilon))
+def _one_image(x: Float64) -> Float64:
+    n, channels, *size = x.shape
+    return x.reshape(1, n * channels, *size)

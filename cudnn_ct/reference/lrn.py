@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.checks import check_images, same_shape
-from ..shapes.lrn import check_lrn_factors, lrn_window
+from ..shapes.layers import check_lrn_factors, lrn_window
 from ._cast import Array, Float64, deliver, operands
 
 

@@ -17,6 +17,7 @@ from ..shapes.norm import (
     check_running_statistics,
     norm_activation,
     norm_axes,
+    norm_mode,
     norm_parameter_dtype,
     norm_samples,
 )
@@ -168,7 +169,7 @@ def _like(x: Array, **named: ArrayLike) -> Float64:
 def _parameters(x: Array, mode: Any, **parameters: ArrayLike | None) -> list[Float64]:
     """Return parameters in shapes that broadcast to x."""
     arrays = {name: np.asarray(array) for name, array in parameters.items()}
-    shape = check_norm_parameters(x, mode, **arrays)
+    shape = check_norm_parameters(x, norm_mode(mode), **arrays)
     return [wide(array).reshape(shape) for array in arrays.values()]
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.checks import same_shape
+from ..shapes.layers import SOFTMAX_ALGOS, softmax_fold
 from ..shapes.parse import as_choice
-from ..shapes.softmax import SOFTMAX_ALGOS, softmax_fold
 from ..typing import SoftmaxAlgo, SoftmaxMode
 from ._cast import Array, deliver, operands
 

@@ -16,11 +16,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: Any) -> str:
-    """Return the name of the dtype that all named tensors share; it must be one of ``allowed``.
-
-    >>> one_dtype("pooling", x="float32", dy="float32")
-    'float32'
-    """
+    """Return the name of the dtype that all named tensors share; it must be one of ``allowed``."""
     names = {tensor: as_dtype(dtype).name for tensor, dtype in dtypes.items()}
     (first, one), *others = names.items()
     for tensor, name in others:
@@ -32,11 +28,7 @@ def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: An
 
 
 def same_shape(**shapes: Shape) -> Shape:
-    """Return the shape that all tensors named have.
-
-    >>> same_shape(x=(2, 3), dy=(2, 3))
-    (2, 3)
-    """
+    """Return the shape that all tensors named have."""
     (first, one), *others = shapes.items()
     for tensor, shape in others:
         if tuple(shape) != tuple(one):
@@ -67,11 +59,7 @@ def result_spec(
 
 
 def some_axes(axes: Any, rank: int, name: str) -> Shape:
-    """Return an int or a sequence of ints as a tuple of distinct axes, counted from 0.
-
-    >>> some_axes((-1, 0), 4, "axis")
-    (3, 0)
-    """
+    """Return an int or a sequence of ints as a tuple of distinct axes, counted from 0."""
     try:
         given = tuple(map(operator.index, axes if isinstance(axes, Sequence) else (axes,)))
     except TypeError:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import describe
+from .layer import LayerProblem, describe
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
@@ -60,37 +60,15 @@ class InPlaceProblem(NamedTuple):
         return describe(self.name, self, "name")
 
 
-class TransformProblem(NamedTuple):
-    """Copy of x with other strides, or conversion to another dtype."""
-
-    x: TensorSpec
-    y: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,)
-
-    def __str__(self) -> str:
-        return describe("transformation", self)
-
-
-def op_tensor_problem(
-    specs: Specs, outs: Outs, op: Any, propagate_nan: Any, what: str = "op_tensor"
-) -> OpTensorProblem:
+def op_tensor_problem(specs: Specs, outs: Outs, op: Any, propagate_nan: Any) -> OpTensorProblem:
     """Validate the arguments of an operation on a and b, or on a alone."""
     a, b = specs["a"], specs.get("b")
     name = op_tensor_op(op, b is not None)
-    one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
+    one_dtype("an operation on tensors", **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
     result = result_spec(a.shape, *specs.values(), out=outs[0])
     return OpTensorProblem(a, b, result, name, as_bool(propagate_nan, "propagate_nan"))
-
-
-def add_problem(specs: Specs, outs: Outs) -> OpTensorProblem:
-    """Validate the arguments of a sum of a and b."""
-    return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
 def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlaceProblem:
@@ -102,18 +80,15 @@ def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlacePro
 scale_problem, fill_problem = partial(in_place_problem, "scale"), partial(in_place_problem, "fill")
 
 
-def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> TransformProblem:
+def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> LayerProblem[None]:
     """Validate the arguments of a transformation of x."""
-    x, out = specs["x"], outs[0]
+    x = specs["x"]
     spec = transformed_spec(x, layout, strides, dtype)
-    if out is None:
-        return TransformProblem(x, spec)
-    out = result_spec(x.shape, x, out=out, dtype=spec.dtype)
-    if (layout is not None or strides is not None) and not equivalent_strides(
-        out.shape, out.strides, spec.strides
-    ):
-        raise ValueError(f"out has the wrong strides: got {out.strides}, expected {spec.strides}")
-    return TransformProblem(x, out)
+    y = result_spec(x.shape, x, out=outs[0] or spec, dtype=spec.dtype)
+    given = layout is not None or strides is not None
+    if given and not equivalent_strides(y.shape, y.strides, spec.strides):
+        raise ValueError(f"out has the wrong strides: got {y.strides}, expected {spec.strides}")
+    return LayerProblem.of("transformation", None, specs, y)
 
 
 def op_tensor_op(op: Any, has_b: bool) -> str:
@@ -127,11 +102,7 @@ def op_tensor_op(op: Any, has_b: bool) -> str:
 
 
 def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
-    """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1.
-
-    >>> check_broadcast((8, 3, 4, 4), (1, 3, 1, 1))
-    (8, 3, 4, 4)
-    """
+    """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1."""
     a, b = check_shape(a_shape, "a_shape"), check_shape(b_shape, "b_shape")
     if len(a) != len(b) or any(m not in (1, n) for n, m in zip(a, b, strict=True)):
         raise ValueError(f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1")

@@ -16,6 +16,7 @@ from .specs import Shape, TensorSpec, check_shape
 T = TypeVar("T")
 
 NORM_MODES = ("per_activation", "spatial")
+INSTANCE = "instance"  # the mode of instance normalisation, which batch normalisations do not accept
 NORM_ACTIVATIONS = ("relu",)
 _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster algorithm with the same result
 
@@ -44,99 +45,64 @@ class BatchNormGradients(NamedTuple, Generic[T]):
 
 
 def norm_mode(mode: Any) -> str:
-    """Return the mode as one of :data:`NORM_MODES`.
-
-    >>> norm_mode("spatial")
-    'spatial'
-    """
+    """Return the mode as one of :data:`NORM_MODES`."""
     name = as_choice(mode, (*NORM_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 
 
 def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
-    """Return the axes that statistics are computed over: the batch, and for ``"spatial"`` the spatial axes.
-
-    >>> norm_axes((8, 64, 7, 7), "spatial")
-    (0, 2, 3)
-    """
+    """Return the axes of statistics: the batch, and for ``"spatial"`` the spatial axes."""
     x = check_shape(x_shape, "x_shape")
+    if mode == INSTANCE:
+        if not 3 <= len(x) <= 6:
+            raise ValueError(f"x has shape {x}; instance normalisation takes 3 to 6 axes (N, C, ...)")
+        return tuple(range(2, len(x)))
     if not 1 <= len(x) <= 6:
         raise ValueError(f"x has shape {x}; batch normalisation takes 1 to 6 axes")
     return (0, *range(2, len(x))) if norm_mode(mode) == "spatial" else (0,)
 
 
 def norm_parameter_shape(x_shape: Iterable[int], mode: Any) -> Shape:
-    """Return the shape of scale, bias and statistics: the shape of x, with reduced axes of length 1.
-
-    >>> norm_parameter_shape((8, 64, 7, 7), "spatial")
-    (1, 64, 1, 1)
-    >>> norm_parameter_shape((8, 64, 7, 7), "per_activation")
-    (1, 64, 7, 7)
-    """
+    """Return the shape of scale, bias and statistics: the shape of x, with reduced axes of length 1."""
     x = check_shape(x_shape, "x_shape")
     axes = norm_axes(x, mode)
     return tuple(1 if axis in axes else n for axis, n in enumerate(x))
 
 
 def norm_samples(x_shape: Iterable[int], mode: Any) -> int:
-    """Return the number of elements that one mean is computed from.
-
-    >>> norm_samples((8, 64, 7, 7), "spatial")
-    392
-    """
+    """Return the number of elements that one mean is computed from."""
     x = check_shape(x_shape, "x_shape")
     return prod(x[axis] for axis in norm_axes(x, mode))
 
 
 def norm_parameter_dtype(x_dtype: Any) -> str:
-    """Return the name of the dtype of parameters and statistics for data of ``x_dtype``.
-
-    >>> norm_parameter_dtype("float16")
-    'float32'
-    """
+    """Return the name of the dtype of parameters and statistics for data of ``x_dtype``."""
     return as_dtype(one_dtype("batch normalisation", x=x_dtype)).accumulate
 
 
 def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
-    """Return the shape in which parameters broadcast to ``x``; raise unless all of them match ``x``.
+    """Return the shape of the statistics of ``x``; raise unless all parameters match ``x``.
 
     ``x`` and the parameters need a shape and a dtype. For ``"spatial"``, the shape (C,) is accepted as well.
+    Scale and bias of an instance normalisation have that shape.
     """
     shape, dtype = norm_parameter_shape(x.shape, mode), norm_parameter_dtype(x.dtype)
-    allowed = [shape]
-    if norm_mode(mode) == "spatial" and len(shape) > 1:
-        allowed.append(shape[1:2])
     for name, parameter in parameters.items():
+        allowed = [shape, shape[1:2]] if len(shape) > 1 else [shape]
+        if mode == INSTANCE:
+            allowed = allowed[:1] if name in ("mean", "invstd") else allowed[1:]
+        elif norm_mode(mode) == "per_activation":
+            allowed = allowed[:1]
         if tuple(parameter.shape) not in allowed:
             raise ValueError(
                 f"{name} has shape {tuple(parameter.shape)}; x of shape {tuple(x.shape)} with "
-                f"mode={norm_mode(mode)!r} needs {' or '.join(map(str, allowed))}"
+                f"mode={mode!r} needs {' or '.join(map(str, allowed))}"
             )
         if as_dtype(parameter.dtype).name != dtype:
             raise TypeError(
                 f"{name} is {as_dtype(parameter.dtype).name}; x of {as_dtype(x.dtype).name} needs {dtype}"
             )
     return shape
-
-
-def check_instance_norm_parameters(x: Any, **parameters: Any) -> Shape:
-    """Return the shape of the statistics of an instance normalisation; raise unless all parameters match x.
-
-    ``x`` and the parameters need a shape and a dtype.
-    """
-    shape, dtype = tuple(x.shape), norm_parameter_dtype(x.dtype)
-    if not 3 <= len(shape) <= 6:
-        raise ValueError(f"x has shape {shape}; instance normalisation takes 3 to 6 axes (N, C, ...)")
-    statistics = (*shape[:2], *(1 for _ in shape[2:]))
-    for name, parameter in parameters.items():
-        needed = statistics if name in ("mean", "invstd") else shape[1:2]
-        if tuple(parameter.shape) != needed:
-            raise ValueError(f"{name} has shape {tuple(parameter.shape)}; x of shape {shape} needs {needed}")
-        if as_dtype(parameter.dtype).name != dtype:
-            raise TypeError(
-                f"{name} is {as_dtype(parameter.dtype).name}; x of {as_dtype(x.dtype).name} needs {dtype}"
-            )
-    return statistics
 
 
 def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: Any, momentum: Any) -> bool:
@@ -200,7 +166,7 @@ class NormTraining(NamedTuple):
         return len(self.results) - 3
 
     def __str__(self) -> str:
-        return describe("batch normalisation in training", self)
+        return describe(f"{_kind(self.mode)} in training", self)
 
 
 class NormInference(NamedTuple):
@@ -247,7 +213,7 @@ class NormGradient(NamedTuple):
         return (self.dx, self.dscale, self.dbias, *([self.dz] if self.dz else []))
 
     def __str__(self) -> str:
-        return describe("gradient of a batch normalisation", self)
+        return describe(f"gradient of {_kind(self.mode)}", self)
 
 
 def norm_training(
@@ -257,55 +223,78 @@ def norm_training(
 
     ``outs`` are y, mean, invstd and, if given, the running statistics.
     """
-    x, z = specs["x"], specs.get("z")
+    name = norm_mode(mode)
     running_mean, running_var = outs[3:] or (None, None)
-    check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
-    running = {"running_mean": running_mean, "running_var": running_var}
-    given = {name: spec for name, spec in running.items() if spec}
-    shape = check_norm_parameters(x, mode, scale=specs["scale"], bias=specs["bias"], **given)
+    check_running_statistics(specs["x"].shape, name, running_mean, running_var, momentum)
+    return _training(specs, outs, name, epsilon, as_float(momentum, "momentum"), activation, scaled)
+
+
+def instance_norm_training(specs: Specs, outs: Outs, epsilon: Any) -> NormTraining:
+    """Validate an instance normalisation of x with scale and bias; ``outs`` are y, mean and invstd."""
+    return _training(specs, outs, INSTANCE, epsilon, 1.0, None, scaled=True)
+
+
+def _training(
+    specs: Specs, outs: Outs, mode: str, epsilon: Any, momentum: float, activation: Any, scaled: bool
+) -> NormTraining:
+    x, scale, bias, z = specs["x"], specs["scale"], specs["bias"], specs.get("z")
+    running_mean, running_var = outs[3:] or (None, None)
+    parameters = {"scale": scale, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    shape = check_norm_parameters(x, mode, **{name: spec for name, spec in parameters.items() if spec})
     if z:
         _like_x(x, z=z)
-    dtype = norm_parameter_dtype(x.dtype)
     y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
     mean, invstd = (
-        result_spec(shape, x, out=out, name=name, dtype=dtype)
+        result_spec(shape, x, out=out, name=name, dtype=scale.dtype)
         for out, name in zip(outs[1:3], ("mean", "invstd"), strict=True)
     )
-    tensors = x, specs["scale"], specs["bias"], z, y, mean, invstd, running_mean, running_var
-    numbers = check_epsilon(epsilon), as_float(momentum, "momentum")
-    return NormTraining(*tensors, norm_mode(mode), *numbers, norm_activation(activation), scaled)
+    tensors = x, scale, bias, z, y, mean, invstd, running_mean, running_var
+    return NormTraining(*tensors, mode, check_epsilon(epsilon), momentum, norm_activation(activation), scaled)
 
 
 def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInference:
     """Validate an inference step on x, scale, bias, mean and var."""
-    x = specs["x"]
-    check_norm_parameters(x, mode, **{name: spec for name, spec in specs.items() if name != "x"})
+    x, name = specs["x"], norm_mode(mode)
+    check_norm_parameters(x, name, **{tensor: spec for tensor, spec in specs.items() if tensor != "x"})
     y = result_spec(x.shape, x, out=outs[0])
-    return NormInference(**specs, y=y, mode=norm_mode(mode), epsilon=check_epsilon(epsilon))
+    return NormInference(**specs, y=y, mode=name, epsilon=check_epsilon(epsilon))
 
 
 def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any) -> NormGradient:
     """Validate the gradient of a training step on x, dy and scale, with optional mean, invstd and y."""
-    x, dy, y, activation = specs["x"], specs["dy"], specs.get("y"), norm_activation(activation)
+    return _gradient(specs, outs, norm_mode(mode), epsilon, norm_activation(activation))
+
+
+def instance_norm_gradient(specs: Specs, outs: Outs, epsilon: Any) -> NormGradient:
+    """Validate the gradient of an instance normalisation: ``dscale`` and ``dbias`` are for each image."""
+    return _gradient(specs, outs, INSTANCE, epsilon, None)
+
+
+def _gradient(specs: Specs, outs: Outs, mode: str, epsilon: Any, activation: str | None) -> NormGradient:
+    x, dy, scale, y = specs["x"], specs["dy"], specs["scale"], specs.get("y")
     given = {name: specs[name] for name in ("mean", "invstd") if name in specs}
     if len(given) == 1:
         raise ValueError("mean and invstd must both be given, or neither")
     _like_x(x, dy=dy)
-    scale = specs["scale"]
     check_norm_parameters(x, mode, scale=scale, **given)
     if activation and not y:
         raise ValueError(f"activation={activation!r} needs y, the result of the forward pass")
     if activation and y:
         _like_x(x, y=y)
     dx = result_spec(x.shape, x, dy, out=outs[0])
+    parameter_shape = x.shape[:2] if mode == INSTANCE else scale.shape
     dscale, dbias = (
-        result_spec(scale.shape, scale, out=out, name=name)
+        result_spec(parameter_shape, scale, out=out, name=name)
         for out, name in zip(outs[1:3], ("dscale", "dbias"), strict=True)
     )
     dz = result_spec(x.shape, x, dy) if activation else None
     statistics = given.get("mean"), given.get("invstd"), y if activation else None
-    params = norm_mode(mode), check_epsilon(epsilon), activation
+    params = mode, check_epsilon(epsilon), activation
     return NormGradient(x, dy, scale, *statistics, dx, dscale, dbias, dz, *params)
+
+
+def _kind(mode: str) -> str:
+    return "instance normalisation" if mode == INSTANCE else "batch normalisation"
 
 
 def _like_x(x: TensorSpec, **others: TensorSpec) -> None:

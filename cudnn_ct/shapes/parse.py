@@ -36,11 +36,7 @@ def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
 
 
 def as_bool(value: Any, name: str) -> bool:
-    """Return a bool, 0, 1 or NumPy bool as a bool; other values, which a cache key would keep, are rejected.
-
-    >>> as_bool(1, "keepdims")
-    True
-    """
+    """Return a bool, 0, 1 or NumPy bool as a bool; reject other values, which a cache key would keep."""
     if isinstance(value, bool):
         return value
     import numpy as np

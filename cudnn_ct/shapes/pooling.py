@@ -95,11 +95,7 @@ def pool_output_shape(
 
 
 def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any) -> PoolGeometry:
-    """Parse window, stride and padding; raise unless every window overlaps the image.
-
-    >>> pool_geometry((1, 1, 9, 8), 3, None, "half")
-    PoolGeometry(window=(3, 3), padding=((1, 1), (1, 1)), stride=(3, 3))
-    """
+    """Parse window, stride and padding; raise unless every window overlaps the image."""
     x = check_images(x_shape)
     if 0 in x[2:]:
         raise ValueError(f"x has shape {x}; each spatial axis needs an element")
@@ -119,11 +115,7 @@ def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any
 
 
 def pooling_mode(mode: Any) -> str:
-    """Return the mode as one of :data:`POOLING_MODES`.
-
-    >>> pooling_mode("average")
-    'average_inc_pad'
-    """
+    """Return the mode as one of :data:`POOLING_MODES`."""
     name = as_choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 

@@ -91,11 +91,7 @@ indexed_reduce_problem = partial(reduce_problem, indices=True)
 
 
 def reduce_axes(x_shape: Iterable[int], axis: Any = None) -> Shape:
-    """The axes that a reduction takes away, in order: all, if ``axis`` is None.
-
-    >>> reduce_axes((2, 3, 4), (-1, 0))
-    (0, 2)
-    """
+    """The axes that a reduction takes away, in order: all, if ``axis`` is None."""
     x = check_shape(x_shape, "x_shape")
     if len(x) > MAX_AXES:
         raise ValueError(f"x has shape {x}; a reduction takes at most {MAX_AXES} axes")

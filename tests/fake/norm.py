@@ -1,4 +1,4 @@
-"""What of the fake cuDNN normalises batches: plain loops over single parameters."""
+"""Batch normalisation of the fake cuDNN, by the reference in float64."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+import cudnn_ct as ct
+
 from .host import view
-from .pointwise import factors
+from .pointwise import factors, write
 
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 PER_ACTIVATION, SPATIAL, PERSISTENT = MODES = range(3)
@@ -16,13 +18,12 @@ BN, ACTIVATION, ADD_ACTIVATION = range(3)
 SUCCESS, IN_PROGRESS, OVERFLOW = 0, 1006, 1007
 
 
-def _samples(shape: tuple[int, ...], mode: int) -> list[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
-    """Each place of a parameter, with the places of its samples."""
-    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    for at in np.ndindex(*shape):
-        own = (0, *at[1:]) if mode == PER_ACTIVATION else (0, at[1], *[0] * (len(shape) - 2))
-        found.setdefault(own, []).append(at)
-    return list(found.items())
+def _wide(*arrays: np.ndarray | None) -> list[Any]:
+    return [None if array is None else array.astype(np.float64) for array in arrays]
+
+
+def _mode(mode: int) -> str:
+    return "per_activation" if mode == PER_ACTIVATION else "spatial"
 
 
 class Norm:
@@ -114,22 +115,16 @@ class Norm:
         pointers = scale, bias, running_mean, running_var, mean, invstd
         s, b, old_mean, old_var, m, i = self._norm_parameters(parameters, source, mode, *pointers)
         assert (old_mean is None) == (old_var is None)
-        values, after = source.astype(np.float64), np.empty(source.shape)
-        for own, places in _samples(source.shape, mode):
-            elements = np.array([values[at] for at in places])
-            center, var = elements.mean(), elements.var()
-            with np.errstate(divide="ignore", invalid="ignore"):
-                inverse = 1 / np.sqrt(var + epsilon)
-                for at in places:
-                    one = float(s[own]) * (values[at] - center) * inverse + float(b[own])
-                    one += added[at] if added is not None else 0
-                    after[at] = max(one, 0) if ops != BN else one
-            m[own], i[own] = center, inverse
-            if old_mean is not None:
-                count = len(places)
-                old_mean[own] = (1 - factor) * float(old_mean[own]) + factor * center
-                old_var[own] = (1 - factor) * float(old_var[own]) + factor * var * count / (count - 1)
-        self._norm_write(target, after, alpha, beta)
+        values, s, b, *running = _wide(source, s, b, old_mean, old_var)
+        options = {"activation": None if ops == BN else "relu", "z": added, "momentum": factor}
+        given = dict(zip(("running_mean", "running_var"), running, strict=True))
+        step = ct.reference.batch_norm_training(
+            values, s, b, mode=_mode(mode), epsilon=epsilon, **options, **given
+        )
+        m[...], i[...] = step.mean, step.invstd
+        if old_mean is not None:
+            old_mean[...], old_var[...] = running
+        write(target, step.y, alpha, beta)
         return 0
 
     def cudnnBatchNormalizationForwardInference(self: Any, handle: Any, *arguments: Any) -> int:
@@ -139,13 +134,9 @@ class Norm:
         status = self._norm_ready(handle, mode, BN, x, None, None)
         if status or source.shape[0] > self.norm_batch:
             return status or NOT_SUPPORTED
-        s, b, m, v = self._norm_parameters(parameters, source, mode, scale, bias, mean, var)
-        after = np.empty(source.shape)
-        for own, places in _samples(source.shape, mode):
-            factor = float(s[own]) / np.sqrt(float(v[own]) + epsilon)
-            for at in places:
-                after[at] = (float(source[at]) - float(m[own])) * factor + float(b[own])
-        self._norm_write(target, after, alpha, beta)
+        arrays = self._norm_parameters(parameters, source, mode, scale, bias, mean, var)
+        y = ct.reference.batch_norm_inference(*_wide(source, *arrays), mode=_mode(mode), epsilon=epsilon)
+        write(target, y, alpha, beta)
         return 0
 
     def cudnnBatchNormalizationBackwardEx(self: Any, handle: Any, *arguments: Any) -> int:
@@ -171,21 +162,8 @@ class Norm:
         assert factors(source.dtype, p_alpha, p_beta) == [1, 0]
         pointers = scale, dscale, dbias, mean, invstd
         s, ds, db, m, i = self._norm_parameters(parameters, source, mode, *pointers)
-        assert (m is None) == (i is None)
-        after = np.empty(source.shape)
-        for own, places in _samples(source.shape, mode):
-            elements = np.array([float(source[at]) for at in places])
-            center = elements.mean() if m is None else float(m[own])
-            inverse = 1 / np.sqrt(elements.var() + epsilon) if i is None else float(i[own])
-            normal = [(v - center) * inverse for v in elements]
-            dys = [float(gradient[at]) for at in places]
-            first, second = sum(dys), sum(d * n for d, n in zip(dys, normal, strict=True))
-            ds[own], db[own] = second, first
-            for at, d, n in zip(places, dys, normal, strict=True):
-                after[at] = float(s[own]) * inverse * (d - first / len(places) - n * second / len(places))
-        self._norm_write(target, after, alpha, beta)
+        wide = _wide(gradient, source, s, m, i)
+        step = ct.reference.batch_norm_backward(*wide, mode=_mode(mode), epsilon=epsilon)
+        ds[...], db[...] = step.dscale, step.dbias
+        write(target, step.dx, alpha, beta)
         return 0
-
-    def _norm_write(self: Any, target: np.ndarray, values: np.ndarray, alpha: int, beta: int) -> None:
-        a, b = factors(target.dtype, alpha, beta)
-        target[...] = (a * values + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)

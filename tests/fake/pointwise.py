@@ -1,4 +1,4 @@
-"""What of the fake cuDNN works element by element, and the fused convolution that is made of it."""
+"""Element-wise functions of the fake cuDNN, and the fused convolution, by the reference in float64."""
 
 from __future__ import annotations
 
@@ -8,36 +8,32 @@ from typing import Any
 
 import numpy as np
 
+import cudnn_ct as ct
+
 NOT_SUPPORTED = 3000
 
+MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 SIGMOID, RELU, TANH, CLIPPED_RELU, ELU, IDENTITY, SWISH = range(7)
-
 
 PROPAGATE = 1  # cudnnNanPropagation_t
 
 
 def activate(state: dict[str, Any], values: np.ndarray) -> np.ndarray:
-    """Apply the activation of a descriptor in float64, one element after the other."""
-    mode, coef = state["mode"], state["coef"]
-    with np.errstate(all="ignore"):
-        results = np.array([_one(mode, coef, float(v)) for v in values.reshape(-1)]).reshape(values.shape)
-    rectified = mode in (RELU, CLIPPED_RELU) and state["nan"] == PROPAGATE
-    return np.where(np.isnan(values), np.nan, results) if rectified else results
+    """Apply the activation of a descriptor in float64."""
+    keywords = {"mode": MODES[state["mode"]], "coefficient": state["coef"]}
+    return ct.reference.activation(values, **keywords, propagate_nan=state["nan"] == PROPAGATE)
 
 
-def _one(mode: int, coef: float, v: float) -> float:
-    if mode == RELU:
-        return v if v > 0 else 0.0
-    if mode == CLIPPED_RELU:
-        return min(v, coef) if v > 0 else 0.0
-    if mode == ELU:
-        return v if v > 0 else coef * (np.exp(v) - 1)
-    if mode == TANH:
-        return float(np.tanh(v))
-    if mode in (SIGMOID, SWISH):
-        sigmoid = float(1 / (1 + np.exp(-v * (coef if mode == SWISH else 1))))
-        return v * sigmoid if mode == SWISH else sigmoid
-    return v
+def descriptor(kind: str) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The C functions that create and destroy a descriptor."""
+
+    def create(self: Any, out: Any) -> None:
+        self._create(out, kind)
+
+    def destroy(self: Any, pointer: Any) -> None:
+        self._destroy(pointer)
+
+    return create, destroy
 
 
 def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]:
@@ -50,10 +46,8 @@ def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]
         head, (alpha, *pairs, beta, descriptor, written) = arguments[:heads], arguments[heads:]
         inputs = [self._memory(*pair) for pair in zip(pairs[::2], ("tensor",) * 9, pairs[1::2], strict=False)]
         target = self._memory(descriptor, "tensor", written)
-        a, b = factors(target.dtype, alpha, beta)
         values = compute(self, head, [array.astype(np.float64) for array in inputs], target.shape)
-        before = b * target.astype(np.float64) if b else 0
-        target[...] = (a * values + before).astype(target.dtype)
+        write(target, values, alpha, beta)
 
     return function
 
@@ -63,24 +57,11 @@ def _forward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, .
     return activate(state, inputs[0])
 
 
-def _slope(mode: int, coef: float, v: float) -> float:
-    if mode == RELU:
-        return float(v > 0)
-    if mode == CLIPPED_RELU:
-        return float(0 < v < coef)
-    if mode == TANH:
-        return float(1 - np.tanh(v) ** 2)
-    sigmoid = float(1 / (1 + np.exp(-v * (coef if mode == SWISH else 1))))
-    slope = sigmoid * (1 - sigmoid)
-    return sigmoid + coef * v * slope if mode == SWISH else slope
-
-
 def _backward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     state, (y, dy, x) = fake._get(head[0], "activation"), inputs
     if state["mode"] == ELU:  # as measured on an H200, cuDNN 9.19: from y alone
         return np.asarray(dy * np.where(y >= 0, 1.0, y + state["coef"]))
-    slopes = [_slope(state["mode"], state["coef"], float(v)) for v in x.reshape(-1)]
-    return dy * np.array(slopes).reshape(shape)
+    return ct.reference.activation_backward(dy, x, y, mode=MODES[state["mode"]], coefficient=state["coef"])
 
 
 _activation, _gradient = usual(1, _forward), usual(1, _backward)
@@ -89,11 +70,7 @@ _activation, _gradient = usual(1, _forward), usual(1, _backward)
 class Pointwise:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreateActivationDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "activation")
-
-    def cudnnDestroyActivationDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor = descriptor("activation")
 
     def cudnnSetActivationDescriptor(self: Any, activation: Any, mode: int, nan: int, coef: float) -> None:
         self._get(activation, "activation").update(mode=mode, nan=nan, coef=coef)
@@ -119,9 +96,7 @@ class Pointwise:
         self: Any, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int
     ) -> None:
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
-        a, b = factors(source.dtype, alpha, beta)
-        before = b * target.astype(np.float64) if b else 0
-        target[...] = (a * source.astype(np.float64) + before).astype(target.dtype)
+        write(target, source.astype(np.float64), alpha, beta)
 
     def cudnnConvolutionBiasActivationForward(self: Any, *arguments: Any) -> int:
         handle, alpha1, x, xp, w, wp, convolution, algorithm, workspace, size, *rest = arguments
@@ -135,21 +110,8 @@ class Pointwise:
         assert not a2 or self._get(z, "tensor")["strides"] == self._get(y, "tensor")["strides"]
         residual = a2 * self._memory(z, "tensor", zp).astype(np.float64) if a2 else 0
         zero = ctypes.c_float(0)
-        status = self.cudnnConvolutionForward(
-            handle,
-            alpha1,
-            x,
-            xp,
-            w,
-            wp,
-            convolution,
-            algorithm,
-            workspace,
-            size,
-            ctypes.addressof(zero),
-            y,
-            yp,
-        )
+        data = alpha1, x, xp, w, wp, convolution, algorithm, workspace, size
+        status = self.cudnnConvolutionForward(handle, *data, ctypes.addressof(zero), y, yp)
         sums = target.astype(np.float64) + residual + self._memory(bias, "tensor", bp).astype(np.float64)
         target[...] = activate(state, sums).astype(target.dtype)
         return int(status)
@@ -159,3 +121,11 @@ def factors(dtype: Any, *addresses: int) -> list[float]:
     """The scaling factors at addresses: double for double data, else float."""
     scalar = ctypes.c_double if dtype == np.float64 else ctypes.c_float
     return [scalar.from_address(address).value for address in addresses]
+
+
+def write(target: np.ndarray, values: Any, alpha: int | None, beta: int) -> None:
+    """Write alpha * values + beta * target, which is not read if beta is 0; without alpha, it is 1."""
+    a, b = factors(target.dtype, alpha or beta, beta)
+    a = a if alpha else 1.0
+    with np.errstate(all="ignore"):
+        target[...] = (a * values + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)

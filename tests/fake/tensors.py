@@ -1,4 +1,4 @@
-"""What of the fake cuDNN works on whole tensors: plain loops, within the limits that cuDNN has."""
+"""Operations on tensors and reductions of the fake cuDNN, by the reference, within cuDNN's limits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+import cudnn_ct as ct
+
 from .host import view
-from .pointwise import factors
+from .pointwise import descriptor, factors, write
 
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
-ADD, MUL, MIN, MAX, SQRT, NOT = range(6)
+OPS = ("add", "mul", "min", "max", "sqrt", "not")
+REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
 
 # What cudnnOpTensor reads and writes, as the manual has it: dtypes of a and of c. b has that of a.
 _OP_TENSOR = {
@@ -23,57 +26,6 @@ _OP_TENSOR = {
 }  # fmt: skip
 
 
-def _two(op: int, propagate: bool, a: float, b: float) -> float:
-    if op in (MIN, MAX):
-        if math.isnan(a) or math.isnan(b):
-            if propagate:
-                return math.nan
-            return b if math.isnan(a) else a
-        return min(a, b) if op == MIN else max(a, b)
-    with np.errstate(all="ignore"):
-        return float(np.add(a, b) if op == ADD else np.multiply(a, b))
-
-
-def _one(op: int, a: float) -> float:
-    if op == NOT:
-        return 1 - a
-    return math.sqrt(a) if a >= 0 else math.nan
-
-
-_R_ADD, _R_MUL, _R_MIN, _R_MAX, _R_AMAX, _R_AVG, _R_NORM1, _R_NORM2, _R_NO_ZEROS = range(9)
-
-
-def _reduced(op: int, propagate: bool, terms: list[float]) -> tuple[float, int]:
-    """The result of a row, and which element of it that is, for the smallest and largest."""
-    if op in (_R_MIN, _R_MAX, _R_AMAX):
-        best = -1
-        for i, term in enumerate(terms):
-            value = abs(term) if op == _R_AMAX else term
-            held = math.nan if best < 0 else abs(terms[best]) if op == _R_AMAX else terms[best]
-            if math.isnan(value):
-                better = best < 0 or (propagate and not math.isnan(held))
-            elif math.isnan(held):
-                better = best < 0 or not propagate
-            else:
-                better = value < held if op == _R_MIN else value > held
-            if better:
-                best = i
-        return (abs(terms[best]) if op == _R_AMAX else terms[best]), best
-    total = 1.0 if op in (_R_MUL, _R_NO_ZEROS) else 0.0
-    for term in terms:
-        if op in (_R_ADD, _R_AVG):
-            total += term
-        elif op == _R_MUL or (op == _R_NO_ZEROS and term != 0):
-            total *= term
-        elif op == _R_NORM1:
-            total += abs(term)
-        elif op == _R_NORM2:
-            total += term * term
-    if op == _R_AVG:
-        total /= len(terms)
-    return (math.sqrt(total) if op == _R_NORM2 else total), 0
-
-
 def _workspace_size(terms: int, results: int) -> int:
     return 16 * results if terms > 4 else 0
 
@@ -81,11 +33,7 @@ def _workspace_size(terms: int, results: int) -> int:
 class Tensors:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
-    def cudnnCreateOpTensorDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "op_tensor")
-
-    def cudnnDestroyOpTensorDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateOpTensorDescriptor, cudnnDestroyOpTensorDescriptor = descriptor("op_tensor")
 
     def cudnnSetOpTensorDescriptor(self: Any, operation: Any, op: int, code: int, nan: int) -> None:
         self._get(operation, "op_tensor").update(op=op, compute=code, nan=nan)
@@ -108,25 +56,16 @@ class Tensors:
         pairs = zip(second.shape, target.shape, strict=True)
         if first.shape != target.shape or any(m not in (1, n) for m, n in pairs):
             return BAD_PARAM
-        a1, a2, old = factors(first.dtype, alpha1, alpha2, beta)
-        values = np.empty(target.shape)
-        for index in np.ndindex(*target.shape):
-            left = a1 * float(first[index])
-            if state["op"] in (SQRT, NOT):
-                values[index] = _one(state["op"], left)
-                continue
-            other = tuple(0 if n == 1 else i for i, n in zip(index, second.shape, strict=True))
-            values[index] = _two(state["op"], bool(state["nan"]), left, a2 * float(second[other]))
-        with np.errstate(all="ignore"):
-            before = old * target.astype(np.float64) if old else 0
-            target[...] = (values + before).astype(target.dtype)
+        a1, a2 = factors(first.dtype, alpha1, alpha2)
+        op, operands = OPS[state["op"]], [first.astype(np.float64)]
+        keywords = {"op": op, "alpha1": a1, "propagate_nan": bool(state["nan"])}
+        if op not in ("sqrt", "not"):
+            operands.append(second.astype(np.float64))
+            keywords["alpha2"] = a2
+        write(target, ct.reference.op_tensor(*operands, **keywords), None, beta)
         return 0
 
-    def cudnnCreateReduceTensorDescriptor(self: Any, out: Any) -> None:
-        self._create(out, "reduction")
-
-    def cudnnDestroyReduceTensorDescriptor(self: Any, pointer: Any) -> None:
-        self._destroy(pointer)
+    cudnnCreateReduceTensorDescriptor, cudnnDestroyReduceTensorDescriptor = descriptor("reduction")
 
     def cudnnSetReduceTensorDescriptor(
         self: Any, reduction: Any, op: int, code: int, nan: int, indices: int, width: int
@@ -166,20 +105,14 @@ class Tensors:
         if needed:
             self.host.check(workspace or 0, size)
             view(self.host, workspace or 0, (size,), (1,), np.dtype(np.uint8))[:] = 0xEE
-        places = None
+        axes = tuple(axis for axis, (m, n) in enumerate(pairs) if m != n)
+        keywords = {"op": REDUCE_OPS[state["op"]], "axis": axes, "propagate_nan": bool(state["nan"])}
+        wide = source.astype(np.float64)
         if state["indices"]:
-            assert state["op"] in (_R_MIN, _R_MAX)
             assert state["width"] == 0, "only indices of 32 bits are computed"
             if indices_size < 4 * target.size:
                 return BAD_PARAM
             places = view(self.host, indices or 0, (target.size,), (1,), np.dtype(np.int32))
-        scale, old = factors(source.dtype, alpha, beta)
-        for place, index in enumerate(np.ndindex(*target.shape)):
-            row = source[tuple(i if m == n else slice(None) for i, (m, n) in zip(index, pairs, strict=True))]
-            value, which = _reduced(state["op"], bool(state["nan"]), [float(v) for v in row.reshape(-1)])
-            before = old * float(target[index]) if old else 0
-            with np.errstate(all="ignore"):
-                target[index] = np.float64(scale * value + before).astype(target.dtype)
-            if places is not None:
-                places[place] = which
+            places[:] = ct.reference.reduce_with_indices(wide, **keywords).indices.reshape(-1)
+        write(target, ct.reference.reduce(wide, **keywords, keepdims=True), alpha, beta)
         return 0

@@ -11,7 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
 from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, shifted, sweep
-from tests.layers import LayerCase, Place, Tensor, check_layer, compare
+from tests.layers import LayerCase, Place, Tensor, check_layer
 from tests.properties import in_memory_of
 
 from .conftest import forget
@@ -33,19 +33,6 @@ def test_batch_norm_takes_each_operand_at_each_offset(
     case = norm_calls((2, 4, 2, 1), dtype, layout)[name]
     for place in places(host):
         sweep(case, place, check_layer)
-
-
-def test_batch_norm_inference_gives_aligned_parts_to_cudnn_when_the_batch_is_too_large(
-    fake: FakeCudnn,
-) -> None:
-    """A batch of 65,536 images and more takes several calls, each of which starts within x."""
-    x = np.random.default_rng(0).standard_normal((65_537, 1, 1, 3)).astype(np.float16)
-    x = np.concatenate([x, -x], axis=1)
-    ones = np.ones(2, np.float32)
-    got = ct.batch_norm_inference(own(x), *map(own, (ones, ones, ones, ones)))
-    calls = [name for name in fake.names() if name == "cudnnBatchNormalizationForwardInference"]
-    assert len(calls) == 2
-    compare(got, ct.reference.batch_norm_inference(x, ones, ones, ones, ones))
 
 
 @pytest.mark.parametrize("offset", range(8))

@@ -9,6 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.ops.norm import plans
 from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import compare
 
@@ -42,45 +43,32 @@ def numpy(*arrays: Any) -> list[np.ndarray]:
     return [array.numpy() for array in arrays]
 
 
-# --- modes ---
-
-
-TRAINED = {
-    "persistent first": ((2, 4, 3, 3), "spatial", (), "persistent"),
-    "one pixel, computed per activation": ((5, 3), "spatial", (PERSISTENT,), "per activation"),
-    "per activation, computed as spatial": ((5, 2, 3, 2), "per_activation", (PER_ACTIVATION,), "persistent"),
+MODES_IN_USE = {
+    "none rejected": ("spatial", (), 0, "ForwardTrainingEx persistent, BackwardEx persistent"),
+    "persistent": (
+        *("spatial", (PERSISTENT,), 0),
+        "ForwardTrainingEx spatial, Backward persistent, Backward spatial",
+    ),
+    "per activation": (
+        *("per_activation", (PER_ACTIVATION,), 0),
+        "ForwardTrainingEx persistent, Backward per activation, Backward persistent",
+    ),
+    "reserve space": ("spatial", (), 60, "ForwardTrainingEx persistent, Backward persistent"),
 }
 
 
-@pytest.mark.parametrize(("shape", "mode", "rejected", "expected"), TRAINED.values(), ids=TRAINED)
-def test_batch_norm_training_takes_the_first_mode_that_is_supported(
-    fake: FakeCudnn, shape: tuple[int, ...], mode: str, rejected: tuple[int, ...], expected: str
+@pytest.mark.parametrize(("mode", "rejected", "reserve", "expected"), MODES_IN_USE.values(), ids=MODES_IN_USE)
+def test_batch_norm_takes_the_next_mode_when_one_is_rejected(
+    fake: FakeCudnn, mode: str, rejected: tuple[int, ...], reserve: int, expected: str
 ) -> None:
-    fake.norm_refused = frozenset(rejected)
-    x = images(*shape)
-    scale, bias = parameters(x, mode)
-    y, *_ = ct.batch_norm_training(x, scale, bias, mode=mode)
-    compare(y, ct.reference.batch_norm_training(*numpy(x, scale, bias), mode=mode).y)
-    assert steps(fake) == [f"ForwardTrainingEx {expected}"]
-
-
-def test_batch_norm_backward_and_inference_take_the_fast_calls(fake: FakeCudnn) -> None:
+    fake.norm_refused, fake.norm_sizes = frozenset(rejected), (0, reserve)
     x = images(2, 4, 3, 3)
-    scale, bias, mean, var = parameters(x, count=4)
-    ct.batch_norm_backward(x, x, scale, mean, var)
-    ct.batch_norm_inference(x, scale, bias, mean, var)
-    assert steps(fake) == ["BackwardEx persistent", "ForwardInference spatial"]
-
-
-def test_batch_norm_takes_the_next_mode_when_one_is_rejected(fake: FakeCudnn) -> None:
-    fake.norm_refused = frozenset([PERSISTENT])
-    x = images(2, 4, 3, 3)
-    y, *_ = ct.batch_norm_training(x, *parameters(x))
-    described = ct.last_plan().plan
-    assert described.startswith("chosen: cudnnBatchNormalizationForwardTrainingEx, spatial, bn")
-    assert "refused: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize returned" in described
-    ct.batch_norm_backward(y, x, parameters(x)[0])
-    assert steps(fake) == ["ForwardTrainingEx spatial", "Backward persistent", "Backward spatial"]
+    scale, bias, mean, var = parameters(x, mode, 4)
+    ct.batch_norm_training(x, scale, bias, mode=mode)
+    ct.batch_norm_backward(x, x, scale, mean, var, mode=mode)
+    assert ", ".join(steps(fake)) == expected
+    told = f"it needs {reserve} bytes of reserve space of the forward pass"
+    assert (told in ct.last_plan().plan) == bool(reserve)
 
 
 def test_batch_norm_drops_a_mode_for_good_when_its_run_is_rejected(fake: FakeCudnn) -> None:
@@ -135,52 +123,19 @@ def test_batch_norm_training_fuses_an_activation_when_cudnn_can(
     assert ("bn add activation" in ct.last_plan().plan.splitlines()[0]) == fused
 
 
-@pytest.mark.parametrize(("layout", "calls"), [("nchw", 3), ("nhwc", 1)])
-def test_batch_norm_inference_splits_a_batch_when_it_is_too_large(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str, calls: int
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_batch_norm_inference_takes_a_large_batch_as_pixels_of_one_image(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    """With channels last it is the pixels of one image."""
-    monkeypatch.setattr("cudnn_ct.ops.norm.plans.PART", 2)
+    for mode in plans._INFERENCE_LIMITS:
+        monkeypatch.setitem(plans._INFERENCE_LIMITS, mode, 2)
     fake.norm_batch = 2
     values = np.arange(5 * 3 * 2 * 2.0).reshape(5, 3, 2, 2)
     x, out = ct.asarray(values, layout=layout), ct.asarray(values[::-1], layout=layout)
     arrays = parameters(x, count=4)
     expected = ct.reference.batch_norm_inference(*numpy(x, *arrays), beta=2, out=out.numpy())
     compare(ct.batch_norm_inference(x, *arrays, beta=2, out=out), expected)
-    fake.calls.clear()
-    ct.batch_norm_inference(x, *arrays, beta=2, out=out)
-    assert fake.names() == [INFERENCE] * calls
-
-
-def test_batch_norm_rejected_with_factors_leaves_other_calls_their_mode(fake: FakeCudnn) -> None:
-    x = images(2, 4, 3, 3)
-    scale, bias = parameters(x)
-    ct.batch_norm_training(x, scale, bias)
-    ct.batch_norm_training(x, scale, bias, alpha=2)
-    fake.calls.clear()
-    fake.fail_at = {1: 3000}
-    ct.batch_norm_training(x, scale, bias, alpha=2)
-    ct.batch_norm_training(x, scale, bias)
-    assert steps(fake)[-2:] == ["ForwardTrainingEx spatial", "ForwardTrainingEx persistent"]
-
-
-# --- one call after another ---
-
-
-def test_batch_norm_of_an_empty_batch(fake: FakeCudnn) -> None:
-    x = ct.empty((0, 3, 2, 2))
-    scale, bias, mean, var = parameters(x, count=4)
-    before = numpy(mean, var)
-    step = ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, activation="relu")
-    assert step.y.shape == (0, 3, 2, 2)
-    assert np.isnan(numpy(step.mean, step.invstd)).all()
-    for array, old in zip((mean, var), before, strict=True):
-        compare(array, old)
-    gradients = ct.batch_norm_backward(x, x, scale, activation="relu", y=x)
-    assert not np.any(numpy(gradients.dscale, gradients.dbias))
-    assert gradients.dz.shape == (0, 3, 2, 2)
-    assert ct.batch_norm_inference(x, scale, bias, mean, var).shape == (0, 3, 2, 2)
-    assert ct.batch_norm_training(ct.empty((2, 0)), ct.empty(0), ct.empty(0)).mean.shape == (1, 0)
+    assert steps(fake) == ["ForwardInference spatial"]
 
 
 @pytest.mark.parametrize(
@@ -195,9 +150,6 @@ def test_batch_norm_overflow_detected_returns_the_state_of_the_device(
     fake.runtime_status = 5000
     with pytest.raises(ExecutionFailedError, match="cudnnQueryRuntimeError returned"):
         ct.batch_norm_overflow_detected()
-
-
-# --- failures ---
 
 
 def test_batch_norm_training_tries_no_fallback_when_statistics_were_updated(fake: FakeCudnn) -> None:
@@ -226,28 +178,3 @@ def test_batch_norm_training_tries_no_fallback_when_a_result_was_copied(fake: Fa
     with pytest.raises(ExecutionFailedError, match="so no fallback was tried"):
         ct.batch_norm_training(x, scale, bias, **running)
     assert fake.names().count(TRAINING) == 1
-
-
-@pytest.mark.parametrize("with_gaps", ["out", "running", "both"])
-def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_copied(
-    fake: FakeCudnn, host: Host, with_gaps: str
-) -> None:
-    x = images(2, 3, 4, 4)
-    scale, bias = parameters(x)
-    step, every = (1 if with_gaps == "running" else 2), (1 if with_gaps == "out" else 2)
-    out = ForeignArray(host, np.full((2, 3, 4, 4 * step), 3, np.float32)[..., ::step])
-    before, statistics = out.numpy(), (1, 3 * every, 1, 1)
-    running = [ForeignArray(host, np.full(statistics, 5, np.float32)[:, ::every]) for _ in range(2)]
-    names = ("running_mean", "running_var")
-    wanted_running = [array.numpy() for array in running]
-    wanted = ct.reference.batch_norm_training(
-        *numpy(x, scale, bias), **dict(zip(names, wanted_running, strict=True))
-    )
-    got = ct.batch_norm_training(
-        x, scale, bias, out=out, alpha=2, beta=0.5, **dict(zip(names, running, strict=True))
-    )
-    np.testing.assert_allclose(out.numpy(), 2 * wanted.y + 0.5 * before, rtol=1e-5, atol=1e-5)
-    for own, expected in ((got.mean, wanted.mean), (got.invstd, wanted.invstd)):
-        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-6)
-    for own, expected in zip(running, wanted_running, strict=True):
-        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from cudnn_ct.cli import selftest_cases
 from cudnn_ct.cuda.stream import Stream
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
 from tests.alignment import own, placing
 from tests.layers import LayerCase, check_layer, several
@@ -23,7 +24,6 @@ from tests.op_cases import (
     ON_IMAGES,
     OPERATIONS,
     OpCase,
-    check_gradient,
     row_of,
     simple_arguments,
     simple_call,
@@ -74,7 +74,6 @@ def test_batch_norm_equals_reference_when_modes_are_rejected(
 
 LARGE: dict[str, dict[str, dict[str, Any]]] = {
     "pool": {"pooling": {"LARGE": 0}},
-    "grid_sample": {"spatial_legacy": {"IMAGES": 2, "CHANNELS": 3}},
     "reduce": {
         "reduce.fast_sum": {
             **{"MANY": 0, "FEW": 1, "WARP": 4, "SHORT": 6, "PART": (2, 3)},
@@ -96,19 +95,39 @@ def test_operation_equals_reference_when_arrays_count_as_large(
     check_layer(data.draw(row_of(operation).calls), lambda array: ForeignArray(host, array))
 
 
-@pytest.mark.parametrize(
-    ("row", "call"), [(row, call) for row in CASES for call in row.differences], ids=lambda one: str(one)[:0]
-)
-def test_gradient_equals_differences(fake: FakeCudnn, row: OpCase, call: LayerCase) -> None:
-    check_gradient(row, call)
-
-
 def test_selftest_draws_operands_of_operations_without_rows() -> None:
     drawn = {case.operation: case for case in selftest_cases._without_rows(set())}
     assert {"lrn_backward", "batch_norm_inference", "softmax_backward"} <= set(drawn)
     for operation, case in drawn.items():
         inputs = case.inputs()
         getattr(ct.reference, operation)(*inputs.operands, **inputs.keywords)
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+def test_grid_sample_backward_of_no_channels_has_a_zero_gradient(fake: FakeCudnn) -> None:
+    dx, dgrid = ct.grid_sample_backward(
+        ct.empty((2, 0, 2, 2)), ct.empty((2, 0, 3, 3)), ct.zeros((2, 2, 2, 2))
+    )
+    assert dx.shape == (2, 0, 3, 3)
+    np.testing.assert_array_equal(dgrid.numpy(), np.zeros((2, 2, 2, 2)))
+
+
+def test_gradient_of_elu_is_0_at_0_when_its_coefficient_is_0(fake: FakeCudnn) -> None:
+    x, dy = ct.asarray([0.0, -0.0], "float32"), ct.full((2,), 3)
+    dx = ct.activation_backward(dy, x, ct.activation(x, mode="elu"), mode="elu").numpy()
+    np.testing.assert_array_equal(dx, ct.reference.activation_backward(dy.numpy(), x.numpy(), x.numpy()))
+
+
+@pytest.mark.parametrize("shape", [(65_536, 1, 1, 1), (1, 1025, 1, 1)])
+def test_grid_sample_rejects_more_images_or_channels_than_a_call_takes(
+    fake: FakeCudnn, shape: tuple[int, ...]
+) -> None:
+    x, grid = ct.zeros(shape), ct.zeros((shape[0], 1, 1, 2))
+    for call in (lambda: ct.grid_sample(x, grid), lambda: ct.grid_sample_backward(x, x, grid)):
+        with pytest.raises(NotSupportedError, match=r"at most 65,535 images of 1,024 channels: got"):
+            call()
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
@@ -164,27 +183,21 @@ def undecided(host: Host, shape: tuple[int, ...], dtype: str) -> ForeignArray:
     return array
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nhwc"), ("float32", "nchw"), ("float64", "nchw")])
-def test_result_has_fast_layout_of_dtype_when_strides_decide_nothing(
-    fake: FakeCudnn, host: Host, dtype: str, layout: str
+@pytest.mark.parametrize(("dtype", "fast"), [("float16", "nhwc"), ("float32", "nchw"), ("float64", "nchw")])
+@pytest.mark.parametrize("other", [None, "nchw", "nhwc"])
+def test_result_has_layout_of_other_operand_or_dtype_when_strides_decide_nothing(
+    fake: FakeCudnn, host: Host, dtype: str, fast: str, other: str | None
 ) -> None:
     x = undecided(host, (2, 1, 3, 4), dtype)
     w = ForeignArray(host, np.zeros((4, 1, 1, 1), dtype))  # packed in both layouts
     w.byte_strides = (w.dtype.itemsize,) * 4
-    for result in (ct.activation(x, mode="relu"), ct.pool(x, window=2), ct.conv(x, w)):
-        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
-
-
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_result_has_layout_of_other_operand_when_strides_of_first_decide_nothing(
-    fake: FakeCudnn, host: Host, layout: str, dtype: str
-) -> None:
-    x, other = undecided(host, (2, 1, 3, 4), dtype), placed(host, (2, 1, 3, 4), layout, dtype)
-    w = ct.zeros((4, 1, 2, 2), dtype, layout=layout)
-    results = ct.conv(x, w), ct.add(x, other), ct.activation_backward(other, x, x, mode="relu")
-    for result in (*results, ct.softmax_backward(other, x)):
-        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
+    results = [ct.activation(x), ct.pool(x, window=2), ct.conv(x, w)]
+    if other:
+        y = placed(host, (2, 1, 3, 4), other, dtype)
+        results = [ct.conv(x, ct.zeros((4, 1, 2, 2), dtype, layout=other)), ct.add(x, y)]
+        results += [ct.activation_backward(y, x, x), ct.softmax_backward(y, x)]
+    for result in results:
+        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, other or fast)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -224,17 +237,27 @@ def test_second_call_prepares_and_copies_nothing(fake: FakeCudnn, operation: str
     assert len(names) == CALLS.get(operation, 1)
 
 
+def waits(host: Host) -> set[tuple[int, int]]:
+    """The streams that have waited since the last look, each with the stream that it waited for."""
+    found = {(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"}
+    host.log.clear()
+    return found
+
+
 @ON_IMAGE
-def test_operation_waits_for_the_writer_and_its_reader_waits_for_it(
+def test_operation_is_ordered_with_the_streams_of_its_arrays(
     fake: FakeCudnn, host: Host, operation: str
 ) -> None:
     x = image(stream=HOME)
     host.log.clear()
     y = simple_call(operation, x, stream=OTHER)
-    assert (OTHER, HOME) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    host.log.clear()
-    y.copy(stream=HOME)
-    assert (HOME, OTHER) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert (OTHER, HOME) in waits(host)
+    expected = y.copy(stream=HOME).numpy()
+    assert (HOME, OTHER) in waits(host)
+    out = ForeignArray(host, np.full_like(expected, np.nan), Stream(HOME, 0))
+    simple_call(operation, x, out=out, stream=OTHER)
+    assert {(OTHER, HOME), (HOME, OTHER)} <= waits(host)
+    np.testing.assert_array_equal(out.numpy(), expected)
 
 
 @ON_IMAGE
@@ -247,22 +270,8 @@ def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, ope
     kept = out.copy(stream=HOME), out.copy(stream=0x300)
     host.log.clear()
     call(*arguments, **keywords, out=out, stream=OTHER)
-    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    assert {(OTHER, HOME), (OTHER, 0x300)} <= set(waits)
+    assert {(OTHER, HOME), (OTHER, 0x300)} <= waits(host)
     del kept
-
-
-@ON_IMAGE
-def test_foreign_arrays_are_ordered_both_ways(fake: FakeCudnn, host: Host, operation: str) -> None:
-    x = ForeignArray(host, np.ones((2, 3, 4, 5), np.float32), Stream(HOME, 0))
-    y = simple_call(operation, x, stream=OTHER).numpy()
-    out = ForeignArray(host, np.full_like(y, np.nan), Stream(HOME, 0))
-    host.log.clear()
-    simple_call(operation, x, out=out, stream=OTHER)
-    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
-    assert (OTHER, HOME) in waits
-    assert (HOME, OTHER) in waits
-    np.testing.assert_array_equal(out.numpy(), y)
 
 
 @ON_IMAGE

@@ -146,7 +146,7 @@ ct.batch_norm_overflow_detected(wait=many) | TypeError: wait must be True or Fal
 TENSORS = r"""
 ct.add(x, images(2, 3, 5, 5)) | ValueError: b has shape \(2, 3, 5, 5\); a of shape \(2, 3, 5, 6\) needs
 ct.add(x, v) | ValueError: b .*needs as many axes
-ct.add(x, images(2, 3, dtype="float64")) | TypeError: add needs one dtype for all
+ct.add(x, images(2, 3, dtype="float64")) | TypeError: an operation on tensors needs one dtype for all
 ct.op_tensor(x) | ValueError: op='add' needs b
 ct.op_tensor(x, x, op="sqrt") | ValueError: op='sqrt' takes one tensor
 ct.op_tensor(x, x, op="div") | ValueError: op must be one of add, mul, min, max, sqrt

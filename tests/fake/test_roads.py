@@ -7,17 +7,14 @@ import gc
 import threading
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
-from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.ops import spatial_legacy
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops._fallback import Implementation
-from cudnn_ct.ops.norm import plans
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -70,30 +67,6 @@ def test_numpy_numbers_are_numbers(fake: FakeCudnn) -> None:
 
 
 # --- refusals ---
-
-
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_a_piece_that_is_refused_after_others_lets_no_way_begin_again(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
-    monkeypatch.setattr(spatial_legacy, "IMAGES", 2)
-    monkeypatch.setattr(plans, "PART", 2)
-    x, grid = ct.asarray(images(5, 3, 4, 4).numpy(), layout=layout), images(5, 4, 4, 2)
-    ones = ct.full((3,), 1.0)
-    calls: list[Any] = [lambda out: ct.grid_sample(x, grid, beta=2, out=out)]
-    if layout == "nchw":  # channels last, the whole batch is one call
-        calls.append(lambda out: ct.batch_norm_inference(x, ones, ones, ones, ones, beta=2, out=out))
-    for call in calls:
-        expected = ct.full(x.shape, 1.0, layout=layout)
-        call(expected)
-        fake.calls.clear()
-        fake.fail_at = {2: 3000}
-        out = ct.full(x.shape, 1.0, layout=layout)
-        with pytest.raises(ExecutionFailedError, match=r"earlier calls .* have changed its results"):
-            call(out)
-        fake.fail_at = {}
-        changed = out.numpy() != 1
-        np.testing.assert_array_equal(out.numpy()[changed], expected.numpy()[changed])
 
 
 def test_what_no_descriptor_holds_is_refused_with_the_callers_numbers(fake: FakeCudnn) -> None:
@@ -186,8 +159,8 @@ def test_the_identity_in_place_copies_nothing_onto_itself(fake: FakeCudnn) -> No
     x = images(2, 3)
     before = x.numpy()
     ct.activation(x, mode="identity", out=x, alpha=2, beta=1)
-    assert "cudnnScaleTensor" in fake.names()
-    assert "cudnnTransformTensor" not in fake.names()
+    assert "cudnnTransformTensor" not in fake.names()  # which does not work in place
+    np.testing.assert_array_equal(x.numpy(), 3 * before)
     np.testing.assert_array_equal(x.numpy(), 3 * before)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,17 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.ops.reduce import fast_sum
+from cudnn_ct.ops.reduce import fast_sum, graph
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.layers import FLOATS, Tensor, compare
+from tests.both.tensors import integers
+from tests.layers import Tensor, compare
 
 from .cudnn import FakeCudnn
-from .host import ForeignArray, Host
 from .test_conv import images
 
 INF, NAN = math.inf, math.nan
@@ -43,19 +45,6 @@ def test_adjacent_axes_are_joined(fake: FakeCudnn) -> None:
     many = ct.asarray(integers((1, 2) * 6))  # twelve axes, more than a descriptor holds
     assert ct.op_tensor(many, op="not", out=many) is many
     np.testing.assert_array_equal(ct.transform(many).numpy(), 1 - integers((1, 2) * 6))
-
-
-def test_fill_and_scale_write_only_the_elements_of_a_view(fake: FakeCudnn, host: Host) -> None:
-    memory = np.arange(24, dtype=np.float32).reshape(4, 6)
-    whole = ForeignArray(host, memory)
-    x = ct.asarray(whole)
-    view = ct.DeviceArray(TensorSpec((2, 3), (12, 2), "float32"), x.pointer + 4, x, x.writer)
-    memory[::2, 1::2] = 7
-    assert ct.fill(view, 7) is view
-    np.testing.assert_array_equal(whole.numpy(), memory)
-    memory[::2, 1::2] *= -2
-    assert ct.scale(view, alpha=-2) is view
-    np.testing.assert_array_equal(whole.numpy(), memory)
 
 
 def test_reduce_of_an_extreme_with_alpha_0_is_0(fake: FakeCudnn) -> None:
@@ -88,7 +77,8 @@ def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudn
     with pytest.raises(NotSupportedError, match="would take 8,192 calls"):
         scale_plan(many)
     here = context.current(default_stream(0))
-    for large in (half, TensorSpec((2, 8), (2**31, 1), "float32")):
+    overlapping = TensorSpec((2**16, 2**16), (1, 1), "float32")
+    for large in (half, TensorSpec((2, 8), (2**31, 1), "float32"), overlapping):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
         with pytest.raises(NotSupportedError, match="cuDNN reduces at most 2,147,483,647 elements"):
             reduction(row, here)
@@ -122,26 +112,79 @@ def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> No
         ct.scale(view, alpha=2)
 
 
-def integers(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32)
-
-
 # --- what is computed --------------------------------------------------------------------------------------
 
 
+def every_tenth(rows: int, columns: int) -> ct.DeviceArray:
+    """A view whose copy is much smaller than the memory that it spans."""
+    whole = ct.asarray(integers((rows, 10 * columns)))
+    return ct.DeviceArray(
+        TensorSpec((rows, columns), (10 * columns, 10), "float32"), whole.pointer, whole, whole.writer
+    )
+
+
 def test_reduce_over_empty_axes(fake: FakeCudnn) -> None:
-    x = ct.empty((2, 0, 3))
+    x = ct.empty((20, 0, 30))
     for op, value in (("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)):
-        y = ct.full((2, 3), 5.0)
-        ct.reduce(x, op=op, axis=1, alpha=3, beta=2, out=y)
-        np.testing.assert_array_equal(y.numpy(), np.full((2, 3), 3 * value + 10, np.float32))
+        y = every_tenth(20, 30)
+        expected = 3 * value + 2 * y.numpy()
+        np.testing.assert_array_equal(ct.reduce(x, op=op, axis=1, alpha=3, beta=2, out=y).numpy(), expected)
         np.testing.assert_array_equal(ct.reduce(x, op=op).numpy(), np.float32(value))
     for op in ("min", "max", "amax", "avg"):
-        with pytest.raises(
-            ValueError, match=r"over axes \(1,\): x of shape \(2, 0, 3\) has no elements there"
-        ):
+        with pytest.raises(ValueError, match=r"over axes \(1,\): x of shape \(20, 0, 30\) has no elements"):
             ct.reduce(x, op=op, axis=1)
-        assert ct.reduce(x, op=op, axis=0).shape == (0, 3)
+        assert ct.reduce(x, op=op, axis=0).shape == (0, 30)
+
+
+def test_reduce_of_single_elements_reads_a_view(fake: FakeCudnn) -> None:
+    x = every_tenth(20, 30)
+    y = ct.reduce(x, op="mul_no_zeros", axis=())
+    np.testing.assert_array_equal(y.numpy(), np.where(x.numpy() == 0, 1, x.numpy()))
+
+
+@pytest.fixture
+def graph_runs(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[int]]:
+    """The pointers of each run of a graph, which computes nothing."""
+    runs: list[Sequence[int]] = []
+    plan = SimpleNamespace(
+        workspace=0, describe=lambda: "a graph", run=lambda _, pointers, *factors: runs.append(pointers)
+    )
+    monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
+    return runs
+
+
+@pytest.mark.parametrize(("offset", "graphs"), [(0, 1), (1, 0)])
+def test_reduce_gives_only_aligned_memory_to_kernels_that_need_it(
+    fake: FakeCudnn,
+    monkeypatch: pytest.MonkeyPatch,
+    graph_runs: list[Sequence[int]],
+    offset: int,
+    graphs: int,
+) -> None:
+    """The fake rejects misaligned memory where a GPU would end the context."""
+    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
+    whole = ct.asarray(integers((421,)))
+    x = ct.DeviceArray(
+        TensorSpec.packed((6, 70)), whole.pointer + 4 * offset, whole, whole.writer, whole.home
+    )
+    for axes in (1, None):
+        compare(ct.reduce(x, axis=axes), ct.reference.reduce(x.numpy(), axis=axes), exact=True)
+    ct.reduce(x, op="norm1", axis=0)
+    assert len(graph_runs) == graphs
+
+
+@pytest.mark.parametrize(
+    ("length", "strides", "expected"),
+    [(1024, (32, 1), ["a graph"]), (1024, (1, 32), ["a graph", "cudnnOpTensor"]), (1023, (32, 1), [])],
+)
+def test_graph_of_a_large_sum_writes_the_result_itself_when_strides_agree(
+    fake: FakeCudnn, graph_runs: Any, length: int, strides: tuple[int, int], expected: list[str]
+) -> None:
+    x = TensorSpec.packed((length, 32, 32), "float32")
+    y = TensorSpec((1, 32, 32), (1024, *strides), "float32")
+    plan = graph.reduction(ReduceProblem(x, y, None, (0,), "add", True), None)
+    described = plan.describe() if plan else ""
+    assert [name for name in ("a graph", "cudnnOpTensor") if name in described] == expected
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"
@@ -161,6 +204,7 @@ SUMS: list[tuple[str, tuple[int, ...], Any, list[str]]] = [
     ("float32", (2, 300, 5), 1, [POOL, POOL]),
     ("float16", (2, 300, 5), 1, [CONVERT, POOL, POOL, CONVERT]),
     ("float32", (2, 307, 5), 1, ["cudnnReduceTensor"]),
+    ("float32", (fast_sum.MANY + 2, 3), 1, [POOL]),
 ]
 
 
@@ -173,31 +217,9 @@ def test_sums_are_computed_by_bias_gradients_and_poolings(
     compare(y, ct.reference.reduce(x, axis=axes), exact=True)
     names = (BIAS, POOL, CONVERT, "cudnnReduceTensor")
     assert [name for name in fake.names() if name in names] == expected
-
-
-@pytest.mark.parametrize("op", ["add", "avg"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    [
-        *(((6, 70), 1), ((fast_sum.MANY + 2, 3), 1), ((6, 128), 1), ((6, 70), 0), ((70,), None)),
-        *(((3, 5, 14), (0, 2)), ((66, 5, 7), (0, 2)), ((2, 9, 5), 1), ((2, 300, 5), 1)),
-    ],
-)
-def test_sums_with_factors_equal_reference(
-    fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str
-) -> None:
-    x = Tensor(shape, dtype, integers(shape)).array()
-    out = ct.full(ct.reference.reduce(x, axis=axes).shape, 3, dtype)
-    wanted = ct.reference.reduce(x, op=op, axis=axes, alpha=-2, beta=2, out=out.numpy())
-    compare(ct.reduce(ct.asarray(x), op=op, axis=axes, alpha=-2, beta=2, out=out), wanted)
-
-
-def test_sums_of_many_short_rows_are_poolings(fake: FakeCudnn) -> None:
-    x = integers((fast_sum.MANY + 2, 3))
-    compare(ct.reduce(ct.asarray(x), axis=1), x.sum(axis=1), exact=True)
-    assert made(fake, POOL)
-    assert not made(fake, BIAS)
+    out = ct.full(y.shape, 3, dtype)
+    wanted = ct.reference.reduce(x, op="avg", axis=axes, alpha=-2, beta=2, out=out.numpy())
+    compare(ct.reduce(ct.asarray(x), op="avg", axis=axes, alpha=-2, beta=2, out=out), wanted)
 
 
 def test_half_precision_is_reduced_in_float32_when_cudnn_rejects_it(fake: FakeCudnn) -> None:
@@ -212,24 +234,6 @@ def test_scale_uses_op_tensor_when_scaling_is_rejected(fake: FakeCudnn) -> None:
     fake.fail["cudnnScaleTensor"] = 3000
     np.testing.assert_array_equal(ct.scale(x, alpha=-2).numpy(), -2 * before)
     assert made(fake, "cudnnOpTensor") == 1
-
-
-def test_transform_lists_all_reasons_when_a_conversion_is_not_supported(fake: FakeCudnn) -> None:
-    with pytest.raises(NotSupportedError) as caught:
-        ct.transform(images(2, 3, dtype="float64"), dtype="float32")
-    told = str(caught.value)
-    assert "no way to compute this transformation: x float64[2, 3] nchw, y float32[2, 3] nchw" in told
-    assert "cudnnTransformTensor cannot convert float64 to float32" in told
-    assert "cudnnOpTensor cannot convert float64 to float32" in told
-    assert "cudnnBackend" in told
-
-
-def test_transform_with_factors_rounds_once(fake: FakeCudnn) -> None:
-    x = np.array([1e10, -3e8], np.float32)
-    y = ct.transform(ct.asarray(x), dtype="float16", alpha=1e-6)
-    compare(y, ct.reference.transform(x, dtype="float16", alpha=1e-6))
-    z = np.array([60000, 1], np.float16)
-    compare(ct.transform(ct.asarray(z), dtype="bfloat16"), ct.reference.transform(z, dtype="bfloat16"))
 
 
 def test_transform_writes_the_requested_layout_and_strides(fake: FakeCudnn) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import BatchNormMode
-from cudnn_ct.ops.norm import layouts
+from cudnn_ct.ops.norm import plans
 from cudnn_ct.shapes.norm import NormInference, norm_inference, norm_parameter_dtype
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-FORMS = (layouts.nd_layout, layouts.per_activation_2d, layouts.pixels_layout)
+FORMS = (plans.nd_layout, plans.pixels_layout)
 SHAPE = (4, 3, 2, 5, 1, 2)
 
 
@@ -47,4 +47,4 @@ def test_parameters_are_described_as_cudnn_does(rank: int, mode: str, dtype: str
                 ):
                     ct.raw.cudnnDeriveBNTensorDescriptor(derived, x, native)
                     assert derived.read() == specs["scale"]
-    assert layouts.nd_layout in tried
+    assert plans.nd_layout in tried

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, reference, testing
+from cudnn_ct import dnn, testing
 from cudnn_ct.autotune.table import Algorithms
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.descriptors import Descriptor
 from cudnn_ct.ops.conv.plan import ConvPlan
-from tests.docstrings import OnReference, all_examples, run
+from tests.docstrings import all_examples, run
 
 SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -32,7 +32,6 @@ FUNCTIONS |= {
     for name, value in vars(ct.RNN).items()
     if inspect.isfunction(value) and not name.startswith("_") and len(inspect.signature(value).parameters) > 1
 }
-OF_SHAPES = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}
 COMPUTING = {
     name: value
     for name, value in FUNCTIONS.items()
@@ -94,20 +93,7 @@ def test_dnn_docstring_is_one_line_with_a_link(name: str) -> None:
 
 # --- examples ----------------------------------------------------------------------------------------------
 
-ON_REFERENCE = [
-    test for test in all_examples() if test.name.split(".")[-1] in reference.__all__ and ".ops." in test.name
-]
-
 
 @pytest.mark.parametrize("test", all_examples(device=False), ids=lambda test: test.name)
 def test_example_runs_without_a_device(test: doctest.DocTest) -> None:
     run(test, names=test.globs)
-
-
-def test_every_operation_with_a_reference_has_an_example() -> None:
-    assert {test.name.split(".")[-1] for test in ON_REFERENCE} == set(reference.__all__) - OF_SHAPES
-
-
-@pytest.mark.parametrize("test", ON_REFERENCE, ids=lambda test: test.name)
-def test_example_of_an_operation_runs_on_the_reference(test: doctest.DocTest) -> None:
-    run(test, OnReference())

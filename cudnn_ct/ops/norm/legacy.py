@@ -1,10 +1,9 @@
-"""Batch normalisation by the legacy calls: training and inference."""
+"""Batch normalisation by the legacy calls: training, gradient and inference."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ..._bindings.enums import BatchNormMode, BatchNormOps
@@ -12,24 +11,23 @@ from ...context import Context
 from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
+from ...plans.axes import collapse
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.chain import partial_write_error, run_all
+from ...plans.chain import partial_write_error
 from ...plans.scalars import scalar_type
-from ...plans.workspace import align_after
-from ...shapes.norm import NormInference, NormTraining
-from ...shapes.specs import ActivationSpec, TensorSpec
-from .layouts import Specs, pointwise
+from ...plans.workspace import align_after, append
+from ...shapes.norm import NormGradient, NormInference, NormTraining
+from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 
-__all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "enum_label"]
+__all__ = ["GradientPlan", "InferencePlan", "Specs", "TrainingPlan"]
+
+Specs = dict[str, TensorSpec]
 
 _slot = PointerSlot  # a short name, for long lists of arguments
 
-# Batch size of one inference call: below cuDNN's limit of 2**16, and a multiple of 16, so that parts of an
-# aligned array are aligned.
-PART = 65_520
-
 # Indices among the arguments of cudnnBatchNormalizationForwardTrainingEx, without the handle.
 _ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
+_GRADIENT_WORKSPACE = -4  # index among the arguments of cudnnBatchNormalizationBackwardEx
 
 
 class TrainingPlan:
@@ -40,18 +38,18 @@ class TrainingPlan:
     """
 
     def __init__(
-        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool
+        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool = False
     ) -> None:
         z, y = specs.get("z"), specs["y"]
         self._mode, self._ops = mode, BatchNormOps.BN
         if fused:
             self._ops = BatchNormOps.BN_ADD_ACTIVATION if z else BatchNormOps.BN_ACTIVATION
         self._z = list(specs).index("z") if z else 0
-        self._relu = relu = activation(problem.activation)
+        self._relu = relu = _activation(problem.activation)
         self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
         # Later calls must not be rejected, because the running statistics are already updated then.
         after = [] if fused else [y, z] if z else [y] if relu else []
-        self._pointwise = pointwise(*after)
+        self._pointwise = _collapsed(*after)
         own_relu, own_z = (relu, z) if fused else (None, None)
         x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
         z_ = own_z and TensorDescriptor.cached(own_z)
@@ -68,7 +66,7 @@ class TrainingPlan:
         self._reserve, self.workspace = align_after(nbytes, reserved)
         self._held = 0
         if self._pointwise and relu and problem.scaled:
-            self._held, self.workspace = align_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
+            self._held, self.workspace = append(self.workspace, y)
 
     def _query_sizes(
         self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any
@@ -88,7 +86,7 @@ class TrainingPlan:
         Alpha and beta scale the last of these operations.
         """
         arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
-        nbytes, reserved = self._sizes
+        library, (nbytes, reserved) = context.library, self._sizes
         if nbytes:
             arguments[_WORKSPACE] = base
         if reserved:
@@ -99,90 +97,139 @@ class TrainingPlan:
             target = arguments[_Y] = base + self._held
         if not relu and (alpha != 1 or beta):
             arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
-        context.library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
-        if self._pointwise:
-            self._run_pointwise(context, relu, pointers[self._z], target, y, alpha, beta)
-
-    def _run_pointwise(
-        self, context: Context, relu: Any, z: int, target: int, y: int, alpha: float, beta: float
-    ) -> None:
-        """Add z to the normalised ``target``, and write its activation to y."""
-        library, handle, scalar = context.library, context.handle, self._scalar
+        library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
+        if not self._pointwise:
+            return
         whole, *added = self._pointwise
-        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
+        one, alpha_, beta_ = self._scalar(1.0), self._scalar(alpha), self._scalar(beta)
         try:
             if added:
-                library.cudnnAddTensor(handle, one if relu else factors[0], *added, z, one, whole, target)
+                factor, z = one if relu else alpha_, pointers[self._z]
+                library.cudnnAddTensor(context.handle, factor, *added, z, one, whole, target)
             if relu:
-                library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
+                data = alpha_, whole, target, beta_, whole, y
+                library.cudnnActivationForward(context.handle, relu, *data)
         except (BadParamError, NotSupportedError) as error:
             raise partial_write_error(error) from error
 
     def describe(self) -> str:
         """Describe the implementation."""
         after = "; z and activation by separate calls" if self._pointwise else ""
-        what = f"{enum_label(self._mode)}, {enum_label(self._ops)}"
+        what = f"{_label(self._mode)}, {_label(self._ops)}"
         return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
 
 
-_Part = tuple[TensorDescriptor, int]
-"""A range of images: its descriptor, and its offset in bytes."""
+class GradientPlan:
+    """``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``.
+
+    With a fused activation, ``cudnnActivationBackward`` runs first and computes dz.
+    """
+
+    def __init__(
+        self,
+        problem: NormGradient,
+        context: Context,
+        specs: Specs,
+        mode: BatchNormMode,
+        extended: bool = False,
+    ) -> None:
+        self._mode, self._extended = mode, extended
+        self._relu = _activation(problem.activation)
+        names, activated = list(specs), ("y", "dy", "dz") if self._relu else ()
+        self._pointwise = _collapsed(*(specs[name] for name in activated))
+        self._activated = [names.index(name) for name in activated]
+        gradient = "dz" if self._relu else "dy"
+        x, dy, dx, scale = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx", "scale"))
+        self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
+        self.workspace = self._workspace_bytes(context, x, dy, dx, scale) if extended else 0
+        epsilon = ctypes.c_double(problem.epsilon)
+        # The extended call also takes y, dz, the bias and an activation, which a fused activation would use.
+        ops, null, no_bias = ([BatchNormOps.BN], [None, None], [None]) if extended else ([], [], [])
+        end = [None, None, self.workspace, None, 0] if extended else []
+        arguments = [
+            mode, *ops, scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0),
+            x, _slot("x"), *null, dy, _slot(gradient), *null, dx, _slot("dx"), scale, _slot("scale"),
+            *no_bias, _slot("dscale"), _slot("dbias"), epsilon, _slot("mean"), _slot("invstd"), *end,
+        ]  # fmt: skip
+        self._arguments = ArgumentTemplate(arguments, names)
+
+    def _workspace_bytes(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
+        """Return the workspace size; reject modes that need reserve space of the forward pass."""
+        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        head, library = (context.handle, self._mode, BatchNormOps.BN), context.library
+        library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, None, x, ctypes.byref(reserve))
+        if reserve.value:
+            raise NotSupportedError(f"it needs {reserve.value:,} bytes of reserve space of the forward pass")
+        library.cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+            *head, x, None, dy, None, dx, parameters, None, ctypes.byref(workspace)
+        )
+        return workspace.value
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue one call, or two if there is an activation."""
+        scalar, library, extended = self._scalar, context.library, self._extended
+        arguments = self._arguments.filled(pointers)
+        if alpha != 1 or beta:
+            at = 2 if extended else 1
+            arguments[at : at + 2] = scalar(alpha), scalar(beta)
+        if self.workspace:
+            arguments[_GRADIENT_WORKSPACE] = context.workspace(self.workspace)
+        if self._pointwise:
+            y, dy, dz = zip(self._pointwise, (pointers[place] for place in self._activated), strict=True)
+            library.cudnnActivationBackward(
+                context.handle, self._relu, scalar(1.0), *y, *dy, *y, scalar(0.0), *dz
+            )
+        name = f"cudnnBatchNormalizationBackward{'Ex' if extended else ''}"
+        getattr(library, name)(context.handle, *arguments)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        before = "cudnnActivationBackward, " if self._pointwise else ""
+        extended = "Ex" if self._extended else ""
+        return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {_label(self._mode)}"
 
 
 class InferencePlan:
-    """``cudnnBatchNormalizationForwardInference`` for the whole batch, or for one part after another."""
+    """``cudnnBatchNormalizationForwardInference``."""
 
-    __slots__ = ("_epsilon", "_mode", "_parameters", "_parts", "_scalar", "workspace")
+    __slots__ = ("_arguments", "_mode", "_scalar", "workspace")
 
-    def __init__(
-        self, problem: NormInference, specs: Specs, mode: BatchNormMode, images: int | None = None
-    ) -> None:
-        x, y = specs["x"], specs["y"]
-        self._mode, self._epsilon = mode, ctypes.c_double(problem.epsilon)
-        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
-        self._parameters = TensorDescriptor.cached(specs["scale"])
-        batch, itemsize = x.shape[0], DTYPES[x.dtype].itemsize
-        self._parts = [
-            [
-                (_images(spec, min(images or batch, batch - start)), start * itemsize * spec.strides[0])
-                for spec in (x, y)
-            ]
-            for start in range(0, batch, images or batch)
-        ]
+    def __init__(self, problem: NormInference, context: Context, specs: Specs, mode: BatchNormMode) -> None:  # noqa: ARG002
+        x, y, parameters = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
+        names = ("scale", "bias", "mean", "var")
+        arguments = [x, _slot("x"), y, _slot("y"), parameters, *map(_slot, names)]
+        self._arguments = ArgumentTemplate([*arguments, ctypes.c_double(problem.epsilon)], specs)
+        self._mode = mode
+        self._scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue one call per part."""
+        """Enqueue the call."""
         factors = self._scalar(alpha), self._scalar(beta)
-        if len(self._parts) == 1:
-            return self._part(context, pointers, factors, *self._parts[0])
-        return run_all(partial(self._part, context, pointers, factors, *part) for part in self._parts)
-
-    def _part(
-        self, context: Context, pointers: Sequence[int], factors: Any, of_x: _Part, of_y: _Part
-    ) -> None:
-        x, *parameters, y = pointers
-        (x_descriptor, x_offset), (y_descriptor, y_offset) = of_x, of_y
-        data = x_descriptor, x + x_offset, y_descriptor, y + y_offset
         context.library.cudnnBatchNormalizationForwardInference(
-            context.handle, self._mode, *factors, *data, self._parameters, *parameters, self._epsilon
+            context.handle, self._mode, *factors, *self._arguments.filled(pointers)
         )
 
     def describe(self) -> str:
         """Describe the implementation."""
-        calls = f" in {len(self._parts)} calls" if len(self._parts) > 1 else ""
-        return f"chosen: cudnnBatchNormalizationForwardInference, {enum_label(self._mode)}{calls}"
+        return f"chosen: cudnnBatchNormalizationForwardInference, {_label(self._mode)}"
 
 
-def activation(name: str | None) -> ActivationDescriptor | None:
+def _activation(name: str | None) -> ActivationDescriptor | None:
     """Return the descriptor of an activation, or None."""
     return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
 
 
-def _images(spec: TensorSpec, count: int) -> TensorDescriptor:
-    return TensorDescriptor.cached(spec._replace(shape=(count, *spec.shape[1:])))
-
-
-def enum_label(member: Any) -> str:
+def _label(member: Any) -> str:
     """Format an enum member for messages."""
     return str(member.name).lower().replace("_", " ")
+
+
+def _collapsed(*specs: TensorSpec) -> list[TensorDescriptor]:
+    """Return descriptors of element-wise operands, collapsed into one axis.
+
+    cuDNN supports this view for every order of axes, and it is fast with channels last.
+    """
+    if specs and specs[0].size <= INT_MAX:
+        specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
+    return [TensorDescriptor.cached(spec) for spec in specs]

@@ -25,7 +25,7 @@ from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, StreamLike
 from .._call import ONE, ZERO, Operation, execute, parse_scaling
 from .._documented import documented
-from .._operands import byte_extent, refuse_overlap, stream_of
+from .._operands import stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
@@ -80,17 +80,13 @@ def batch_norm_training(
     mode : {"spatial", "per_activation"}
         Mean over the batch and the axes after the channels, or over the batch alone.
     epsilon : float, at least 0
-    running_mean : device array, shape and dtype of scale, optional
-        Updated in place if the batch has samples; only together with ``running_var``.
-    running_var : device array, shape and dtype of scale, optional
-        Updated in place; it needs two samples, because one sample has no unbiased variance.
+    running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
+        Updated in place if the batch has samples. One sample has no unbiased variance and is rejected.
     momentum : float, 0 to 1
         Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     activation : {"relu"}, optional
     z : device array, shape and dtype of x, optional
         Residual, added before the activation.
-    out : device array, shape and dtype of x, optional
-        Destination of y. It must not overlap x or z.
 
     Returns
     -------
@@ -113,8 +109,6 @@ def batch_norm_training(
     By cuDNN's manual, the persistent mode may overflow for large values that other modes support: results are
     then infinite or NaN. :func:`batch_norm_overflow_detected` reports it.
 
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
-
     Examples
     --------
     >>> x = ct.asarray([[1], [3]], "float32")
@@ -122,9 +116,6 @@ def batch_norm_training(
     >>> y, mean, invstd = ct.batch_norm_training(x, scale, bias)
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
-    >>> dx, dscale, dbias, _ = ct.batch_norm_backward(y, x, scale, mean, invstd)
-    >>> dbias.numpy()
-    array([10.], dtype=float32)
     """
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     if alpha is not ONE or beta is not ZERO:
@@ -155,17 +146,12 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    mean : device array, shape and dtype of scale
-        Usually the running mean of the training.
-    var : device array, shape and dtype of scale
-        Usually the running variance of the training.
-    out : device array, shape and dtype of x, optional
-        Destination of the result. It must not overlap an operand.
+    mean, var : device array, shape and dtype of scale
+        Usually the running mean and variance of the training.
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``, in parts if the batch is too large for one call. Each element
-    is computed by itself, so results are the same bits from run to run.
+    ``cudnnBatchNormalizationForwardInference``.
 
     Examples
     --------
@@ -206,16 +192,11 @@ def batch_norm_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
-    mean : device array, shape and dtype of scale, optional
-        The mean that the training step returned. Without it, cuDNN computes the statistics from x and
-        ``epsilon``, which takes time.
-    invstd : device array, shape and dtype of scale, optional
-        The invstd that the training step returned; only together with ``mean``.
+    mean, invstd : device array, shape and dtype of scale, both or neither, optional
+        Results of the training step. Without them, cuDNN computes them from x and ``epsilon``, which takes
+        time.
     y : device array, shape and dtype of x, optional
         The unscaled result of the training step, required for an activation.
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -228,8 +209,6 @@ def batch_norm_backward(
     ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode if
     cuDNN supports it, which may overflow as in :func:`batch_norm_training`. With an activation,
     ``cudnnActivationBackward`` runs first; it needs y only, also after a fused forward pass.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -275,9 +254,6 @@ def batch_norm_inference_backward(
 
     Parameters
     ----------
-    dy : device array, shape and dtype of x
-    out : device array, shape and dtype of x, optional
-        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
@@ -290,8 +266,6 @@ def batch_norm_inference_backward(
     ``cudnnBatchNormalizationForwardInference`` of dy, with a mean and a bias of zero, is dx. The sums are
     those of :func:`batch_norm_backward`, whose dx is not used. Several calls allocate memory, so they cannot
     be captured into a CUDA graph.
-
-    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -307,9 +281,6 @@ def batch_norm_inference_backward(
     given = {"x": x, "scale": scale, "mean": mean, "var": var}
     x, scale, center, variance = (as_operand(array, name, where) for name, array in given.items())
     check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
-    if out is not None:
-        read, written = (x, center), as_operand(out, "out", where, written=True)
-        refuse_overlap(read, (written,), [byte_extent(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).

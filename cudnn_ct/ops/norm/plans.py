@@ -10,81 +10,156 @@ before it rejects the call, or returns an internal error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ..._bindings.enums import BatchNormMode
 from ...context import Context
-from ...plans.base import Plan
-from ...shapes.norm import NormGradient, NormInference, NormTraining
+from ...errors import NotSupportedError
+from ...plans.axes import collapse, images
+from ...plans.base import Plan, tensors_of
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import fill_plan
+from ...shapes.norm import NormGradient, NormTraining, norm_axes, norm_parameter_shape
+from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation
-from .layouts import Form, nd_layout, per_activation_2d, pixels_layout
-from .legacy import PART, InferencePlan, TrainingPlan
-from .legacy_gradient import EmptyPlan, GradientPlan
+from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
 
 __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
+Form = Callable[[Any, BatchNormMode], Specs | None]
+"""Function of a problem and a cuDNN mode. It returns descriptor specs by tensor name, or None if the mode
+computes a different result."""
+
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
-# Maximum batch size of a training step and of its gradient.
+_DATA = {"x", "y", "z", "dx", "dy", "dz"}
+
+# Maximum batch size of a training step and of its gradient, and of an inference.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
+_INFERENCE_LIMITS = dict.fromkeys(BatchNormMode, 65_535)
 
 
-def _empty(problem: NormTraining | NormGradient, context: Context) -> Plan | None:  # noqa: ARG001
-    return None if problem.x.size else EmptyPlan(problem)
-
-
-def _step(
-    plan: Callable[..., Plan], form: Form, mode: BatchNormMode, special: bool, problem: Any, context: Context
-) -> Plan | None:
-    """Return a plan of a step or a gradient; ``special`` is a fused step, or an extended gradient."""
-    specs = form(problem, mode)
-    if not specs or specs["x"].shape[0] > _LIMITS[mode]:
+def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
+    """Return a plan for an empty batch: means are NaN, sums are 0, and running statistics stay."""
+    if problem.x.size:
         return None
-    if special and plan is TrainingPlan and not problem.activation:
+    value = float("nan") if isinstance(problem, NormTraining) else 0.0
+    first = len(tensors_of(problem)) - len(problem.results)
+    fills = [fill_plan(spec, value) for spec in problem.results[1:3]]
+    return ChainPlan([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
+
+
+def _aligned(
+    plan: Callable[..., Plan | None], limits: dict[BatchNormMode, int], *rows: tuple[Form, BatchNormMode]
+) -> tuple[Implementation, ...]:
+    """Return an implementation for each layout and mode."""
+
+    def make(form: Form, mode: BatchNormMode, problem: Any, context: Context) -> Plan | None:
+        specs = form(problem, mode)
+        if not specs or specs["x"].shape[0] > limits[mode]:
+            return None
+        return plan(problem, context, specs, mode)
+
+    return tuple(Implementation(partial(make, *row), aligned=True) for row in rows)
+
+
+def _fused(problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode) -> Plan | None:
+    return TrainingPlan(problem, context, specs, mode, fused=True) if problem.activation else None
+
+
+# --- views with the four or five axes that cuDNN supports ---------------------------------------------------
+
+
+def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
+    """Keep the axes: append axes of length 1 up to four, and collapse the last two of six."""
+    if (problem.mode == "per_activation") != (mode == BatchNormMode.PER_ACTIVATION):
         return None
-    return plan(problem, context, specs, mode, special)
+    specs, rank = _tensors(problem), len(problem.x.shape)
+    if rank > 5:
+        made = collapse(list(specs.values()), [(0,), (1,), (2,), (3,), (4, 5)])
+    else:
+        ones = (1,) * (4 - rank)
+        made = images(*(TensorSpec(s.shape + ones, s.strides + ones, s.dtype) for s in specs.values()))
+    native = _native(specs, made)
+    if problem.mode == "per_activation":  # cuDNN reads parameters in C order, so the data must match
+        _check(all("nchw" in spec.layouts for spec in native.values()), "not all operands are in C order")
+    return native
 
 
-def _inference(
-    form: Form,
-    mode: BatchNormMode,
-    problem: NormInference,
-    context: Context,  # noqa: ARG001 - the common signature of implementations
-    *,
-    in_parts: bool = False,
-) -> Plan | None:
-    specs = form(problem, mode)
-    if not specs or in_parts != (specs["x"].shape[0] > PART):
+def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
+    """View as (1, C, samples, 1) with channels last: the samples become pixels of one image.
+
+    The parameter axes must be innermost.
+    """
+    if mode == BatchNormMode.PER_ACTIVATION:
         return None
-    return InferencePlan(problem, specs, mode, PART if in_parts else None)
+    specs, samples = _tensors(problem), norm_axes(problem.x.shape, problem.mode)
+    channels = [axis for axis in range(len(problem.x.shape)) if axis not in samples]
+    _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can hold")
+    return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
 
 
-def _aligned(*makers: Callable[[Any, Context], Plan | None]) -> tuple[Implementation, ...]:
-    return tuple(Implementation(make, aligned=True) for make in makers)
+def _tensors(problem: Any) -> Specs:
+    """Return all tensors by name, with the rank of x for parameters."""
+    shape = norm_parameter_shape(problem.x.shape, problem.mode)
+    specs = tensors_of(problem)
+    for name, spec in specs.items():
+        if name not in _DATA and spec.shape != shape:  # (C,)
+            specs[name] = TensorSpec(shape, spec.strides * len(shape), spec.dtype)
+    return specs
 
 
+def _native(specs: Specs, made: Sequence[TensorSpec]) -> Specs:
+    """Return descriptor specs by name; reject layouts without a fast kernel, as a copy costs less.
+
+    Parameters are described as ``cudnnDeriveBNTensorDescriptor`` describes them.
+    """
+    native = dict(zip(specs, made, strict=True))
+    data = [spec for name, spec in native.items() if name in _DATA]
+    alike = any(all(layout in spec.layouts for spec in data) for layout in LAYOUTS)
+    _check(alike, "the data are not all contiguous in one layout")
+    for name, spec in native.items():
+        if name not in _DATA:
+            _check("nchw" in spec.layouts, f"{name} is not contiguous in the order of x: {specs[name]}")
+            native[name] = TensorSpec.packed(spec.shape, spec.dtype)
+    return native
+
+
+def _check(fits: bool, reason: str) -> None:
+    if not fits:
+        raise NotSupportedError(reason)
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+_FASTEST = (nd_layout, _PERSISTENT)
 _STEPS = (
-    (nd_layout, _PERSISTENT, True),
-    (nd_layout, _PERSISTENT, False),
-    (nd_layout, _PER_ACTIVATION, False),
-    (per_activation_2d, _PER_ACTIVATION, False),
-    (nd_layout, _SPATIAL, False),
-    (pixels_layout, _PERSISTENT, False),
-    (pixels_layout, _SPATIAL, False),
+    _FASTEST,
+    (nd_layout, _PER_ACTIVATION),
+    (nd_layout, _SPATIAL),
+    (pixels_layout, _PERSISTENT),
+    (pixels_layout, _SPATIAL),
 )
 
-TRAINING = _aligned(_empty, *(partial(_step, TrainingPlan, *row) for row in _STEPS))
+TRAINING = (
+    Implementation(_empty),
+    *_aligned(_fused, _LIMITS, _FASTEST),
+    *_aligned(TrainingPlan, _LIMITS, *_STEPS),
+)
 
-GRADIENT = _aligned(_empty, *(partial(_step, GradientPlan, *row) for row in _STEPS))
+GRADIENT = (
+    Implementation(_empty),
+    *_aligned(partial(GradientPlan, extended=True), _LIMITS, _FASTEST),
+    *_aligned(GradientPlan, _LIMITS, *_STEPS),
+)
 
 INFERENCE = _aligned(
-    partial(_inference, nd_layout, _SPATIAL),
-    partial(_inference, nd_layout, _PER_ACTIVATION),
-    partial(_inference, per_activation_2d, _PER_ACTIVATION),
-    partial(_inference, nd_layout, _PERSISTENT),
-    partial(_inference, pixels_layout, _SPATIAL),
-    partial(_inference, nd_layout, _SPATIAL, in_parts=True),
-    partial(_inference, per_activation_2d, _PER_ACTIVATION, in_parts=True),
+    InferencePlan,
+    _INFERENCE_LIMITS,
+    (nd_layout, _SPATIAL),
+    (nd_layout, _PER_ACTIVATION),
+    (nd_layout, _PERSISTENT),
+    (pixels_layout, _SPATIAL),
 )

@@ -137,7 +137,7 @@ def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> ChainPlan:
 def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
     """Return which coalesced axes are kept, in memory order, and their lengths; empty if not contiguous."""
     x, y = problem.x, problem.kept
-    if problem.op not in ("add", "avg") or x.dtype not in LONGEST or not 0 < x.size <= INT_MAX:
+    if problem.op not in ("add", "avg") or not 0 < x.size <= INT_MAX:
         return (), []
     axes = coalesce([x, y])
     if not (is_contiguous(axes, 0) and is_contiguous(axes, 1)):

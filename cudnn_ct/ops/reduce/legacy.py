@@ -15,7 +15,7 @@ from ...plans.elementwise import absolute_plan, copy_plan, extreme_plan, fill_pl
 from ...plans.scalars import scalar_type
 from ...plans.tiling import coalesce, pad_axes_to_4d
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import INT_MAX, MAX_AXES, ReduceSpec, TensorSpec
+from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 
 __all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction"]
 
@@ -105,10 +105,6 @@ class ReducePlan:
         if indices and any("nchw" not in spec.layouts for spec in problem.results):
             raise NotSupportedError(f"indices require a result in C order: got {problem.y}")
         axes = coalesce([x, y], in_order=indices is not None)
-        if len(axes) > MAX_AXES:
-            raise NotSupportedError(
-                f"{x} has {len(axes)} axes after coalescing; cudnnReduceTensor takes at most {MAX_AXES}"
-            )
         if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):
             raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {INT_MAX:,} elements")
         compute = DTYPES[x.dtype].accumulate

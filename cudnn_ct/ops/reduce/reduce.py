@@ -92,7 +92,7 @@ def reduce(
 def reduce_with_indices(
     x: ArrayLike,
     *,
-    op: Literal["min", "max", "amax"],
+    op: Literal["min", "max"],
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     propagate_nan: bool = True,
