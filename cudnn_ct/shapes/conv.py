@@ -9,7 +9,7 @@ from ..typing import ConvMode, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
-from .specs import Shape, TensorSpec, check_shape
+from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -74,6 +74,11 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
+    def common_layouts(self) -> list[str]:
+        """The layouts in which x, w and y are all contiguous."""
+        return [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in self[1:4])]
+
+    @property
     def asymmetric_padding(self) -> bool:
         """Whether padding differs between the two sides of an axis."""
         return any(before != after for before, after in self.padding)
@@ -86,11 +91,10 @@ class ConvProblem(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """Everything except the sizes; problems of one kind can share an algorithm."""
-        tensors = (self.x, self.w, self.y)
         return (
             self.direction,
             len(self.stride),
-            tuple((spec.dtype, spec.layouts) for spec in tensors),
+            tuple((spec.dtype, spec.layouts) for spec in (self.x, self.w, self.y)),
             *(self.mode, self.compute, self.tensor_cores, self.scaled, self.aligned, self.groups == 1),
         )
 

@@ -34,16 +34,6 @@ class FusedConv(NamedTuple):
         return self.conv
 
     @property
-    def compute(self) -> str:
-        """Name of the dtype of all intermediate values."""
-        return self.conv.compute
-
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether products may have a lower precision than ``compute``."""
-        return self.conv.tensor_cores
-
-    @property
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.result,)

@@ -16,7 +16,7 @@ from .._documented import documented
 from .._keys import enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
-from .fused_legacy import UnfusedPlan
+from .legacy_plans import UnfusedPlan
 
 __all__ = ["FUSED", "conv_bias_activation"]
 

@@ -1,96 +1,98 @@
-"""Convolution with bias, residual and activation by legacy calls: one fused call, or separate calls."""
+"""Plans of convolutions by legacy calls: one call, one fused call, or separate calls for the epilogue."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..._bindings import enums
 from ...context import Context
 from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import canonical_strides, pad_to_two_axes
+from ...plans.axes import images
 from ...plans.base import Candidate, Plan
 from ...plans.scalars import scalar_type
 from ...shapes.fused import FusedConv
-from ...shapes.specs import ActivationSpec, TensorSpec, equivalent_strides
+from ...shapes.specs import ActivationSpec, TensorSpec
 from .legacy_descriptors import ConvDescriptors
 
-__all__ = ["FusedPlan", "UnfusedPlan", "check_residual", "why_not_fused"]
-
-# Activations of cudnnConvolutionBiasActivationForward and of cudnnActivationForward.
-_IN_ONE_CALL = ("relu", "identity")
-_ALONE = {mode.name.lower() for mode in enums.ActivationMode}
+__all__ = ["ConvolutionPlan", "FusedPlan", "UnfusedPlan"]
 
 
-def why_not_fused(problem: FusedConv) -> str:
-    """Return why the fused call cannot compute a problem; empty if it may."""
-    if problem.activation not in _IN_ONE_CALL:
-        return f"the legacy fused call supports {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
-    if problem.bias is None:
-        return "the legacy fused call needs a bias"
-    return ""
+class ConvolutionPlan:
+    """One legacy algorithm with its descriptors: a run is one C call."""
+
+    __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
+
+    def __init__(
+        self, native: ConvDescriptors, candidate: Candidate, context: Context, function: str = ""
+    ) -> None:
+        self.candidate = candidate
+        self._native = native
+        self._algorithm = int(native.direction.algorithms[candidate.algorithm.upper()])
+        self._call = getattr(context.library, function or f"cudnnConvolution{native.direction.name}")
+        self._scalar = scalar_type(native.compute)
+        self.workspace: int = native.workspace(self._algorithm, context)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue ``result = alpha * (...) + beta * result``."""
+        self._enqueue(context, self._native.in_c_order(pointers), self._scalar(alpha), self._scalar(beta))
+
+    def _enqueue(
+        self, context: Context, pointers: Sequence[int], alpha: Any, beta: Any, *epilogue: Any
+    ) -> None:
+        native, workspace = self._native, context.workspace(self.workspace)
+        (first, second, result), (a, b, c) = native.operands, pointers
+        self._call(
+            context.handle,
+            alpha,
+            first,
+            a,
+            second,
+            b,
+            native.convolution,
+            self._algorithm,
+            workspace,
+            self.workspace,
+            beta,
+            result,
+            c,
+            *epilogue,
+        )
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: {self.candidate}"
 
 
-def check_residual(problem: FusedConv) -> None:
-    """Raise NotSupportedError if the residual and the result differ in layout."""
-    z, y = problem.z, problem.result
-    if z and not equivalent_strides(z.shape, z.strides, y.strides):
-        raise NotSupportedError(f"z differs in layout from the result: got {z}, expected the layout of {y}")
-
-
-class FusedPlan:
-    """``cudnnConvolutionBiasActivationForward`` with one algorithm: a run is one C call.
+class FusedPlan(ConvolutionPlan):
+    """``cudnnConvolutionBiasActivationForward`` with one algorithm.
 
     cuDNN reports an unsupported combination only when the call runs.
     """
 
-    __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "candidate", "workspace")
+    __slots__ = ("_activation", "_bias", "_factors")
 
     def __init__(
         self, problem: FusedConv, native: ConvDescriptors, candidate: Candidate, context: Context
     ) -> None:
-        check_residual(problem)
-        self.candidate = candidate
-        self._native = native
-        self._algorithm = int(native.direction.algorithms[candidate.algorithm.upper()])
-        scalar = scalar_type(native.compute)
-        self._factors = scalar(problem.alpha1), scalar(problem.alpha2 if problem.z else 0.0)
+        super().__init__(native, candidate, context, "cudnnConvolutionBiasActivationForward")
+        self._factors = self._scalar(problem.alpha1), self._scalar(problem.alpha2 if problem.z else 0.0)
         self._activation = ActivationDescriptor.cached(ActivationSpec(problem.activation))
-        self._bias = None if problem.bias is None else _descriptor(problem.bias)
-        self.workspace = native.workspace(self._algorithm, context)
+        self._bias = problem.bias and _descriptor(problem.bias)
 
     # The factors are part of the problem, so the alpha and beta of a run are 1 and 0.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the fused call; ``pointers`` are x, w, z if present, b and y."""
         x, w, *z, b, y = pointers
-        native, workspace = self._native, context.workspace(self.workspace)
-        first, second, result = native.operands
-        a1, a2 = self._factors
-        context.library.cudnnConvolutionBiasActivationForward(
-            context.handle,
-            a1,
-            first,
-            x,
-            second,
-            w,
-            native.convolution,
-            self._algorithm,
-            workspace,
-            self.workspace,
-            a2,
-            result,  # a residual has the layout of the result
-            z[0] if z else y,
-            self._bias,
-            b,
-            self._activation,
-            result,
-            y,
-        )
+        residual = z[0] if z else y  # with the descriptor of the result, whose layout it has
+        result = self._native.operands[-1]
+        self._enqueue(context, (x, w, residual), *self._factors, self._bias, b, self._activation, result, y)
 
     def describe(self) -> str:
         """Describe the implementation."""
-        return f"chosen: {self.candidate}, in one fused call"
+        return f"{super().describe()}, in one fused call"
 
 
 class UnfusedPlan:
@@ -109,18 +111,15 @@ class UnfusedPlan:
         terms = ((problem.z, problem.alpha2), (problem.bias, 1.0))
         self._terms = [(_descriptor(spec), self._scalar(factor)) for spec, factor in terms if spec]
         mode = problem.activation
-        coefficient = 1.0 if mode == "swish" else problem.coefficient
-        self._activation = (
-            None if mode == "identity" else ActivationDescriptor.cached(ActivationSpec(mode, coefficient))
-        )
+        spec = ActivationSpec(mode, 1.0 if mode == "swish" else problem.coefficient)
+        self._activation = None if mode == "identity" else ActivationDescriptor.cached(spec)
         self.workspace = inner.workspace
 
     @staticmethod
     def why_not(problem: FusedConv) -> str:
         """Return why separate calls cannot compute a problem; empty if they can."""
-        if problem.activation not in _ALONE:
-            return f"the legacy calls do not support {problem.activation}"
-        return ""
+        supported = problem.activation.upper() in enums.ActivationMode.__members__
+        return "" if supported else f"the legacy calls do not support {problem.activation}"
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the convolution, each addition and the activation; ``pointers`` as for the fused call."""
@@ -138,4 +137,4 @@ class UnfusedPlan:
 
 
 def _descriptor(spec: TensorSpec) -> TensorDescriptor:
-    return TensorDescriptor.cached(pad_to_two_axes(canonical_strides(spec, list(spec.layouts))))
+    return TensorDescriptor.cached(*images(spec))
