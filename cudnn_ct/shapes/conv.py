@@ -18,11 +18,7 @@ PADDINGS = ("valid", "half", "full")
 
 
 class DirectionOperands(NamedTuple):
-    """Operands of one direction of a convolution in the order of the public functions, the result last.
-
-    A gradient takes dy first, then the other operand. ``operands`` are the roles in the forward direction,
-    ``names`` the parameters of the public functions.
-    """
+    """Operands of a direction in the order of the public functions, by forward role and parameter name."""
 
     operands: tuple[str, str, str]
     names: tuple[str, str, str]
@@ -172,9 +168,7 @@ def conv_problem(
     """Validate the arguments of a convolution or of its gradient, and return the problem.
 
     ``direction`` is a key of :data:`ROLES`, which names ``first``, ``second`` and the result. ``shape`` is
-    that of a gradient: several shapes can give the same output. The result is ``out`` or contiguous, in the
-    layout of the image among the inputs (see `nearest_layout`); for int8 operands it has the accumulation
-    dtype.
+    the shape of a gradient. The result is ``out`` or contiguous, in the layout of the image among the inputs.
     """
     roles = ROLES[direction]
     check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
@@ -274,20 +268,11 @@ def _geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
-    """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis.
-
-    >>> pad_pairs("half", (3, 4), (1, 1))
-    ((1, 1), (2, 2))
-    >>> pad_pairs(((0, 1), (2, 2)), (3, 3), (1, 1))
-    ((0, 1), (2, 2))
-    """
+    """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis."""
     if isinstance(padding, str):
         spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
-        sizes = {
-            "valid": [0 for _ in spans],
-            "half": [span // 2 for span in spans],
-            "full": [span - 1 for span in spans],
-        }[as_choice(padding, PADDINGS, "padding")]
+        size = {"valid": lambda _: 0, "half": lambda span: span // 2, "full": lambda span: span - 1}
+        sizes = map(size[as_choice(padding, PADDINGS, "padding")], spans)
         return tuple((n, n) for n in sizes)
     if isinstance(padding, Sequence) and padding and all(isinstance(p, Sequence) for p in padding):
         if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):

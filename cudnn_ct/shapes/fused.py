@@ -64,11 +64,10 @@ def fused_problem(
     conv: ConvProblem,
     bias: TensorSpec | None,
     z: TensorSpec | None,
-    *,
     activation: Any,
-    coefficient: float = 0.0,
-    alpha1: float = 1.0,
-    alpha2: float = 1.0,
+    coefficient: float,
+    alpha1: float,
+    alpha2: float,
 ) -> FusedConv:
     """Validate the operations fused into a forward convolution, and return the problem."""
     y = conv.y

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ... import context
 from ...array import DeviceArray
@@ -20,7 +20,9 @@ from .._call import NEW, CallSignature, Operation, PreparedCall, add_context, ch
 from .._operands import stream_of
 from .._state import PerContext
 
-__all__ = ["ConvPlan", "SampleOperands", "plan_of"]
+__all__ = ["ConvPlan", "SampleOperands"]
+
+Result = TypeVar("Result")
 
 
 class SampleOperands:
@@ -29,29 +31,28 @@ class SampleOperands:
     def __init__(self, names: tuple[str, ...], given: tuple[Any, ...], out: Any, where: Stream) -> None:
         self._names = names
         self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
-        self._out = None if out is None else as_operand(out, "out", where, written=True)
+        self._outs = () if out is None else (as_operand(out, "out", where, written=True),)
 
     def signature(self, params: tuple[Any, ...], alpha: float, beta: float) -> CallSignature:
         """Return the signature of a call on these operands."""
-        arrays = [*self.arrays, *([] if self._out is None else [self._out])]
         return CallSignature(
             self._names,
             tuple(array.spec for array in self.arrays),
-            (None if self._out is None else self._out.spec,),
+            tuple(array.spec for array in self._outs) or NEW,
             params,
             (alpha != 1, beta != 0),
-            not any(array.pointer % ALIGNMENT for array in arrays),
+            not any(array.pointer % ALIGNMENT for array in (*self.arrays, *self._outs)),
         )
 
-    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
-        """Let ``work`` enqueue calls on these operands and a result of its own, in stream order."""
+    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], Result]) -> Result:
+        """Call ``work``, which enqueues calls on these operands and a new result, in stream order."""
         low, high = result.extent
         nbytes = (high - low) * DTYPES[result.dtype].itemsize
         scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
         for array in self.arrays:
             array.wait_for_writer(ctx.stream)
         try:
-            work([*(array.pointer for array in self.arrays), scratch.pointer])
+            return work([*(array.pointer for array in self.arrays), scratch.pointer])
         finally:
             for array in self.arrays:
                 array.record_use(ctx.stream)
@@ -68,25 +69,30 @@ class ConvPlan:
     def __init__(
         self,
         op: Operation,
-        operands: SampleOperands,
+        names: tuple[str, ...],
+        given: tuple[Any, ...],
         params: tuple[Any, ...],
         factors: tuple[float, float],
-        where: Stream,
+        out: Any,
+        stream: Any,
     ) -> None:
-        signature = operands.signature(params, *factors)
-        self._names = signature.names
-        self._prepare = op.settle(signature)
+        self._names = names
         self._alpha, self._beta = factors
-        self._aligned = signature.aligned
+        where = stream_of(given[0], names[0], stream)
         self._default = streams.default_stream(where.device)
         self._calls = PerContext[PreparedCall]()
-        ctx = context.current(where)
-        call = self._call_of(ctx)
-        if call.inputs != signature.specs:
-            raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
-        choice = call.choice
-        if choice.needs_timing:
-            operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
+        with streams.on_device(where.device):
+            operands = SampleOperands(names, given, out, where)
+            signature = operands.signature(params, *factors)
+            self._prepare = op.settle(signature)
+            self._aligned = signature.aligned
+            ctx = context.current(where)
+            call = self._call_of(ctx)
+            if call.inputs != signature.specs:
+                raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
+            choice = call.choice
+            if choice.needs_timing:
+                operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
     def __call__(
@@ -195,32 +201,15 @@ class ConvPlan:
         return self._calls.get(ctx) or self._calls.put(ctx, self._prepare(ctx))
 
     def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: PreparedCall) -> None:
+        given = arrays if result is None else (*arrays, result)
         pointers = 0
-        for array, spec, name in zip(arrays, call.inputs, self._names, strict=True):
+        for array, spec, name in zip(
+            given, (*call.inputs, *call.results), (*self._names, "out"), strict=False
+        ):
             if array.spec != spec:
                 raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
             pointers |= array.pointer
-        if result is not None:
-            (wanted,) = call.results
-            if result.spec != wanted:
-                raise ValueError(f"out is {result.spec}; the plan was prepared for {wanted}")
-            pointers |= result.pointer
         if pointers % ALIGNMENT and self._aligned:
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
-
-
-def plan_of(
-    op: Operation,
-    names: tuple[str, ...],
-    given: tuple[Any, ...],
-    params: tuple[Any, ...],
-    factors: tuple[float, float],
-    out: Any,
-    stream: Any,
-) -> ConvPlan:
-    """Prepare a plan for operands with the properties of these, on their device."""
-    where = stream_of(given[0], names[0], stream)
-    with streams.on_device(where.device):
-        return ConvPlan(op, SampleOperands(names, given, out, where), params, factors, where)
