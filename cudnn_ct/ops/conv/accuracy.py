@@ -1,32 +1,15 @@
-"""Error bounds of convolutions for each precision, and the algorithms that exceed them.
+"""Algorithms of convolutions whose error exceeds the bound of a precision.
 
-Every algorithm must stay within one bound around the exact result:
-
-    |error| <= 8 * sqrt(terms + 64) * u * max(sum |x| |w|) + 6 * u_result * max |result|
-
-``terms`` is the number of products in a sum, ``u`` the unit roundoff of the precision, ``u_result`` that of
-the dtype of the result. Both maxima are over all elements of the result, because FFT and Winograd algorithms
-spread an error over a tile. The square root is the growth of rounding errors; the 64 covers the transforms of
-a Winograd tile for windows of 3. The second term covers the rounding of the result, and algorithms that add a
-few partial sums in its dtype.
+docs/algorithms.md#accuracy has the bound, and benchmarks/accuracy.py measures the error of every algorithm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from math import prod, sqrt
+from math import prod
 from typing import Any, NamedTuple
 
 from ...shapes.conv import ConvProblem
-
-UNIT_ROUNDOFF = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "tf32": 2.0**-11,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-    "int32": 0.0,
-}
 
 
 class Inaccurate(NamedTuple):
@@ -78,12 +61,6 @@ TOO_INACCURATE = (
 )
 
 
-def error_bound(problem: ConvProblem) -> tuple[float, float]:
-    """Return the factors of max(sum |x| |w|) and of max |result| in the bound."""
-    sums = 8 * sqrt(_terms(problem) + 64) * UNIT_ROUNDOFF[_rounds_to(problem)]
-    return sums, 6 * UNIT_ROUNDOFF[problem.result.dtype]
-
-
 def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str] = ()) -> str:
     """Return why the error of an algorithm exceeds the bound of a problem; empty if that is not known."""
     core = problem.core
@@ -102,12 +79,3 @@ def _rounds_to(problem: ConvProblem) -> str:
     """Return the precision of products and sums; float32 products of half precision are exact."""
     in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
     return "tf32" if in_tf32 else problem.compute
-
-
-def _terms(problem: ConvProblem) -> int:
-    x, w, y = problem.x.shape, problem.w.shape, problem.y.shape
-    return {
-        "forward": prod(w[1:]),
-        "backward_data": w[0] // problem.groups * prod(w[2:]),
-        "backward_filter": x[0] * prod(y[2:]),
-    }[problem.direction]
