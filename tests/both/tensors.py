@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import FLOATS, Place, Tensor, compare
 from tests.op_cases import ON_IMAGES, simple_call
-from tests.properties import gradient
-from tests.strategies import ConvCase, conv_cases, lay_out
+from tests.strategies import lay_out
 from tests.tensor_cases import (
     CONVERSIONS,
     check_in_place,
@@ -189,19 +187,6 @@ def test_operands_with_negative_strides_are_copied_with_a_warning(place: Place) 
 
 
 # --- convolutions ------------------------------------------------------------------------------------------
-
-
-@given(case=conv_cases(asymmetric=False))
-def test_bias_gradient_equals_reference(place: Place, case: ConvCase) -> None:
-    dy = lay_out(
-        gradient(case, "integers").astype(as_dtype(case.dtype).numpy), case.out_layout, case.out_view
-    )
-    expected = ct.reference.conv_backward_bias(dy, alpha=case.alpha)
-    db = ct.conv_backward_bias(place(dy), alpha=case.alpha)
-    compare(db, expected, exact=True)
-    again = ct.conv_backward_bias(place(dy), beta=2, out=db)
-    assert again is db
-    compare(again, ct.reference.conv_backward_bias(dy, beta=2, out=expected), exact=True)
 
 
 @pytest.mark.parametrize("beta", [0, 2])
