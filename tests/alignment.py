@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from tests.layers import LayerCase, Place, check_layer
+from tests.layers import Place
 from tests.strategies import poison
 
 
@@ -39,13 +38,3 @@ def placing(place: Place, *offsets: int) -> Place:
     """Return a function that places arrays with these offsets, one after another, and begins again."""
     turn = cycle(offsets)
     return lambda array: place(shifted(array, next(turn)))
-
-
-def sweep(case: LayerCase, place: Place, offsets: Sequence[int]) -> None:
-    """Check a call with each operand alone at each of the offsets, then with offsets that all differ."""
-    count = len(case.outs) + sum(operand is not None for operand in case.operands)
-    for offset in offsets:
-        for misaligned in range(count):
-            starts = [offset if i == misaligned else 0 for i in range(count)]
-            check_layer(case, placing(place, *starts))
-    check_layer(case, placing(place, *(1 + i % 7 for i in range(count))))

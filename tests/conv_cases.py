@@ -18,7 +18,6 @@ OPERATIONS = {
     "backward_data": "conv_backward_data",
     "backward_filter": "conv_backward_filter",
 }
-EVEN, UNEVEN = 1, ((0, 1), (2, 1))
 
 
 class Geometry(NamedTuple):
@@ -102,38 +101,6 @@ def int8_cases(draw: st.DrawFn, views: Sequence[str] = ("packed",), **choices: A
     unread = sums == "float32" and not keywords["beta"]
     outs = {"out": tensor(geometry.y, sums, "nan" if unread else "integers")} if with_out else {}
     return replace(geometry.case("forward", operands, keywords, outs), exact=True)
-
-
-def conv_calls(
-    dtype: str,
-    layout: str,
-    padding: Any,
-    x: tuple[int, ...] = (2, 4, 5, 4),
-    w: tuple[int, ...] = (6, 2, 3, 2),
-) -> dict[str, LayerCase]:
-    """Return calls of convolutions in each direction and with epilogues, with each optional operand."""
-    geometry = Geometry(x, w, {"padding": padding, "stride": (2, 1), "groups": x[1] // w[1]})
-
-    def data(shape: tuple[int, ...], seed: int) -> Tensor:
-        return Tensor(shape, dtype, "integers", layout, seed=seed)
-
-    calls = {}
-    for direction, operation in OPERATIONS.items():
-        *inputs, result = (getattr(geometry, role) for role in ROLES[direction].operands)
-        operands = [data(shape, seed) for seed, shape in enumerate(inputs)]
-        alpha = 1 if dtype == "float16" else 2  # engines do not scale sums of float16
-        factors = {"alpha": alpha, "beta": 0.5}
-        calls[operation] = geometry.case(direction, operands, factors, {"out": data(result, 2)})
-        calls[f"{operation}, no factors"] = geometry.case(direction, operands, {}, {})
-    bias = Tensor(w[:1], dtype, "integers", seed=3)
-    fused = LayerCase("conv_bias_activation", (data(x, 0), data(w, 1), bias), geometry.arguments)
-    more = {"z": data(geometry.y, 4), "out": data(geometry.y, 5)}
-    for name, keywords in (
-        ("all operands", {"alpha1": 2, "alpha2": 0.5}),
-        ("clipped", {"activation": "clipped_relu", "coefficient": 3}),
-    ):
-        calls[f"fused, {name}"] = replace(fused, keywords={**geometry.arguments, **keywords}, outs=more)
-    return {"fused": fused, **calls}
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
