@@ -54,15 +54,13 @@ ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
-    """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem.
-
-    cuDNN's own names, which tables print, are not limited to the data that Theano's module used them for.
-    """
+    """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem."""
     if is_engine(name):
         return NamedAlgorithm(str(Engine.parse(name)))
     rows = ALGORITHMS[problem.direction]
     every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
     own = dict.fromkeys(row.algorithm for row in rows.values())
+    # cuDNN's own names, which tables print, are not limited to the data that Theano used them for.
     if name in own and name not in every:
         return NamedAlgorithm(name)
     if name not in every:
@@ -82,10 +80,8 @@ def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
 
 
 def why_not_named(name: str, problem: ConvProblem) -> str:
-    """Return why a named algorithm does not support the geometry of a problem; empty if it may.
-
-    cuDNN's heuristics sometimes return such an algorithm as usable.
-    """
+    """Return why a named algorithm does not support the geometry of a problem; empty if it may."""
+    # cuDNN's heuristics sometimes return such an algorithm as usable.
     window, size = problem.w.shape[2:], problem.x.shape[2:]
     strided = any(s != 1 for s in problem.stride)
     if name == "fft" and (strided or max(size) > 1024 or set(window) == {1}):

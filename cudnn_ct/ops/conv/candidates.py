@@ -32,10 +32,7 @@ ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are n
 
 
 def heuristics(problem: Any) -> list[Heuristic]:
-    """Return sources of candidates, the most promising first; each is used if all before it failed.
-
-    Sources whose candidates copy no operands come first.
-    """
+    """Return sources of candidates in the order to try them, sources that copy no operands first."""
     sources = _sources(problem, [("b", None), ("fallback", None)])
     if isinstance(problem, FusedConv):
         sources.append(sources.pop(1))  # separate calls are faster than fallback engines
@@ -48,17 +45,14 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 
 
 def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """Return the candidates to autotune: the first engines of each heuristic, the fallbacks, and legacy.
-
-    On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements. They
-    are included only if few other candidates exist. Runtime-compiled engines come last, or are excluded by a
-    setting.
-    """
+    """Return the candidates to autotune, runtime-compiled engines last."""
     most = request.max_engines
     rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if request.compiled or not row.compiled]
     rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
-    copied = _copies(problem, "graph")  # legacy calls may then be faster
+    # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
+    # Legacy calls may be faster than engines that run on copies.
+    copied = _copies(problem, "graph")
     slow = _slow(rows, problem) if problem.core.tensor_cores and not copied else []
     if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.rejected or row not in slow]
@@ -66,23 +60,14 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
 
 
 def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the algorithm or engine of a name, and the stages for its replacement.
-
-    Theano's module fell back to ``none``. The error of ``none`` may exceed the bound of the precision, so the
-    heuristic choice follows.
-    """
+    """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
+    # Theano's module fell back to "none". The error of "none" may exceed the bound of the precision, so the
+    # heuristic choice follows.
     return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *heuristics(problem)]
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate of any backend ready to run.
-
-    Raises
-    ------
-    NotSupportedError
-        cuDNN rejects the candidate, although its heuristics returned it; or its backend does not offer it for
-        the problem: an unknown algorithm, other copies, an error above the bound.
-    """
+    """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
     if candidate.backend == "unfused" and isinstance(problem, FusedConv):
         backend, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)
@@ -119,11 +104,9 @@ def unfused(problem: FusedConv) -> ConvProblem:
 
 
 def _needs_alignment(problem: Any, backend: str) -> bool:
-    """Return whether kernels for a problem load 16 bytes at once, and so need aligned operands.
-
-    Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
-    context with a misaligned bias.
-    """
+    """Return whether kernels for a problem load 16 bytes at once, and so need aligned operands."""
+    # Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
+    # context with a misaligned bias.
     return backend == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
 
 
@@ -137,10 +120,7 @@ def _in_aligned_memory(problem: Any) -> Any:
 
 
 def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
-    """Return the sources of candidates, and whether they copy operands; engines are of these heuristic modes.
-
-    A fused problem has sources for one call, then those of its convolution, followed by separate calls.
-    """
+    """Return the sources of candidates for these heuristic modes, and whether they copy operands."""
     finders: list[_Finder] = [partial(_ranked_engines, *mode) for mode in modes]
     if modes and isinstance(problem, ConvProblem) and not for_engines(problem):
         finders.insert(0, graph.preferred)
@@ -148,7 +128,7 @@ def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tupl
     sources: list[tuple[Heuristic, bool]] = [(partial(_engines, problem, find), engines) for find in finders]
     sources.append((partial(_legacy, problem, None), _copies(problem, "legacy")))
     if isinstance(problem, FusedConv):
-        separate = _sources(unfused(problem), modes)
+        separate = _sources(unfused(problem), modes)  # the convolution, followed by separate calls
         sources += [(partial(_unfused_rows, problem, find), copies) for find, copies in separate]
     return sources
 

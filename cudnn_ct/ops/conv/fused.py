@@ -7,7 +7,6 @@ from enum import Enum
 from typing import Any
 
 from ...array import DeviceArray
-from ...plans.base import Plan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
@@ -110,17 +109,12 @@ def _problem(
 
 
 def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
-    return select(problem, _empty(problem), request_of(ConvParams(*params[:_CONV]), problem))
-
-
-def _empty(problem: FusedConv) -> Plan | None:
-    """Return the plan if the sums of the convolution have no terms, or the result has no elements."""
     conv = problem.conv
-    if not conv.y.size:
-        return ZeroOrScale(conv.y)
-    if conv.x.size and conv.w.size:
-        return None
-    return UnfusedPlan(problem, ZeroOrScale(conv.y))
+    empty: Any = None
+    if not conv.y.size or not (conv.x.size and conv.w.size):  # the sums of the convolution have no terms
+        zero = ZeroOrScale(conv.y)
+        empty = UnfusedPlan(problem, zero) if conv.y.size else zero
+    return select(problem, empty, request_of(ConvParams(*params[:_CONV]), problem))
 
 
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:

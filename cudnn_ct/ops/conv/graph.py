@@ -37,11 +37,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return the engines that cuDNN has for a problem, best first, then the rejected ones.
 
-    Engines whose products are less precise than the problem requires are rejected. Engines that cuDNN ranks
-    too high follow the others. If no engine exists, the result is one candidate with the reason.
-
-    ``heuristics`` are the modes to query, in this order; each takes milliseconds. ``most`` limits the number
-    of usable engines from them.
+    If no engine exists, the result is one candidate with the reason. ``heuristics`` are the modes to query,
+    in this order; each takes milliseconds. ``most`` limits the number of usable engines from them.
     """
     unfit = _unfit(problem)
     if unfit:

@@ -88,10 +88,8 @@ def _steps(problem: FusedConv, tensors: dict[str, Tensor]) -> list[dict[str, Any
 
 
 def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
-    """Return the layout in which a contiguous tensor is passed to engines.
-
-    A tensor of both layouts gets the common one, or the one with more engines.
-    """
+    """Return the layout in which a contiguous tensor is passed to engines."""
+    # A tensor of both layouts gets the common layout, or the one with more engines.
     common = problem.common_layouts
     channels_last = problem.tensor_cores or problem.compute == "int32"
     layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"

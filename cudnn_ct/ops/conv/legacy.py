@@ -28,8 +28,6 @@ def candidates(
 ) -> list[Candidate]:
     """Return the legacy algorithms for a problem in cuDNN's order, then the rejected ones with reasons.
 
-    The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
-    which gets the layout of the result. Otherwise candidates that copy operands follow; they name the copies.
     With ``algorithm``, a name in lower case, only that algorithm is returned.
     """
     impossible = _why_not(problem)
@@ -48,6 +46,7 @@ def candidates(
         rows = [row._replace(rejected=row.rejected or _why_not_row(relaid, row)) for row in rows]
         usable += [row for row in rows if not row.rejected]
         rejected += [row for row in rows if row.rejected]
+        # Other copies are not tried if a deterministic algorithm needs no further ones.
         if any(row.deterministic for row in usable):
             break
     if not usable and not rejected:
@@ -56,13 +55,7 @@ def candidates(
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
-    """Return a plan for a candidate on the operands of the problem; it makes no copies.
-
-    Raises
-    ------
-    NotSupportedError
-        cuDNN rejects the algorithm for this problem, although its heuristics returned it.
-    """
+    """Return a plan without copies for a candidate; raise NotSupportedError if the problem rejects it."""
     impossible = _why_not(problem) or _why_not_row(problem, candidate)
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")

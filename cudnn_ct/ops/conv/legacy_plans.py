@@ -67,10 +67,7 @@ class ConvolutionPlan:
 
 
 class FusedPlan(ConvolutionPlan):
-    """``cudnnConvolutionBiasActivationForward`` with one algorithm.
-
-    cuDNN reports an unsupported combination only when the call runs.
-    """
+    """``cudnnConvolutionBiasActivationForward`` with one algorithm; only a run reports an unsupported one."""
 
     __slots__ = ("_activation", "_bias", "_factors")
 

@@ -127,11 +127,7 @@ class ConvPlan:
             streams.restore_device(previous)
 
     def _run_quickly(self, inputs: tuple[Any, ...], out: Any) -> bool:
-        """Run at once if no operand needs ordering, and return True; otherwise return False.
-
-        The arrays must belong to the default stream and have been written on it, in a thread and with
-        pointers that were checked before.
-        """
+        """Run at once and return True, if all arrays belong to the default stream and were checked before."""
         if streams._current.get() is not None:
             return False
         where, pointers = self._default, []

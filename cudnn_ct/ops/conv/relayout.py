@@ -1,8 +1,4 @@
-"""Layout conversion of convolution operands, and the problem on the converted copies.
-
-An implementation runs on the operands as given, or on contiguous copies of them. The `Candidate` names the
-copied operands and their layouts; only this module converts the names into a problem.
-"""
+"""Layout conversion of convolution operands, and the problem on the converted copies."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
 
 Packing = tuple[tuple[str, str], ...]
-"""Copied operands by name, each with the layout of its copy."""
+"""Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
 
 
 def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
@@ -43,13 +39,11 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
 
 
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
-    """Return the conversions of the convolution's operands that engines require.
-
-    Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
-    52 and 53 of cuDNN 9.19) give wrong sums or read misaligned addresses unless x, w and y have one layout.
-    They read a result of one pixel as NHWC, whose channels are adjacent in both layouts. int8 operands are
-    not copied, because copies within a dtype support only floating-point numbers.
-    """
+    """Return the conversions of the convolution's operands that engines require."""
+    # Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
+    # 52 and 53 of cuDNN 9.19) give wrong sums or read misaligned addresses unless x, w and y have one layout.
+    # They read a result of one pixel as NHWC, whose channels are adjacent in both layouts. int8 operands are
+    # not copied, because copies within a dtype support only floating-point numbers.
     core = problem.core
     if core.x.dtype == "int8":
         return ()
@@ -63,14 +57,11 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
 
 
 def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
-    """Return conversions for which legacy calls may have an algorithm, the fewest copies first.
-
-    int8 operands are never relaid out: every tested combination gave wrong sums.
-    """
+    """Return conversions for which legacy calls may have an algorithm, the fewest copies first."""
     core = problem.core
     layout = nearest_layout(core.y if core.direction == "backward_data" else core.x)
     conversions: list[Packing] = [()] if core.w.layouts else []
-    if core.x.dtype != "int8":
+    if core.x.dtype != "int8":  # every tested combination of copies gave wrong sums of int8
         conversions += [(("w", layout),)] if layout not in core.w.layouts else []
         conversions += [
             tuple((role, every) for role in "xwy" if every not in getattr(core, role).layouts)
@@ -80,11 +71,9 @@ def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
-    """Add the conversion of a non-contiguous bias, and of a residual whose layout differs from the result.
-
-    Runtime-compiled engines read every tensor of the result's shape with the result's strides. A result that
-    is not contiguous has no layout to copy into; graphs and the fused call reject that problem.
-    """
+    """Add the conversion of a non-contiguous bias, and of a residual whose layout differs from the result."""
+    # Runtime-compiled engines read every tensor of the result's shape with the result's strides. A result
+    # that is not contiguous has no layout to copy into; graphs and the fused call reject that problem.
     if not isinstance(problem, FusedConv):
         return packing
     relaid = relaid_out(problem, packing)
