@@ -310,23 +310,23 @@ def test_conv_algorithms_times_the_call_with_its_factors(
     assert factors == {(3, 0.5)}
 
 
-def test_plan_keeps_its_stream_when_a_finalizer_calls_before_it_runs(fake: FakeCudnn) -> None:
+def test_plan_checks_operands_again_when_anything_but_their_address_differs(
+    fake: FakeCudnn, host: Host
+) -> None:
     x, w, out = images(1, 1, 4, 4), images(1, 1, 2, 2), ct.zeros((1, 1, 3, 3))
-    plan, ctx = ct.conv_plan(x, w), context.current(default_stream(0))
-    for _ in range(2):
+    plan = ct.conv_plan(x, w)
+    readonly = ct.DeviceArray(out.spec, out.pointer, out, out.writer, out.home, readonly=True)
+    other = ForeignArray(host, np.zeros((1, 1, 3, 2), np.float32))
+    for keywords, message in (
+        ({"stream": default_stream(1)}, "x is on another device"),
+        ({"out": readonly}, "out is read-only"),
+        ({"out": ct.zeros((1, 1, 3, 2))}, "the plan was prepared for"),
+        ({"out": other}, "the plan was prepared for"),
+        ({"out": other}, "the plan was prepared for"),
+    ):
         plan(x, w, out=out)
-
-    class Interrupted(set):  # type: ignore[type-arg]
-        def __contains__(self, pointers: object) -> bool:
-            ct.conv(x, w, stream=0x77)
-            return super().__contains__(pointers)
-
-    call = ctx.plans[plan._calls.token]
-    ctx.plans[plan._calls.token] = call._replace(disjoint_pointers=Interrupted(call.disjoint_pointers))
-    fake.calls.clear()
-    plan(x, w, out=out)
-    *_, (last, arguments), (convolution, _) = fake.calls
-    assert (last, arguments[1], convolution) == ("cudnnSetStream", 1, "cudnnConvolutionForward")
+        with pytest.raises(ValueError, match=message):
+            plan(x, w, **{"out": out} | keywords)
 
 
 def test_stream_waits_for_the_allocation_of_its_workspace(fake: FakeCudnn, host: Host) -> None:
