@@ -120,6 +120,13 @@ class Problem(NamedTuple):
             "backward_filter": self.x[0] * math.prod(self.y[2:]),
         }[self.direction]
 
+    @property
+    def bound(self) -> tuple[float, float]:
+        """Factors of the largest sum of absolute products and of the largest result in the error bound."""
+        kind = KINDS[self.kind]
+        unit = kind.unit if kind.precision else KINDS["float32"].unit  # half precision is summed in float32
+        return 8 * math.sqrt(self.terms + 64) * unit, 6 * kind.rounding
+
 
 # --- problems ----------------------------------------------------------------------------------------------
 
@@ -232,7 +239,6 @@ def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator
         yield {"section": "error", **about, "row": "the table", "error": explain(error)}
         raise_if_lost()
         return
-    bound = accuracy.error_bound(table.problem)
     for row in chosen(table, knobs, random.Random(f"{seed} {problem.number}")):
         facts = about | facts_of(row)
         yield {"section": "begin", "index": problem.number, "row": str(row)}
@@ -242,7 +248,7 @@ def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator
                 out = ct.asarray(unwritten, layout=problem.layout)
                 plan(*arrays[values], out=out)
                 got = out.numpy().astype(np.float64)
-                found = errors(got, *wanted[values], kind, bound)
+                found = errors(got, *wanted[values], kind, problem.bound)
                 yield {"section": "row", **facts, "values": values, **found}
         except Exception as error:
             yield {"section": "error", **facts, "error": explain(error)}

@@ -27,7 +27,8 @@ Place = Callable[[np.ndarray], Any]
 class Tensor(NamedTuple):
     """An array to make: what it holds, and how it lies in memory that is NaN between its elements.
 
-    ``values`` are small "integers", normal "floats", "distinct" integers, "positive" floats, or an array.
+    ``values`` are small "integers", any "bytes", normal "floats", "distinct" integers, "positive" floats, or
+    an array.
     """
 
     shape: tuple[int, ...]
@@ -44,14 +45,13 @@ class Tensor(NamedTuple):
         else:
             values = {
                 "integers": lambda: rng.integers(-4, 5, self.shape),
+                "bytes": lambda: rng.integers(-128, 128, self.shape),
                 "floats": lambda: rng.standard_normal(self.shape),
                 "distinct": lambda: rng.permutation(int(np.prod(self.shape))).reshape(self.shape),
                 "positive": lambda: rng.uniform(0.5, 2, self.shape),
                 "nan": lambda: np.full(self.shape, np.nan),
             }[self.values]()
         dtype = as_dtype(self.dtype).numpy
-        if dtype.kind == "i":
-            return np.asarray(values, dtype)
         return lay_out(np.asarray(values, dtype), self.layout, self.view)
 
 

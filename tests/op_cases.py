@@ -15,9 +15,20 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
+from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
-from tests.alignment import conv_calls
-from tests.layers import FLOATS, LayerCase, Tensor, lying, pool_cases, scales_and_out, several, spatial_cases
+from tests.conv_cases import conv_cases
+from tests.layers import (
+    FLOATS,
+    LayerCase,
+    Tensor,
+    fused_cases,
+    lying,
+    pool_cases,
+    scales_and_out,
+    several,
+    spatial_cases,
+)
 from tests.norm_cases import norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
 
@@ -130,9 +141,7 @@ CONV = OpCase(
         *("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose"),
         *("conv_backward_bias", "conv_bias_activation"),
     ),
-    st.builds(conv_calls, st.sampled_from(FLOATS), st.sampled_from(("nchw", "nhwc")), st.just(1)).flatmap(
-        lambda calls: st.sampled_from(sorted(calls.items())).map(lambda item: item[1])
-    ),
+    st.one_of(conv_cases(direction, asymmetric=False) for direction in ROLES) | fused_cases(),
 )
 CASES = (
     CONV,

@@ -21,7 +21,7 @@ from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
-from .conv.fused_graph import MODES
+from .conv.graph_nodes import MODES
 
 __all__ = ["activation", "activation_backward"]
 

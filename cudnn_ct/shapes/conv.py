@@ -9,7 +9,7 @@ from ..typing import ConvMode, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
-from .specs import Shape, TensorSpec, check_shape
+from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -18,11 +18,7 @@ PADDINGS = ("valid", "half", "full")
 
 
 class DirectionOperands(NamedTuple):
-    """Operands of one direction of a convolution in the order of the public functions, the result last.
-
-    A gradient takes dy first, then the other operand. ``operands`` are the roles in the forward direction,
-    ``names`` the parameters of the public functions.
-    """
+    """Operands of a direction in the order of the public functions, by forward role and parameter name."""
 
     operands: tuple[str, str, str]
     names: tuple[str, str, str]
@@ -74,6 +70,11 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
+    def common_layouts(self) -> list[str]:
+        """The layouts in which x, w and y are all contiguous."""
+        return [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in self[1:4])]
+
+    @property
     def asymmetric_padding(self) -> bool:
         """Whether padding differs between the two sides of an axis."""
         return any(before != after for before, after in self.padding)
@@ -86,11 +87,10 @@ class ConvProblem(NamedTuple):
     @property
     def kind(self) -> tuple[Any, ...]:
         """Everything except the sizes; problems of one kind can share an algorithm."""
-        tensors = (self.x, self.w, self.y)
         return (
             self.direction,
             len(self.stride),
-            tuple((spec.dtype, spec.layouts) for spec in tensors),
+            tuple((spec.dtype, spec.layouts) for spec in (self.x, self.w, self.y)),
             *(self.mode, self.compute, self.tensor_cores, self.scaled, self.aligned, self.groups == 1),
         )
 
@@ -168,9 +168,7 @@ def conv_problem(
     """Validate the arguments of a convolution or of its gradient, and return the problem.
 
     ``direction`` is a key of :data:`ROLES`, which names ``first``, ``second`` and the result. ``shape`` is
-    that of a gradient: several shapes can give the same output. The result is ``out`` or contiguous, in the
-    layout of the image among the inputs (see `nearest_layout`); for int8 operands it has the accumulation
-    dtype.
+    the shape of a gradient. The result is ``out`` or contiguous, in the layout of the image among the inputs.
     """
     roles = ROLES[direction]
     check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
@@ -270,20 +268,11 @@ def _geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
-    """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis.
-
-    >>> pad_pairs("half", (3, 4), (1, 1))
-    ((1, 1), (2, 2))
-    >>> pad_pairs(((0, 1), (2, 2)), (3, 3), (1, 1))
-    ((0, 1), (2, 2))
-    """
+    """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis."""
     if isinstance(padding, str):
         spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
-        sizes = {
-            "valid": [0 for _ in spans],
-            "half": [span // 2 for span in spans],
-            "full": [span - 1 for span in spans],
-        }[as_choice(padding, PADDINGS, "padding")]
+        size = {"valid": lambda _: 0, "half": lambda span: span // 2, "full": lambda span: span - 1}
+        sizes = map(size[as_choice(padding, PADDINGS, "padding")], spans)
         return tuple((n, n) for n in sizes)
     if isinstance(padding, Sequence) and padding and all(isinstance(p, Sequence) for p in padding):
         if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):

@@ -34,16 +34,6 @@ class FusedConv(NamedTuple):
         return self.conv
 
     @property
-    def compute(self) -> str:
-        """Name of the dtype of all intermediate values."""
-        return self.conv.compute
-
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether products may have a lower precision than ``compute``."""
-        return self.conv.tensor_cores
-
-    @property
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.result,)
@@ -74,11 +64,10 @@ def fused_problem(
     conv: ConvProblem,
     bias: TensorSpec | None,
     z: TensorSpec | None,
-    *,
     activation: Any,
-    coefficient: float = 0.0,
-    alpha1: float = 1.0,
-    alpha2: float = 1.0,
+    coefficient: float,
+    alpha1: float,
+    alpha2: float,
 ) -> FusedConv:
     """Validate the operations fused into a forward convolution, and return the problem."""
     y = conv.y

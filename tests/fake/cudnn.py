@@ -316,6 +316,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
             role: self._memory(descriptor, "filter" if role == "w" else "tensor", pointer)
             for role, descriptor, pointer in pairs
         }
+        if memory["x"].dtype == np.int8:
+            assert not (first_pointer | second_pointer | result_pointer) % 16, "misaligned int8 operands"
         scalar = ctypes.c_double if layer["compute"].name == "float64" else ctypes.c_float
         a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
         target = memory[names.roles[-1]]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import Candidate, CudnnWarning, NotSupportedError
 
 from .cudnn import FakeCudnn
-from .test_algorithms import GUESS, TIME, on_disk
-from .test_candidates import call, chosen, rows_of_the_store
-
-__all__ = ["on_disk"]  # a fixture, known here by its import
+from .test_algorithms import GUESS, TIME
+from .test_candidates import call, chosen
 
 WINOGRAD = "winograd_nonfused"
 ABOVE = "error above the bound of precision float32"
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
-
-
-# --- the bound of a precision ---
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -52,7 +45,7 @@ def test_policies_take_winograd_only_within_the_bound(
     assert (algorithm == WINOGRAD) == within
 
 
-def test_conv_algorithms_gives_the_bound_as_the_status(fake: FakeCudnn) -> None:
+def test_conv_algorithms_has_the_bound_as_the_reason(fake: FakeCudnn) -> None:
     fake.also_offered = [WINOGRAD.upper()]
     first, second, _ = call("forward", (5, 5))
     (row,) = [
@@ -62,7 +55,9 @@ def test_conv_algorithms_gives_the_bound_as_the_status(fake: FakeCudnn) -> None:
     assert row.time_ms is None
 
 
-def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCudnn) -> None:
+def test_named_algorithm_is_replaced_with_a_warning_when_its_error_is_above_the_bound(
+    fake: FakeCudnn,
+) -> None:
     fake.also_offered = [WINOGRAD.upper()]
     first, second, _ = call("forward", (5, 5))
     named = {"algo": "winograd_non_fused"}
@@ -76,22 +71,29 @@ def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCu
 
 
 @pytest.mark.parametrize(
-    ("direction", "backend", "algorithm"),
+    ("direction", "dtype", "backend", "algorithm", "above"),
     [
-        ("forward", "legacy", WINOGRAD),
-        ("backward_data", "legacy", WINOGRAD),
-        ("backward_filter", "legacy", WINOGRAD),
-        ("forward", "graph", "engine 6"),
-        ("backward_data", "graph", "engine 7 knobs 2=1"),
-        ("backward_filter", "graph", "engine 17"),
+        ("forward", "float32", "legacy", WINOGRAD, True),
+        ("backward_data", "float32", "legacy", WINOGRAD, True),
+        ("backward_filter", "float32", "legacy", WINOGRAD, True),
+        ("forward", "float32", "graph", "engine 6", True),
+        ("backward_data", "float32", "graph", "engine 7 knobs 2=1", True),
+        ("backward_filter", "float32", "graph", "engine 17", True),
+        ("backward_filter", "bfloat16", "graph", "engine 47 knobs 0=17,2=1", True),
+        ("backward_filter", "bfloat16", "graph", "engine 47 knobs 0=16,2=1", False),
+        ("backward_filter", "float32", "graph", "engine 47 knobs 0=17,2=1", False),
+        ("backward_filter", "float16", "graph", "engine 61 knobs 2=1", True),
+        ("backward_filter", "bfloat16", "graph", "engine 61 knobs 2=1", False),
     ],
 )
-def test_a_candidate_above_the_bound_is_rejected_whatever_it_says(
-    fake: FakeCudnn, direction: str, backend: str, algorithm: str
+def test_candidate_of_the_caller_is_rejected_when_its_error_is_above_the_bound(
+    fake: FakeCudnn, direction: str, dtype: str, backend: str, algorithm: str, above: bool
 ) -> None:
     row = Candidate(backend, algorithm, "fma", 0, True)
-    with pytest.raises(NotSupportedError, match=ABOVE):
-        chosen(direction, (5, 5), precision="float32", algo=row)
+    precision = "float32" if dtype == "float32" else None
+    with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
+        chosen(direction, (5, 5), dtype=dtype, precision=precision, algo=row)
+    assert (ABOVE in str(caught.value)) == above
 
 
 @pytest.mark.parametrize(
@@ -121,40 +123,9 @@ def test_algo_0_runs_on_copies_in_nhwc_when_it_would_add_many_sums_in_half_preci
             )
 
 
-def test_the_heuristic_choice_replaces_a_name_when_none_is_rejected_as_well(fake: FakeCudnn) -> None:
+def test_heuristic_choice_replaces_a_name_when_none_is_rejected_as_well(fake: FakeCudnn) -> None:
     fake.refused = {"ALGO_0"}
     with pytest.warns(CudnnWarning, match="fell back"):
         assert chosen("backward_data", (3, 3), algo="none") == "algo_1"
     with pytest.raises(NotSupportedError):
         chosen("backward_data", (3, 3), algo="none", strict=True)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "dtype", "reason"),
-    [
-        ("engine 47 knobs 0=17,2=1", "bfloat16", ABOVE),
-        ("engine 47 knobs 0=16,2=1", "bfloat16", ""),
-        ("engine 47 knobs 0=17,2=1", "float32", ""),
-        ("engine 61 knobs 2=1", "float16", ABOVE),
-        ("engine 61 knobs 2=1", "bfloat16", ""),
-    ],
-)
-def test_engines_that_add_many_partial_sums_in_half_precision_are_rejected(
-    fake: FakeCudnn, algorithm: str, dtype: str, reason: str
-) -> None:
-    row = Candidate("graph", algorithm, "tensor_op", 0, True)
-    with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
-        chosen("backward_filter", (3, 3), dtype=dtype, algo=row)
-    assert (ABOVE in str(caught.value)) == bool(reason)
-
-
-@pytest.mark.parametrize("backend", ["legacy", "graph"])
-def test_imported_choices_above_the_bound_are_not_used(
-    fake: FakeCudnn, on_disk: Path, tmp_path: Path, backend: str
-) -> None:
-    first, second, _ = call("forward", (5, 5))
-    ct.conv(first, second, precision="float32", algo=TIME)
-    algorithm = {"legacy": WINOGRAD, "graph": f"engine {2**64 + 6}"}[backend]
-    rows_of_the_store(tmp_path / "algo_cache.json", backend=backend, algorithm=algorithm)
-    plan = ct.conv_plan(first, second, precision="float32", algo=TIME)
-    assert plan.candidate.algorithm in ("gemm", "implicit_gemm")

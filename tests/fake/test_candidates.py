@@ -54,28 +54,27 @@ def rows_of_the_store(path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
+    ("backend", "algorithm", "message"),
     [
-        f"engine {2**64 + 4}",
-        f"engine 4 knobs {2**32 + 2}=1",
-        f"engine 4 knobs 2={2**64 + 1}",
-        "engine -1",
-        "engine 04",
-        "engine +4",
-        "engine 4_0",
-        "engine \N{ARABIC-INDIC DIGIT FOUR}",
+        ("graph", f"engine {2**64 + 4}", "invalid engine"),
+        ("graph", f"engine 4 knobs {2**32 + 2}=1", "invalid engine"),
+        ("graph", f"engine 4 knobs 2={2**64 + 1}", "invalid engine"),
+        ("graph", "engine -1", "invalid engine"),
+        ("graph", "engine 04", "invalid engine"),
+        ("graph", "engine 4_0", "invalid engine"),
+        ("graph", "engine \N{ARABIC-INDIC DIGIT FOUR}", "invalid engine"),
+        ("legacy", "GEMM", "has no legacy algorithm"),
+        ("legacy", "count", "has no legacy algorithm"),
+        ("legacy", "implicit_gemm ", "has no legacy algorithm"),
+        ("legacy", "algo_0", "has no legacy algorithm"),
+        ("unfused", "gemm", "backend 'unfused' does not exist"),
     ],
 )
-def test_an_engine_is_rejected_unless_c_holds_its_numbers(fake: FakeCudnn, algorithm: str) -> None:
-    row = Candidate("graph", algorithm, "fma", 0, True)
-    with pytest.raises(NotSupportedError, match="invalid engine"):
-        chosen("backward_filter", (3, 3), algo=row)
-
-
-@pytest.mark.parametrize("algorithm", ["GEMM", "count", "implicit_gemm ", "algo_0"])
-def test_a_legacy_algorithm_is_rejected_unless_its_name_is_exact(fake: FakeCudnn, algorithm: str) -> None:
-    row = Candidate("legacy", algorithm, "default", 0, True)
-    with pytest.raises(NotSupportedError, match="has no legacy algorithm"):
+def test_candidate_is_rejected_when_its_name_does_not_exist(
+    fake: FakeCudnn, backend: str, algorithm: str, message: str
+) -> None:
+    row = Candidate(backend, algorithm, "default", 0, True)
+    with pytest.raises(NotSupportedError, match=message):
         chosen("forward", (3, 3), algo=row)
 
 
@@ -87,7 +86,7 @@ def unpacked(host: Host) -> tuple[Any, Any, Any]:
     return ct.asarray(numbers), ForeignArray(host, w), ct.reference.conv(numbers, w)
 
 
-def test_a_candidate_is_rejected_unless_its_copies_are_offered(fake: FakeCudnn, host: Host) -> None:
+def test_candidate_is_rejected_when_its_copies_are_not_offered(fake: FakeCudnn, host: Host) -> None:
     x, w, want = unpacked(host)
     row = next(row for row in ct.conv_algorithms(x, w) if not row.rejected)
     assert row.relayout == (("w", "nchw"),)
@@ -95,16 +94,13 @@ def test_a_candidate_is_rejected_unless_its_copies_are_offered(fake: FakeCudnn, 
     for packed in ((), (("w", "nchw"), ("w", "nchw")), (("b", "nchw"),), (("w", "chwn"),)):
         with pytest.raises(NotSupportedError, match="got relayout="):
             ct.conv(x, w, algo=row._replace(relayout=packed))
-
-
-def test_a_graph_candidate_is_rejected_if_it_names_copies(fake: FakeCudnn) -> None:
     row = Candidate("graph", "engine 1", "fma", 0, True, relayout=(("w", "nhwc"),))
     with pytest.raises(NotSupportedError, match="got relayout="):
         chosen("forward", (3, 3), algo=row)
 
 
 @pytest.mark.parametrize("changes", [{"relayout": []}, {"relayout": [["w", "nchw"], ["x", "nhwc"]]}])
-def test_imported_choices_without_the_copies_are_timed_again(
+def test_imported_algorithms_are_timed_again_when_their_copies_are_not_offered(
     fake: FakeCudnn, host: Host, on_disk: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     x, w, want = unpacked(host)

@@ -10,24 +10,26 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
+from tests.alignment import own, placing
 from tests.layers import LayerCase, check_layer, fused_cases
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .test_conv import images, misaligned
+from .test_conv import OFFSETS, images, misaligned
 
 
 @pytest.mark.parametrize("engines", [False, True])
 @pytest.mark.parametrize("algo", ["heuristic", "time_once"])
-@given(case=fused_cases())
+@given(case=fused_cases(), offsets=OFFSETS)
 def test_conv_bias_activation_equals_reference(
-    fake: FakeCudnn, host: Host, engines: bool, algo: str, case: LayerCase
+    fake: FakeCudnn, host: Host, engines: bool, algo: str, case: LayerCase, offsets: tuple[int, ...]
 ) -> None:
     """All examples share prepared calls; the fake rejects a residual with other strides than the result."""
-    fake.engines, fake.engine_number = engines, 52
+    fake.engines, fake.engine_number, fake.engine_workspace = engines, 52, 100
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ct.config, "algo", algo)
-        check_layer(case, lambda array: ForeignArray(host, array))
+        for place in (own, lambda array: ForeignArray(host, array)):
+            check_layer(case, placing(place, *offsets))
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")

@@ -1,10 +1,9 @@
-"""A prepared call serves no other: the same operands with other options in turn, against the reference."""
+"""A prepared call is used for equal arguments only: calls with other options, against the reference."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-# Others write into memory of one layout only; those of CTC are in a test of their own.
+# The others write into memory of one layout only; test_ctc has the CTC loss.
 NAMES = sorted(
     {case.operation for case in cases() if case.operation in ct.reference.__all__}
     - {"conv_backward_bias", "ctc_loss", "transform"}
@@ -112,23 +111,6 @@ def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(
     assert fake.names() == before
 
 
-def test_conv_directions_prepare_calls_of_their_own_when_all_shapes_are_equal(fake: FakeCudnn) -> None:
-    shape, rng = (2, 2, 3, 3), np.random.default_rng(0)
-    one, two = (rng.integers(-3, 4, shape).astype(np.float32) for _ in range(2))
-    for name in ("conv_backward_data", "conv_backward_filter", "conv_backward_data"):
-        wanted = getattr(ct.reference, name)(one, two, shape, padding=1)
-        got = getattr(ct, name)(ct.asarray(one), ct.asarray(two), shape, padding=1)
-        np.testing.assert_array_equal(got.numpy(), wanted)
-
-
-def test_operation_prepares_another_call_for_each_shape_and_layout(fake: FakeCudnn) -> None:
-    rng = np.random.default_rng(0)
-    for shape, layout in product((IMAGE, (2, 5, 4, 6), (3, 4, 5, 6)), ("nchw", "nhwc")):
-        x = rng.standard_normal(shape).astype(np.float32)
-        y = ct.softmax(ct.asarray(x, layout=layout))
-        np.testing.assert_allclose(y.numpy(), ct.reference.softmax(x), rtol=1e-5)
-
-
 def test_fill_and_scale_of_one_array_are_different_calls(fake: FakeCudnn) -> None:
     x = ct.full(IMAGE, 3.0)
     for _ in range(2):
@@ -144,24 +126,3 @@ def test_equal_options_of_two_types_are_different_keys(fake: FakeCudnn) -> None:
     ct.softmax(x, axis=1)
     with pytest.raises(TypeError, match="axis"):
         ct.softmax(x, axis=1.0)
-
-
-def test_ctc_loss_prepares_another_call_when_one_option_differs(fake: FakeCudnn) -> None:
-    logits = np.random.default_rng(0).uniform(0.1, 1, (60, 2, 4)).astype(np.float32)
-    logits /= logits.sum(axis=2, keepdims=True)
-    short, long, impossible = [[1], [2]], [[1, 2, 3] * 15, [2]], [[1], [2] * 40]
-    options = [
-        ({"normalization": normalization, "out_of_bound": out_of_bound}, steps)
-        for normalization in ("softmax", "none")
-        for out_of_bound in ("zero", "skip")
-        for steps in ([60, 60], [60, 6])
-    ]
-    for _ in range(2):
-        for rows, (chosen, steps) in product((short, long, impossible), options):
-            counts = list(map(len, rows))
-            given = tuple(np.array(values, np.int32) for values in (list(chain(*rows)), counts, steps))
-            out, filled = ct.full(logits.shape, 7.0), np.full(logits.shape, 7, np.float32)
-            wanted = ct.reference.ctc_loss(logits, *given, **chosen, out=(None, filled))
-            got = ct.ctc_loss(ct.asarray(logits), *given, **chosen, out=(None, out))
-            np.testing.assert_allclose(got.loss.numpy(), wanted.loss, rtol=1e-5)
-            np.testing.assert_allclose(out.numpy(), wanted.gradient, rtol=1e-4, atol=1e-5)

@@ -1,76 +1,17 @@
-"""Convolution on a GPU against the reference."""
+"""Convolution on a GPU at sizes that tests/oracle does not draw; memory and precision."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
 
 import cudnn_ct as ct
 from cudnn_ct.cuda import memory as memories
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import NotSupportedError
-from tests.properties import DIRECTIONS, check_conv
-from tests.strategies import ConvCase, conv_cases
-
-from .conftest import captured, own_stream, place
-
-
-@pytest.fixture(autouse=True)
-def _leave_memory_to_others() -> Iterator[None]:
-    yield
-    gc.collect()
-    ct.empty_cache()
-
-
-EXAMPLES = max(300, settings.default.max_examples)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@settings(max_examples=EXAMPLES)
-@given(case=conv_cases(asymmetric=False))
-@example(
-    ConvCase(batch=2, channels_per_group=4, filters_per_group=4, size=(6, 7), window=(3, 3), x_layout="nhwc")
-)
-@example(ConvCase(batch=2, groups=3, size=(6, 7, 8), window=(2, 3, 2), x_layout="nhwc", dtype="float64"))
-def test_conv_of_small_integers_is_exact(direction: str, case: ConvCase) -> None:
-    check_conv(case, place, direction=direction)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@settings(max_examples=EXAMPLES)
-@given(case=conv_cases(asymmetric=False))
-def test_conv_of_floats_equals_reference(direction: str, case: ConvCase) -> None:
-    check_conv(case, place, kind="floats", direction=direction)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("offset", range(1, 8))
-def test_bias_gradient_equals_reference_when_dy_is_misaligned(offset: int, dtype: str) -> None:
-    """cudnnConvolutionBackwardBias ended the CUDA context, once in some thousand tries on views."""
-    for shape in ((2, 4, 6, 8), (3, 8, 5, 7), (2, 16, 64), (1, 2, 4, 4, 4)):
-        memory = np.zeros(offset + int(np.prod(shape)), as_dtype(dtype).numpy)
-        dy = memory[offset:].reshape(shape)
-        dy[...] = np.random.default_rng(offset).integers(-2, 3, shape)
-        spec = ct.TensorSpec.packed(shape, dtype)
-        flat = ct.asarray(memory)
-        view = ct.DeviceArray(spec, flat.pointer + offset * memory.itemsize, flat, flat.writer, flat.home)
-        got = ct.conv_backward_bias(view).numpy().astype(float)
-        np.testing.assert_array_equal(got, ct.reference.conv_backward_bias(dy).astype(float))
-
-
-def test_conv_transpose_equals_reference() -> None:
-    rng = np.random.default_rng(0)
-    x, w = rng.integers(-2, 3, (2, 4, 5, 6)), rng.integers(-1, 2, (4, 3, 3, 3))
-    x, w = x.astype(np.float32), w.astype(np.float32)
-    keywords = {"stride": 2, "padding": 1, "output_padding": 1}
-    y = ct.conv_transpose(ct.asarray(x), ct.asarray(w), **keywords)
-    assert y.shape == (2, 3, 10, 12)
-    np.testing.assert_array_equal(y.numpy(), ct.reference.conv_transpose(x, w, **keywords))
+from tests.properties import TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -104,6 +45,42 @@ def test_conv_equals_reference_when_the_batch_is_around_65536(batch: int) -> Non
     np.testing.assert_array_equal(got, ct.reference.conv(x, w))
 
 
+@pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
+@pytest.mark.parametrize(
+    ("dtype", "layout", "operands", "options"),
+    [
+        ("float32", "nchw", "xwzb", {"precision": "float32", "alpha1": 2.0, "alpha2": 0.5}),
+        ("float16", "nhwc", "xwzb", {"algo": "autotune", "alpha1": 2.0, "alpha2": 0.5}),
+        ("float16", "nhwc", "xw", {}),
+        ("float32", "nchw", "xwb", {"algo": "time_once", "deterministic": True}),
+    ],
+)
+def test_conv_bias_activation_equals_reference_when_prepared_and_when_not(
+    dtype: str, layout: str, operands: str, options: dict[str, Any], activation: str
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 16, 9, 9), "w": (8, 16, 3, 3), "z": (2, 8, 5, 5), "b": (8,)}
+    values = {name: rng.integers(-4, 5, shapes[name]) / 4 for name in operands}
+    arrays = {
+        name: ct.asarray(value, dtype, layout=layout if value.ndim > 1 else None)
+        for name, value in values.items()
+    }
+    x, w, z, b = (values.get(name) for name in "xwzb")
+    how = {"activation": activation, "padding": 1, "stride": 2, **options}
+    accepted = {name: how[name] for name in how.keys() - {"precision", "algo", "deterministic"}}
+    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, **accepted)
+    first, second, residual, bias = (arrays.get(name) for name in "xwzb")
+    plan = ct.conv_bias_activation_plan(first, second, bias, z=residual, **how)
+    for got in (
+        ct.conv_bias_activation(first, second, bias, z=residual, **how),
+        plan(*arrays.values()),
+    ):
+        atol = TOLERANCE[dtype] * max(np.abs(wanted).max(), 1)
+        np.testing.assert_allclose(
+            got.numpy().astype(float), wanted, rtol=0, atol=atol, err_msg=plan.describe()
+        )
+
+
 @pytest.mark.alone
 def test_conv_takes_more_than_2_to_the_31_elements() -> None:
     """Just under the legacy calls' limit and over it."""
@@ -132,7 +109,7 @@ def test_empty_cache_returns_memory_to_the_driver() -> None:
 
 
 def pool() -> Any:
-    """What this process holds of the device's memory, whatever others do."""
+    """Return the figures of this process's memory pool."""
     from cuda.core import Device
 
     device = Device(0)
@@ -152,17 +129,3 @@ def test_conv_allocates_no_more_when_calls_repeat() -> None:
             ct.conv(ct.empty((2, 4, size, size)), w)
     ct.synchronize()
     assert pool().used_mem_current <= used
-
-
-def test_captured_conv_replays() -> None:
-    """After one warm-up a call can be captured into a CUDA graph, and replays on new contents."""
-    stream = own_stream()
-    x, w = ct.full((2, 3, 8, 8), 1.0, stream=stream), ct.full((4, 3, 3, 3), 1.0, stream=stream)
-    y = ct.conv(x, w, stream=stream)
-    ct.synchronize(stream)
-    graph = captured(stream, lambda: ct.conv(x, w, out=y, stream=stream))
-    x.fill(2.0, stream=stream)
-    y.fill(np.nan, stream=stream)
-    graph.launch(stream)
-    ct.synchronize(stream)
-    np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 54.0))

@@ -30,7 +30,7 @@ def _leave_memory_to_others() -> Iterator[None]:
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_operation_equals_reference(row: OpCase, data: st.DataObject) -> None:
-    """Convolutions, whose sums not all algorithms compute exactly, are in test_conv."""
+    """Not all algorithms of convolutions compute sums exactly: tests/oracle and test_algorithms have them."""
     check_layer(data.draw(row.calls), place)
 
 

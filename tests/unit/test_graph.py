@@ -23,10 +23,9 @@ from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.operations import OPERATIONS
-from cudnn_ct.ops.conv.fused_graph import MODES, fused_graph
-from cudnn_ct.ops.conv.graph_nodes import DIRECTIONS, conv_graph
+from cudnn_ct.ops.conv.graph_nodes import MODES, graph_of
 from cudnn_ct.plans.base import Plan
-from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.conv import ROLES, ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -161,10 +160,10 @@ def test_rows_of_operations_name_what_there_is(row: object) -> None:
         assert not {*kind(parameters).attributes} & {*kind(operation).attributes}
 
 
-@pytest.mark.parametrize("name", DIRECTIONS)
+@pytest.mark.parametrize("name", ROLES)
 def test_the_output_of_each_direction_is_its_last_operand(name: str) -> None:
     wanted = problem((2, 4, 8, 8), (6, 4, 3, 3))._replace(direction=name)
-    made = conv_graph(wanted)
+    made = graph_of(wanted)
     output = {"forward": wanted.y, "backward_data": wanted.x, "backward_filter": wanted.w}[name]
     assert made.operands[-1].spec == output
     (node,) = made.nodes
@@ -177,7 +176,7 @@ def test_the_output_of_each_direction_is_its_last_operand(name: str) -> None:
 
 @pytest.mark.parametrize(("layout", "strides"), [("nchw", (40, 10, 10, 1)), ("nhwc", (40, 1, 40, 4))])
 def test_one_axis_becomes_two(layout: str, strides: tuple[int, ...]) -> None:
-    made = conv_graph(problem((2, 4, 10), (4, 4, 3), layout, padding=((1, 2),), stride=2, dilation=3))
+    made = graph_of(problem((2, 4, 10), (4, 4, 3), layout, padding=((1, 2),), stride=2, dilation=3))
     assert made.operands[0].spec == TensorSpec((2, 4, 1, 10), strides, "float16")
     attributes = made.nodes[0].attributes
     assert attributes["spatial_dims"] == 2
@@ -190,7 +189,7 @@ def test_a_tensor_of_both_layouts_is_read_in_that_of_the_others() -> None:
         x = TensorSpec.packed((2, 1, 8, 8), "float16", "nchw")
         w = TensorSpec.packed((4, 1, 3, 3), "float16", layout)
         y = TensorSpec.packed((2, 4, 8, 8), "float16", layout)
-        assert conv_graph(conv_problem("forward", x, w, padding=1, out=y)).operands[0].spec.strides == strides
+        assert graph_of(conv_problem("forward", x, w, padding=1, out=y)).operands[0].spec.strides == strides
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_factors_are_numbers_of_the_kind_that_engines_read(
 ) -> None:
     x, w = TensorSpec.packed((2, 4, 8, 8), dtype), TensorSpec.packed((4, 4, 3, 3), dtype)
     out = result and TensorSpec.packed((2, 4, 6, 6), result)
-    (made,) = conv_graph(conv_problem("forward", x, w, out=out or None)).nodes
+    (made,) = graph_of(conv_problem("forward", x, w, out=out or None)).nodes
     for name, value in (("alpha", 1), ("beta", 0)):
         assert type(made.attributes[name]) is number
         assert made.attributes[name] == value
@@ -223,7 +222,7 @@ def test_activations_are_modes_of_cudnn(activation: str) -> None:
 def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
     conv = problem()
     bias = TensorSpec.packed((1, 4, 1, 1), "float16")
-    made = fused_graph(FusedConv(conv, bias, conv.y, "elu", coefficient=0.5, alpha1=2.0, alpha2=3.0))
+    made = graph_of(FusedConv(conv, bias, conv.y, "elu", coefficient=0.5, alpha1=2.0, alpha2=3.0))
     convolved, added, biased, activated = made.nodes
     x, w, z, b, y = made.operands
     assert (convolved.attributes["x"], convolved.attributes["w"]) == (x, w)
@@ -242,8 +241,8 @@ def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
 
 def test_without_bias_residual_and_activation_the_graph_is_the_convolution() -> None:
     conv = problem()
-    assert fused_graph(FusedConv(conv)) == conv_graph(conv)
-    (_, scaled) = fused_graph(FusedConv(conv, alpha1=2.0)).nodes
+    assert graph_of(FusedConv(conv)) == graph_of(conv)
+    (_, scaled) = graph_of(FusedConv(conv, alpha1=2.0)).nodes
     assert (scaled.attributes["mode"], scaled.attributes["alpha1"]) == ("identity", 2.0)
 
 

@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given
 
 from cudnn_ct import reference
-from tests.strategies import ConvCase, conv_cases
+from tests.conv_cases import Geometry, geometries, int8_cases
+from tests.layers import LayerCase, Tensor
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-@given(conv_cases(dtypes=("int8",), out_dtypes=("int32", "float32")))
-def test_conv_of_int8_is_exact(case: ConvCase) -> None:
-    x, w, out = case.operands("bytes")
-    wide_out = None if out is None else out.astype(np.float64)
-    expected = reference.conv(x.astype(np.float64), w.astype(np.float64), **case.keywords, out=wide_out)
-    y = reference.conv(x, w, **case.keywords, out=out)
-    assert y.dtype == case.out_dtype
+@given(int8_cases())
+def test_conv_of_int8_is_exact(case: LayerCase) -> None:
+    x, w = (one.array() for one in case.operands if one)
+    outs = {name: one.array() for name, one in case.outs.items()}
+    wide = {name: out.astype(np.float64) for name, out in outs.items()}
+    expected = reference.conv(x.astype(np.float64), w.astype(np.float64), **case.keywords, **wide)
+    y = reference.conv(x, w, **case.keywords, **outs)
+    assert y.dtype == (outs["out"].dtype if outs else np.int32)
     np.testing.assert_array_equal(y.astype(np.float64), np.rint(2 * expected) / 2)  # alpha may be a half
 
 
@@ -66,11 +68,11 @@ def test_conv_rounds_up_when_the_sum_is_just_over_a_tie(dtype: np.dtype[Any], si
     assert reference.conv(x, w, beta=1, out=out).astype(np.float64).item() == sign * (1 + 2 * half)
 
 
-@given(conv_cases(dtypes=("bfloat16",)))
-def test_conv_rounds_bfloat16_to_nearest(case: ConvCase) -> None:
-    x, w, _ = case.operands("floats")
-    wide = reference.conv(x.astype(np.float64), w.astype(np.float64), **case.geometry)
-    y = reference.conv(x, w, **case.geometry)
+@given(geometries())
+def test_conv_rounds_bfloat16_to_nearest(case: Geometry) -> None:
+    x, w = (Tensor(shape, "bfloat16", "floats").array() for shape in (case.x, case.w))
+    wide = reference.conv(x.astype(np.float64), w.astype(np.float64), **case.arguments)
+    y = reference.conv(x, w, **case.arguments)
     distance = np.abs(y.astype(np.float64) - wide)
     bits = y.view(np.uint16)
     for neighbour in (bits + np.uint16(1), bits - np.uint16(1)):

@@ -1,32 +1,15 @@
-"""Error bounds of convolutions for each precision, and the algorithms that exceed them.
+"""Algorithms of convolutions whose error exceeds the bound of a precision.
 
-Every algorithm must stay within one bound around the exact result:
-
-    |error| <= 8 * sqrt(terms + 64) * u * max(sum |x| |w|) + 6 * u_result * max |result|
-
-``terms`` is the number of products in a sum, ``u`` the unit roundoff of the precision, ``u_result`` that of
-the dtype of the result. Both maxima are over all elements of the result, because FFT and Winograd algorithms
-spread an error over a tile. The square root is the growth of rounding errors; the 64 covers the transforms of
-a Winograd tile for windows of 3. The second term covers the rounding of the result, and algorithms that add a
-few partial sums in its dtype.
+docs/algorithms.md#accuracy has the bound, and benchmarks/accuracy.py measures the error of every algorithm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from math import prod, sqrt
+from math import prod
 from typing import Any, NamedTuple
 
 from ...shapes.conv import ConvProblem
-
-UNIT_ROUNDOFF = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "tf32": 2.0**-11,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-    "int32": 0.0,
-}
 
 
 class Inaccurate(NamedTuple):
@@ -45,8 +28,8 @@ class Inaccurate(NamedTuple):
 
 def _windows_of_five(problem: ConvProblem) -> bool:
     """Tile transforms of 13 x 13 suffer from cancellation in float32; TF32 and bfloat16 have wider bounds."""
-    in_float32 = _rounds_to(problem) == "float32"
-    return 5 in problem.w.shape[2:] and in_float32 and problem.x.dtype in ("float32", "float16")
+    checked = _rounds_to(problem) == "float32" and problem.x.dtype in ("float32", "float16")
+    return checked and 5 in problem.w.shape[2:]
 
 
 def _halves(problem: ConvProblem) -> bool:
@@ -54,18 +37,13 @@ def _halves(problem: ConvProblem) -> bool:
     return problem.compute == "float32" and problem.x.dtype in ("float16", "bfloat16")
 
 
-def _large_windows_of_halves(problem: ConvProblem) -> bool:
+def _large_windows(problem: ConvProblem) -> bool:
     """One addition in the result's dtype per window element; up to 16 additions stay within the bound."""
     return _halves(problem) and prod(problem.w.shape[2:]) > 16
 
 
-def _large_windows_of_halves_in_nchw(problem: ConvProblem) -> bool:
-    channels_last = all("nhwc" in spec.layouts for spec in (problem.x, problem.w, problem.y))
-    return _large_windows_of_halves(problem) and not channels_last
-
-
-def _float16(problem: ConvProblem) -> bool:
-    return _halves(problem) and problem.x.dtype == "float16"
+def _large_windows_in_nchw(problem: ConvProblem) -> bool:
+    return _large_windows(problem) and "nhwc" not in problem.common_layouts
 
 
 _WINOGRAD_ERROR = "up to 1.7 % of the largest result for windows of 5"
@@ -76,17 +54,11 @@ TOO_INACCURATE = (
     Inaccurate("forward", (6, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
     Inaccurate("backward_data", (7, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
     Inaccurate("backward_filter", (17, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
-    Inaccurate("backward_data", (25,), _large_windows_of_halves, _PARTIAL_SUMS),
-    Inaccurate("backward_data", ("algo_0",), _large_windows_of_halves_in_nchw, _PARTIAL_SUMS),
+    Inaccurate("backward_data", (25,), _large_windows, _PARTIAL_SUMS),
+    Inaccurate("backward_data", ("algo_0",), _large_windows_in_nchw, _PARTIAL_SUMS),
     Inaccurate("backward_filter", (47,), _halves, _PARTIAL_SUMS, slices=16),
-    Inaccurate("backward_filter", (61,), _float16, _PARTIAL_SUMS),
+    Inaccurate("backward_filter", (61,), lambda p: _halves(p) and p.x.dtype == "float16", _PARTIAL_SUMS),
 )
-
-
-def error_bound(problem: ConvProblem) -> tuple[float, float]:
-    """Return the factors of max(sum |x| |w|) and of max |result| in the bound."""
-    sums = 8 * sqrt(_terms(problem) + 64) * UNIT_ROUNDOFF[_rounds_to(problem)]
-    return sums, 6 * UNIT_ROUNDOFF[problem.result.dtype]
 
 
 def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str] = ()) -> str:
@@ -95,29 +67,15 @@ def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str
     name, _, knobs = algorithm.partition(" knobs ")
     own: int | str = int(name.removeprefix("engine ")) if backend == "graph" else name
     labels = {own, *notes}
+    slices = int(dict(pair.split("=") for pair in knobs.split(",") if pair).get("0", 1))  # SPLIT_K is knob 0
     for row in TOO_INACCURATE:
         fits = row.direction == core.direction and not labels.isdisjoint(row.algorithms)
-        if fits and row.applies(core) and _slices(knobs) > row.slices:
+        if fits and row.applies(core) and slices > row.slices:
             return f"error above the bound of precision {_rounds_to(core)}: {row.error}"
     return ""
-
-
-def _slices(knobs: str) -> int:
-    """Return the number of slices of a sum from the knobs of an engine; SPLIT_K is knob 0."""
-    values = dict(pair.split("=") for pair in knobs.split(",") if pair)
-    return int(values.get("0", 1))
 
 
 def _rounds_to(problem: ConvProblem) -> str:
     """Return the precision of products and sums; float32 products of half precision are exact."""
     in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
     return "tf32" if in_tf32 else problem.compute
-
-
-def _terms(problem: ConvProblem) -> int:
-    x, w, y = problem.x.shape, problem.w.shape, problem.y.shape
-    return {
-        "forward": prod(w[1:]),
-        "backward_data": w[0] // problem.groups * prod(w[2:]),
-        "backward_filter": x[0] * prod(y[2:]),
-    }[problem.direction]

@@ -12,7 +12,7 @@ __all__ = ["ALGORITHMS", "NamedAlgorithm", "named_algorithm", "why_not_named"]
 
 
 class NamedAlgorithm(NamedTuple):
-    """What a name means in one direction: cuDNN's legacy algorithm, and for which data it was ever made."""
+    """The legacy algorithm of a name in one direction, and the data that it supports."""
 
     algorithm: str
     axes: tuple[int, ...] = (1, 2, 3)
@@ -54,21 +54,14 @@ ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
-    """Look up the name of an algorithm for a problem.
-
-    cuDNN's own names, which tables print, are not limited to the data that Theano's module used them for.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown, or not for this direction, number of axes or dtype.
-    """
+    """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem."""
     if is_engine(name):
         return NamedAlgorithm(str(Engine.parse(name)))
     rows = ALGORITHMS[problem.direction]
     every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
     own = dict.fromkeys(row.algorithm for row in rows.values())
-    if name not in every and name in own:
+    # cuDNN's own names, which tables print, are not limited to the data that Theano used them for.
+    if name in own and name not in every:
         return NamedAlgorithm(name)
     if name not in every:
         raise ValueError(
@@ -87,10 +80,8 @@ def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
 
 
 def why_not_named(name: str, problem: ConvProblem) -> str:
-    """What of a problem's geometry an algorithm was never made for; empty for nothing.
-
-    cuDNN's heuristics answer for these too, but not always truly.
-    """
+    """Return why a named algorithm does not support the geometry of a problem; empty if it may."""
+    # cuDNN's heuristics sometimes return such an algorithm as usable.
     window, size = problem.w.shape[2:], problem.x.shape[2:]
     strided = any(s != 1 for s in problem.stride)
     if name == "fft" and (strided or max(size) > 1024 or set(window) == {1}):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ... import algo_cache, context
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
-from ...plans.base import Candidate
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
 from ...typing import (
@@ -30,7 +27,7 @@ from . import candidates
 from .call import CONV, ConvParams, request_of
 from .conv import conv
 from .fused import FUSED, conv_bias_activation
-from .plan import ConvPlan, SampleOperands, plan_of
+from .plan import ConvPlan, SampleOperands
 
 __all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
@@ -101,8 +98,7 @@ def conv_algorithms(
     )
     alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
     where = stream_of(first, names[0], stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
@@ -119,18 +115,15 @@ def conv_algorithms(
         rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
         if measure:
             usable = [row for row in rows if not row.rejected]
-            timed: list[Candidate] = []
-
-            def benchmark(pointers: Sequence[int]) -> None:
-                timed[:], _ = algo_cache.benchmark_rows(
+            timed, _ = operands.used(
+                ctx,
+                problem.result,
+                lambda pointers: algo_cache.benchmark_rows(
                     problem, usable, candidates.plan, ctx, pointers, alpha, beta
-                )
-
-            operands.used(ctx, problem.result, benchmark)
+                ),
+            )
             rows = timed + [row for row in rows if row.rejected]
         return Algorithms(problem, rows)
-    finally:
-        streams.restore_device(previous)
 
 
 @documented(conv, conv_algorithms)
@@ -188,7 +181,7 @@ def conv_plan(
         deterministic, workspace_limit, strict,
     )  # fmt: skip
     factors = as_float(alpha, "alpha"), as_float(beta, "beta")
-    return plan_of(CONV[direction], names[:2], (first, second), params, factors, out, stream)
+    return ConvPlan(CONV[direction], names[:2], (first, second), params, factors, out, stream)
 
 
 @documented(conv_bias_activation)
@@ -241,10 +234,9 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    given = {"x": x, "w": w, "z": z, "b": b}
-    given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
+    given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,
     )  # fmt: skip
-    return plan_of(FUSED, tuple(given), tuple(given.values()), params, (1.0, 0.0), out, stream)
+    return ConvPlan(FUSED, tuple(given), tuple(given.values()), params, (1.0, 0.0), out, stream)

@@ -6,7 +6,7 @@ It is fitted to measurements: see docs/algorithms.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,20 +22,17 @@ from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
 from .engine_order import ranked_too_high
-from .fused_legacy import UnfusedPlan
-from .legacy_descriptors import layout_conversions
-from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
+from .legacy_plans import UnfusedPlan
+from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
 __all__ = ["all_candidates", "autotune_candidates", "by_name", "heuristics", "plan"]
 
+_Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 
 
 def heuristics(problem: Any) -> list[Heuristic]:
-    """Return sources of candidates, the most promising first; each is used if all before it failed.
-
-    Sources whose candidates copy no operands come first.
-    """
+    """Return sources of candidates in the order to try them, sources that copy no operands first."""
     sources = _sources(problem, [("b", None), ("fallback", None)])
     if isinstance(problem, FusedConv):
         sources.append(sources.pop(1))  # separate calls are faster than fallback engines
@@ -48,41 +45,29 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 
 
 def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """Return the candidates to autotune: the first engines of each heuristic, the fallbacks, and legacy.
-
-    On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements. They
-    are included only if few other candidates exist. Runtime-compiled engines come last, or are excluded by a
-    setting.
-    """
+    """Return the candidates to autotune, runtime-compiled engines last."""
     most = request.max_engines
     rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if request.compiled or not row.compiled]
     rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
-    copied = _copies(problem, "graph")  # legacy calls may then be faster
-    slow = _slow(rows, problem) if problem.tensor_cores and not copied else []
+    # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
+    # Legacy calls may be faster than engines that run on copies.
+    copied = _copies(problem, "graph")
+    slow = _slow(rows, problem) if problem.core.tensor_cores and not copied else []
     if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.rejected or row not in slow]
     return sorted(rows, key=lambda row: row.compiled)
 
 
 def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the algorithm or engine of a name, and the stages for its replacement.
-
-    Theano's module fell back to ``none``. The error of ``none`` may exceed the bound of the precision, so the
-    heuristic choice follows.
-    """
+    """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
+    # Theano's module fell back to "none". The error of "none" may exceed the bound of the precision, so the
+    # heuristic choice follows.
     return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *heuristics(problem)]
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate of any backend ready to run.
-
-    Raises
-    ------
-    NotSupportedError
-        cuDNN refuses it for this problem, whatever its heuristics said; or the candidate is one that its
-        backend does not offer for the problem: an unknown algorithm, other copies, an error above the bound.
-    """
+    """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
     if candidate.backend == "unfused" and isinstance(problem, FusedConv):
         backend, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)
@@ -91,11 +76,17 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
     if make is None:
         raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
-    _check_packing(problem, candidate)
+    legacy_call = candidate.backend == "legacy"
+    offered = layout_conversions(problem) if legacy_call else [with_epilogue(problem, for_engines(problem))]
+    if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
+        raise NotSupportedError(
+            f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
+            f"expected one of {offered}"
+        )
     relaid = relaid_out(problem, candidate.relayout)
     align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
-    if problem.core.scaled and candidate.backend == "graph":
+    if problem.core.scaled and not legacy_call:
         made = ScaleResult(made, relaid.result)
     return _on_copies(made, problem, relaid, align)
 
@@ -107,30 +98,15 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     return RelayoutPlan(plan, moves, align=align) if align or relaid != problem else plan
 
 
-def _check_packing(problem: Any, candidate: Candidate) -> None:
-    """Raise unless the backend of a candidate offers its copies; a stored candidate may name any, or none."""
-    offered = layout_conversions(problem) if candidate.backend == "legacy" else [_graph_packing(problem)]
-    if candidate.relayout not in offered:
-        raise NotSupportedError(
-            f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
-            f"expected one of {offered}"
-        )
-
-
 def unfused(problem: FusedConv) -> ConvProblem:
     """Return the convolution of a fused problem, without the fused operations."""
     return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
 
 
-# --- alignment ---------------------------------------------------------------------------------------------
-
-
 def _needs_alignment(problem: Any, backend: str) -> bool:
-    """Return whether a backend's kernels for a problem load 16 bytes at once, and so need aligned operands.
-
-    Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
-    context with a misaligned bias.
-    """
+    """Return whether kernels for a problem load 16 bytes at once, and so need aligned operands."""
+    # Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
+    # context with a misaligned bias.
     return backend == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
 
 
@@ -140,29 +116,21 @@ def _in_aligned_memory(problem: Any) -> Any:
     return problem._replace(conv=core) if isinstance(problem, FusedConv) else core
 
 
-def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
-    """Add the workspace for aligned copies to candidates whose operands may need copies."""
-    if problem.core.aligned:
-        return rows
-    room = room_of(operands_of(problem).values())
-    return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
-
-
 # --- sources of candidates ---------------------------------------------------------------------------------
 
 
 def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
-    """Return the sources of candidates, and whether they copy operands; engines are of these heuristic modes.
-
-    A fused problem has sources for one call, then those of its convolution, followed by separate calls.
-    """
+    """Return the sources of candidates for these heuristic modes, and whether they copy operands."""
+    finders: list[_Finder] = [partial(_ranked_engines, *mode) for mode in modes]
+    if modes and isinstance(problem, ConvProblem) and not for_engines(problem):
+        finders.insert(0, graph.preferred)
     engines = _copies(problem, "graph")
-    sources: list[tuple[Heuristic, bool]] = [(partial(_graph, problem, *mode), engines) for mode in modes]
+    sources: list[tuple[Heuristic, bool]] = [(partial(_engines, problem, find), engines) for find in finders]
     sources.append((partial(_legacy, problem, None), _copies(problem, "legacy")))
     if isinstance(problem, FusedConv):
-        separate = _sources(unfused(problem), modes)
-        return sources + [(partial(_unfused_rows, problem, find), copies) for find, copies in separate]
-    return [(partial(_preferred, problem), engines), *sources] if modes else sources
+        separate = _sources(unfused(problem), modes)  # the convolution, followed by separate calls
+        sources += [(partial(_unfused_rows, problem, find), copies) for find, copies in separate]
+    return sources
 
 
 def _copies(problem: Any, backend: str) -> bool:
@@ -172,21 +140,15 @@ def _copies(problem: Any, backend: str) -> bool:
     return not problem.core.aligned and _needs_alignment(problem, backend)
 
 
-def _preferred(problem: Any, context: Context) -> list[Candidate]:
-    return _with_copies(problem, graph.preferred(_in_aligned_memory(problem), context))
+def _ranked_engines(mode: str, most: int | None, problem: Any, context: Context) -> list[Candidate]:
+    return graph.candidates(problem, context, (mode,), most)
 
 
-def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
-    packing = _graph_packing(problem)
-    relaid = _in_aligned_memory(relaid_out(problem, packing))
-    rows = graph.candidates(relaid, context, (heuristic,), most)
-    rows = [row._replace(relayout=packing) for row in rows] if packing else rows
-    return _with_copies(problem, rows)
-
-
-def _graph_packing(problem: Any) -> Packing:
-    """Return the layout conversions for engines."""
-    return with_epilogue(problem, for_engines(problem))
+def _engines(problem: Any, find: _Finder, context: Context) -> list[Candidate]:
+    """Return engines for contiguous and aligned operands as candidates that copy the other operands."""
+    packing = with_epilogue(problem, for_engines(problem))
+    rows = find(_in_aligned_memory(relaid_out(problem, packing)), context)
+    return _with_copies(problem, [row._replace(relayout=packing) for row in rows])
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
@@ -194,15 +156,15 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
     return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
-def _engine(problem: Any, name: str, context: Context) -> list[Candidate]:
-    packing = _graph_packing(problem)
-    row = graph.by_name(_in_aligned_memory(relaid_out(problem, packing)), name, context)
-    return _with_copies(problem, [row._replace(relayout=packing)])
+def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
+    """Add the workspace for aligned copies to candidates whose operands may need copies."""
+    room = 0 if problem.core.aligned else room_of(operands_of(problem).values())
+    return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
 
 
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
     if is_engine(name):
-        return [partial(_engine, problem, name)]
+        return [partial(_engines, problem, lambda relaid, ctx: [graph.by_name(relaid, name, ctx)])]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         rejected = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)
@@ -235,10 +197,7 @@ def _collect(problem: Any, context: Context, modes: Sequence[tuple[str, int | No
 
 def _slow(rows: list[Candidate], problem: Any) -> list[Candidate]:
     """Return the candidates that were slow in measurements on tensor cores: legacy, or ranked too high."""
-    engines = {f"engine {number}" for number in ranked_too_high(problem)}
-    names = [row.algorithm.removeprefix("graph ") for row in rows]
-    return [
-        row
-        for row, name in zip(rows, names, strict=True)
-        if row.backend == "legacy" or name.startswith("legacy") or name.split(" knobs")[0] in engines
-    ]
+    slow = {f"graph engine {number}" for number in ranked_too_high(problem)}
+    names = [row.algorithm if row.backend == "unfused" else f"{row.backend} {row.algorithm}" for row in rows]
+    heads = [name.partition(" knobs")[0] for name in names]
+    return [row for row, head in zip(rows, heads, strict=True) if head in slow or head.startswith("legacy ")]

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
-from .errata import channels_first, mixed_layouts
+from .errata import channels_first
 
 __all__ = ["measured_here", "prefer_winograd", "preference", "ranked_too_high"]
 
@@ -24,68 +24,40 @@ TILE = 128  # rows and columns of the result tiles of the larger kernels
 THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
 
 
-class ConvSizes(NamedTuple):
-    """Facts on which the choice of a kernel depends."""
-
-    direction: str
-    precision: str  # of products and sums: "tf32", or the compute dtype
-    fused: bool
-    channels_last: bool  # all operands are NHWC
-    axes: int
-    point: bool  # a window of one element
-    flat_point: bool  # the same on two axes
-    plain: bool  # stride and dilation are 1
-    strided: bool
-    square3: bool  # suits Winograd: a 3 x 3 window without stride and dilation, and enough channels
-    groups: int
-    dense: bool  # one group
-    grouped: bool  # more than one group, with more than one channel each
-    depthwise: bool  # more than one group, with one channel each
-    thick: int  # channels per group
-    thinner: int  # min(channels of x, channels of y)
-    products: int  # channels of x times channels of y
-    taps: int  # products times the elements of a window
-    image: int  # pixels per image of x
-    result: int  # pixels per image of y
-    inputs: int  # pixels of x
-    outputs: int  # pixels of y
-    tiles_in: int  # tiles of a result with the size of x
-    tiles_out: int
-
-    @classmethod
-    def of(cls, problem: Any) -> ConvSizes:
-        core = problem.core
-        (batch, channels, *image), (filters, thick, *window) = core.x.shape, core.w.shape
-        result = core.y.shape[2:]
-        inputs, outputs = batch * prod(image), batch * prod(result)
-        strided, dense, thinner = max(core.stride) > 1, core.groups == 1, min(channels, filters)
-        plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
-        return cls(
-            direction=core.direction,
-            precision="tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
-            fused=isinstance(problem, FusedConv),
-            channels_last=not mixed_layouts(core) and not channels_first(core),
-            axes=len(window),
-            point=point,
-            flat_point=point and len(window) == 2,
-            plain=plain,
-            strided=strided,
-            square3=window == [3, 3] and plain and dense and thinner >= THIN,
-            groups=core.groups,
-            dense=dense,
-            grouped=not dense and thick > 1,
-            depthwise=not dense and thick == 1,
-            thick=thick,
-            thinner=thinner,
-            products=channels * filters,
-            taps=channels * filters * prod(window),
-            image=prod(image),
-            result=prod(result),
-            inputs=inputs,
-            outputs=outputs,
-            tiles_in=ceil(inputs / TILE) * ceil(channels / TILE),
-            tiles_out=ceil(outputs / TILE) * ceil(filters / TILE),
-        )
+def _sizes(problem: Any) -> dict[str, Any]:
+    """Return the facts on which the choice of a kernel depends; conditions of rules name them."""
+    core = problem.core
+    (batch, channels, *image), (filters, thick, *window) = core.x.shape, core.w.shape
+    result = core.y.shape[2:]
+    inputs, outputs = batch * prod(image), batch * prod(result)  # pixels
+    strided, dense, thinner = max(core.stride) > 1, core.groups == 1, min(channels, filters)
+    plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
+    return {
+        "direction": core.direction,
+        "precision": "tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
+        "fused": isinstance(problem, FusedConv),
+        "channels_last": bool(core.common_layouts) and not channels_first(core),
+        "axes": len(window),
+        "point": point,
+        "flat_point": point and len(window) == 2,
+        "plain": plain,
+        "strided": strided,
+        "square3": window == [3, 3] and plain and dense and thinner >= THIN,  # suits Winograd
+        "groups": core.groups,
+        "dense": dense,
+        "grouped": not dense and thick > 1,
+        "depthwise": not dense and thick == 1,
+        "thick": thick,  # channels per group
+        "thinner": thinner,
+        "products": channels * filters,
+        "taps": channels * filters * prod(window),
+        "image": prod(image),  # pixels per image of x
+        "result": prod(result),  # pixels per image of y
+        "inputs": inputs,
+        "outputs": outputs,
+        "tiles_in": ceil(inputs / TILE) * ceil(channels / TILE),  # of a result with the size of x
+        "tiles_out": ceil(outputs / TILE) * ceil(filters / TILE),
+    }
 
 
 def preference(problem: ConvProblem) -> str:
@@ -114,17 +86,17 @@ def prefer_winograd(problem: Any) -> bool:
 
 def _matching(kind: str, problem: Any) -> Iterator[dict[str, Any]]:
     """Yield the rules of a kind whose conditions hold for a problem."""
-    sizes = ConvSizes.of(problem)
+    sizes = _sizes(problem)
     for rule in _rules()[kind]:
         conditions = {name: value for name, value in rule.items() if name not in ("engine", "engines")}
         if all(_holds(sizes, name, value) for name, value in conditions.items()):
             yield rule
 
 
-def _holds(sizes: ConvSizes, condition: str, value: Any) -> bool:
+def _holds(sizes: dict[str, Any], condition: str, value: Any) -> bool:
     prefix, _, name = condition.partition("_")
     compare = {"min": operator.ge, "max": operator.le}.get(prefix)
-    return bool(compare(getattr(sizes, name), value) if compare else getattr(sizes, condition) == value)
+    return bool(compare(sizes[name], value) if compare else sizes[condition] == value)
 
 
 @cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import Any
 
 from ...array import DeviceArray
-from ...plans.base import Plan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
@@ -16,7 +16,7 @@ from .._documented import documented
 from .._keys import enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
-from .fused_legacy import UnfusedPlan
+from .legacy_plans import UnfusedPlan
 
 __all__ = ["FUSED", "conv_bias_activation"]
 
@@ -85,8 +85,7 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    given = {"x": x, "w": w, "z": z, "b": b}
-    given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
+    given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,
@@ -94,16 +93,7 @@ def conv_bias_activation(
     return execute(FUSED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
-class Epilogue(NamedTuple):
-    """Arguments for the operations after the convolution, as the caller wrote them."""
-
-    activation: Any
-    coefficient: Any
-    alpha1: Any
-    alpha2: Any
-
-
-_CONV = len(ConvParams._fields)  # so many arguments come before those of the epilogue
+_CONV = len(ConvParams._fields)  # so many arguments come before those of the fused operations
 
 
 def _problem(
@@ -115,28 +105,24 @@ def _problem(
 ) -> FusedConv:
     operands = {name: specs[name] for name in ("x", "w")}
     conv = CONV["forward"].problem(operands, outs, None, *params[:_CONV], scaled=scaled, aligned=aligned)
-    return fused_problem(conv, specs.get("b"), specs.get("z"), **Epilogue(*params[_CONV:])._asdict())
+    return fused_problem(conv, specs.get("b"), specs.get("z"), *params[_CONV:])
 
 
 def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
-    return select(problem, _empty(problem), request_of(ConvParams(*params[:_CONV]), problem))
-
-
-def _empty(problem: FusedConv) -> Plan | None:
-    """Return the plan if the sums of the convolution have no terms, or the result has no elements."""
     conv = problem.conv
-    if not conv.y.size:
-        return ZeroOrScale(conv.y)
-    if conv.x.size and conv.w.size:
-        return None
-    return UnfusedPlan(problem, ZeroOrScale(conv.y))
+    empty: Any = None
+    if not conv.y.size or not (conv.x.size and conv.w.size):  # the sums of the convolution have no terms
+        zero = ZeroOrScale(conv.y)
+        empty = UnfusedPlan(problem, zero) if conv.y.size else zero
+    return select(problem, empty, request_of(ConvParams(*params[:_CONV]), problem))
 
 
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Freeze :class:`ConvParams`, the activation, its coefficient and the factors."""
     now: tuple[Any, ...] = freeze(params)
-    conv, epilogue = ConvParams(*now[:_CONV]), Epilogue(*now[_CONV:])
-    named = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
-    return now if named[0] is conv and named[1] is epilogue else (*named[0], *named[1])
+    activation, *factors = now[_CONV:]
+    name = activation.name if isinstance(activation, Enum) else activation
+    return (*enum_names(ConvParams(*now[:_CONV]), "mode", "precision", "algo"), name, *factors)
 
 
 FUSED = Operation("a convolution", _problem, select=_select, freeze=_freeze)

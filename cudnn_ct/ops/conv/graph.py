@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from ...context import Context
@@ -16,21 +16,17 @@ from ...graph.candidates import (
 )
 from ...graph.engines import HEURISTICS, Engine
 from ...graph.offline import Planner, compute_capability
-from ...graph.operations import ALIGNMENT, Graph
+from ...graph.operations import ALIGNMENT
 from ...graph.plan import GraphPlan
 from ...plans.base import Candidate
 from ...shapes.conv import ConvProblem
-from ...shapes.fused import FusedConv
-from ...shapes.specs import TensorSpec
 from .accuracy import inaccuracy
 from .engine_order import measured_here, prefer_winograd, preference, ranked_too_high
 from .errata import erratum
-from .fused_graph import fused_graph
-from .graph_nodes import conv_graph
+from .graph_nodes import graph_of
+from .relayout import operands_of
 
 __all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
-
-GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
 
 def candidates(
@@ -41,17 +37,15 @@ def candidates(
 ) -> list[Candidate]:
     """Return the engines that cuDNN has for a problem, best first, then the rejected ones.
 
-    Engines whose products are less precise than the problem requires are rejected. Engines that cuDNN ranks
-    too high follow the others. If no engine exists, the result is one candidate with the reason.
-
-    ``heuristics`` are the modes to query, in this order; each takes milliseconds. ``most`` limits the number
-    of usable engines from them.
+    If no engine exists, the result is one candidate with the reason. ``heuristics`` are the modes to query,
+    in this order; each takes milliseconds. ``most`` limits the number of usable engines from them.
     """
     unfit = _unfit(problem)
     if unfit:
         return [no_engine(unfit)]
-    modes = _safe_heuristics(heuristics, problem)
-    rows = engine_candidates(graph_of(problem), _rules(problem), context, modes, most)
+    if problem.core.asymmetric_padding:  # mode B of cuDNN 9.19 kills the process
+        heuristics = list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
+    rows = engine_candidates(graph_of(problem), _rules(problem), context, heuristics, most)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None
     if second and prefer_winograd(problem) and {"fft", "winograd"} & set(second.notes):
         rows[:2] = second, rows[0]
@@ -79,18 +73,16 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
     return engine_plan(graph_of(problem), _rules(problem), candidate, context, problem)
 
 
-def graph_of(problem: Any) -> Graph:
-    """Return the graph that computes a problem."""
-    return GRAPHS[type(problem)](problem)
-
-
 def _rules(problem: Any) -> EngineRules:
-    unfit = _unfit(problem)
+    unfit, core = _unfit(problem), problem.core
 
     def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
         return unfit or erratum(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
 
-    return EngineRules(_excluded_notes(problem), problem.compute, why_wrong, ranked_too_high(problem))
+    excluded = set() if core.tensor_cores else {"tensor_core", "down_convert_inputs"}
+    if core.compute in ("float64", "int32"):  # tensor cores are as precise as other units
+        excluded.discard("tensor_core")
+    return EngineRules(frozenset(excluded), core.compute, why_wrong, ranked_too_high(problem))
 
 
 def _unfit(problem: Any) -> str:
@@ -101,27 +93,5 @@ def _unfit(problem: Any) -> str:
         )
     if not problem.core.aligned:
         return f"an operand is not {ALIGNMENT}-byte aligned"
-    strided = [spec for spec in _specs(problem) if not spec.layouts]
+    strided = [spec for spec in operands_of(problem).values() if not spec.layouts]
     return f"an operand is not contiguous: {strided[0]}" if strided else ""
-
-
-def _specs(problem: Any) -> list[TensorSpec]:
-    extras = [problem.bias, problem.z] if isinstance(problem, FusedConv) else []
-    return [spec for spec in (problem.core.x, problem.core.w, problem.core.y, *extras) if spec]
-
-
-def _safe_heuristics(heuristics: Iterable[str], problem: Any) -> list[str]:
-    """Replace mode B by A for asymmetric padding, because mode B of cuDNN 9.19 kills the process there."""
-    if not problem.core.asymmetric_padding:
-        return list(heuristics)
-    return list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
-
-
-def _excluded_notes(problem: Any) -> frozenset[str]:
-    """Return the numerical notes that a problem excludes because it requires its full compute precision."""
-    if problem.tensor_cores:
-        return frozenset()
-    # In float64 and in integers, tensor cores are as precise as other units.
-    if problem.compute in ("float64", "int32"):
-        return frozenset({"down_convert_inputs"})
-    return frozenset({"tensor_core", "down_convert_inputs"})

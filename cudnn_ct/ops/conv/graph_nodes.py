@@ -1,55 +1,64 @@
-"""Graph nodes and tensors of convolution problems."""
+"""The graph of a convolution, with bias, residual and activation as pointwise nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
 from ...graph.attributes import AsDouble, AsInt32
 from ...graph.operations import ALIGNMENT, Graph, Node, Tensor, node
 from ...shapes.conv import ROLES, ConvProblem
-from ...shapes.specs import LAYOUTS, TensorSpec, packed_strides
+from ...shapes.fused import FusedConv
+from ...shapes.specs import TensorSpec, packed_strides
+from .relayout import operands_of
 
-__all__ = ["DIRECTIONS", "Lowering", "conv_graph", "conv_node"]
+__all__ = ["MODES", "graph_of", "written_as"]
 
-
-class Direction(NamedTuple):
-    """The node type of a direction, and cuDNN's names of x, w and y."""
-
-    row: str
-    x: str
-    w: str
-    y: str
-
-
-DIRECTIONS = {
-    "forward": Direction("conv_forward", "x", "w", "y"),
-    "backward_data": Direction("conv_backward_data", "dx", "w", "dy"),
-    "backward_filter": Direction("conv_backward_filter", "x", "dw", "dy"),
+# The mode of the pointwise node, and its parameter that `coefficient` is.
+MODES = {
+    "identity": ("identity", ""),
+    "relu": ("relu_fwd", ""),
+    "clipped_relu": ("relu_fwd", "relu_upper_clip"),
+    "sigmoid": ("sigmoid_fwd", ""),
+    "tanh": ("tanh_fwd", ""),
+    "elu": ("elu_fwd", "elu_alpha"),
+    "gelu": ("gelu_fwd", ""),
+    "swish": ("swish_fwd", ""),
 }
 
 
-def conv_graph(problem: ConvProblem) -> Graph:
-    """Return the graph of one convolution, a single node. The operands are in the order of :data:`ROLES`."""
-    lowering = Lowering(problem)
-    tensors = {name: lowering.tensor(getattr(problem, name)) for name in ("x", "w", "y")}
-    operands = ROLES[problem.direction].operands
-    return Graph((conv_node(problem, **tensors),), tuple(tensors[name] for name in operands))
+def graph_of(problem: ConvProblem | FusedConv) -> Graph:
+    """Return the graph that computes a problem, with the operands in the order of a run's pointers."""
+    core, specs, numbers = problem.core, operands_of(problem), count(1)
+
+    def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
+        written = _two_axes(_with_packed_strides(spec, core))
+        return Tensor(next(numbers), written, ALIGNMENT, virtual)
+
+    tensors: dict[str, Tensor] = {
+        name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs
+    }
+    steps = _steps(problem, tensors) if isinstance(problem, FusedConv) else []
+    between = [tensor(core.y._replace(dtype=core.compute), virtual=True) for _ in steps]
+    outputs = [*between, tensors["y"]]
+    nodes = [_conv_node(core, **{**tensors, "y": outputs[0]})]
+    for step, read, written in zip(steps, outputs, outputs[1:], strict=False):
+        nodes.append(node("pointwise", math_prec=core.compute, **step, xdesc=read, ydesc=written))
+    return Graph(tuple(nodes), tuple(tensors[name] for name in specs))
 
 
-def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
-    """Return the node of a convolution on tensors, which may be virtual.
-
-    cuDNN derives the number of groups from the channels of ``x`` and ``w``.
-    """
-    direction = DIRECTIONS[problem.direction]
-    number = _factor(problem)
+def _conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor) -> Node:
+    """Return the node of a convolution; cuDNN derives the groups from the channels of ``x`` and ``w``."""
     padding, stride, dilation = problem.padding, problem.stride, problem.dilation
     if len(stride) == 1:  # like the tensors: see `_two_axes`
         padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
+    roles = ROLES[problem.direction]
+    names = dict(zip(roles.operands, roles.names, strict=True))
+    # Engines reinterpret factors of another type.
+    number = AsDouble if problem.compute == "float64" else AsInt32 if problem.y.dtype == "int32" else float
     return node(
-        direction.row,
-        **{direction.x: x, direction.w: w, direction.y: y},
+        f"conv_{problem.direction}",
+        **{names["x"]: x, names["w"]: w, names["y"]: y},
         alpha=number(1),
         beta=number(0),
         comp_type=problem.compute,
@@ -62,39 +71,28 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
     )
 
 
-def _factor(problem: ConvProblem) -> Callable[[int], Any]:
-    """Return the type of alpha and beta that engines read; they would reinterpret another type."""
-    if problem.compute == "float64":
-        return AsDouble
-    return AsInt32 if problem.y.dtype == "int32" else float
-
-
-class Lowering:
-    """Creates numbered tensors for a convolution's graph, with the strides that engines expect."""
-
-    def __init__(self, problem: ConvProblem) -> None:
-        self._problem = problem
-        self._made = 0
-
-    def tensor(self, spec: TensorSpec, *, virtual: bool = False) -> Tensor:
-        """Return the next tensor of the graph."""
-        self._made += 1
-        written = _two_axes(_with_packed_strides(spec, self._problem))
-        return Tensor(self._made, written, ALIGNMENT, virtual)
-
-
-def _layout(problem: ConvProblem) -> str:
-    """Return the layout for tensors that match both: the common one, or the one with more engines."""
-    specs = (problem.x, problem.w, problem.y)
-    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
-    if len(common) == 1:
-        return common[0]
-    return "nhwc" if problem.tensor_cores or problem.compute == "int32" else "nchw"
+def _steps(problem: FusedConv, tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Return the attributes of the pointwise nodes, without their inputs and outputs."""
+    steps: list[dict[str, Any]] = []
+    scale: float | None = problem.alpha1 if problem.alpha1 != 1 else None  # applied in the first addition
+    for name, factor in (("z", problem.alpha2), ("b", 1.0)):
+        if name in tensors:
+            other = factor if factor != 1 else None
+            steps.append({"mode": "add", "bdesc": tensors[name], "alpha1": scale, "alpha2": other})
+            scale = None
+    mode, parameter = MODES[problem.activation]
+    if mode != "identity" or scale is not None:
+        coefficient = {parameter: problem.coefficient} if parameter else {}
+        steps.append({"mode": mode, "alpha1": scale, **coefficient})
+    return steps
 
 
 def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
     """Return the layout in which a contiguous tensor is passed to engines."""
-    layout = _layout(problem)
+    # A tensor of both layouts gets the common layout, or the one with more engines.
+    common = problem.common_layouts
+    channels_last = problem.tensor_cores or problem.compute == "int32"
+    layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"
     return layout if layout in spec.layouts else spec.layouts[0]
 
 

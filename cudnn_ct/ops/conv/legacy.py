@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 from ..._bindings import enums
@@ -11,28 +10,27 @@ from ...context import Context
 from ...descriptors import MATH_NAMES
 from ...errors import BadParamError, NotSupportedError, error_from_status
 from ...plans.base import Candidate, Plan
-from ...plans.scalars import scalar_type
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
+from ...shapes.specs import equivalent_strides
 from .accuracy import inaccuracy
-from .fused_legacy import FusedPlan, check_residual, why_not_fused
-from .legacy_descriptors import DIRECTIONS, ConvDescriptors, layout_conversions, requires_ieee
-from .relayout import Packing, relaid_out
+from .legacy_descriptors import DIRECTIONS, ConvDescriptors, requires_ieee
+from .legacy_plans import ConvolutionPlan, FusedPlan
+from .relayout import Packing, layout_conversions, relaid_out
 
-__all__ = ["ConvolutionPlan", "candidates", "plan"]
+__all__ = ["candidates", "plan"]
+
+_IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward
 
 
 def candidates(
     problem: ConvProblem | FusedConv, context: Context, algorithm: str | None = None
 ) -> list[Candidate]:
-    """What the legacy calls can try for a problem, in cuDNN's order; rejected rows say why.
+    """Return the legacy algorithms for a problem in cuDNN's order, then the rejected ones with reasons.
 
-    The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
-    which gets the layout of the result. Otherwise candidates that copy operands follow; they name the copies.
     With ``algorithm``, a name in lower case, only that algorithm is returned.
     """
-    impossible = why_not_fused(problem) if isinstance(problem, FusedConv) else ""
-    impossible = impossible or _limits(problem.core)
+    impossible = _why_not(problem)
     if impossible:
         return [_impossible(algorithm, impossible)]
     usable: list[Candidate] = []
@@ -45,9 +43,10 @@ def candidates(
             rejected.append(_impossible(algorithm, str(error)))
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
-        rows = [row._replace(rejected=row.rejected or _impossible_row(relaid, row)) for row in rows]
+        rows = [row._replace(rejected=row.rejected or _why_not_row(relaid, row)) for row in rows]
         usable += [row for row in rows if not row.rejected]
         rejected += [row for row in rows if row.rejected]
+        # Other copies are not tried if a deterministic algorithm needs no further ones.
         if any(row.deterministic for row in usable):
             break
     if not usable and not rejected:
@@ -56,18 +55,11 @@ def candidates(
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
-    """Return a plan for a candidate on the operands of the problem; it makes no copies.
-
-    Raises
-    ------
-    NotSupportedError
-        cuDNN rejects the algorithm for this problem, although its heuristics returned it.
-    """
-    impossible = _limits(problem.core) or _impossible_row(problem, candidate)
-    impossible = impossible or (why_not_fused(problem) if isinstance(problem, FusedConv) else "")
+    """Return a plan without copies for a candidate; raise NotSupportedError if the problem rejects it."""
+    impossible = _why_not(problem) or _why_not_row(problem, candidate)
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
-    native = ConvDescriptors(problem.core, candidate.math)
+    native = _native(problem, candidate.math)
     if isinstance(problem, FusedConv):
         return FusedPlan(problem, native, candidate, context)
     return ConvolutionPlan(native, candidate, context)
@@ -77,24 +69,30 @@ def _impossible(algorithm: str | None, reason: str) -> Candidate:
     return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, rejected=reason)
 
 
+def _native(problem: ConvProblem | FusedConv, math: str | None = None) -> ConvDescriptors:
+    """Return the descriptors of a problem; the fused call has one descriptor for residual and result."""
+    z, y = problem.z if isinstance(problem, FusedConv) else None, problem.result
+    if z and not equivalent_strides(z.shape, z.strides, y.strides):
+        raise NotSupportedError(f"z differs in layout from the result: got {z}, expected the layout of {y}")
+    return ConvDescriptors(problem.core, math)
+
+
 def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
     """Query cuDNN's heuristics, which return every algorithm, usable or not."""
-    native = ConvDescriptors(problem.core)
-    if isinstance(problem, FusedConv):
-        check_residual(problem)
+    native = _native(problem)
     direction, (first, second, result) = native.direction, native.operands
     count, rows = ctypes.c_int(), (direction.perf * len(direction.algorithms))()
-    rank = getattr(context.library, direction.rank)
+    function = f"cudnnGetConvolution{direction.name}Algorithm_v7"
+    rank = getattr(context.library, function)
     rank(context.handle, first, second, native.convolution, result, len(rows), ctypes.byref(count), rows)
-    return [_candidate(row, native, packing) for row in rows[: count.value]]
+    return [_candidate(row, native, packing, function) for row in rows[: count.value]]
 
 
-def _candidate(row: Any, native: ConvDescriptors, packing: Packing) -> Candidate:
-    direction = native.direction
-    rejected = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
+def _candidate(row: Any, native: ConvDescriptors, packing: Packing, function: str) -> Candidate:
+    rejected = "" if row.status == 0 else str(error_from_status(row.status, function))
     return Candidate(
         backend="legacy",
-        algorithm=direction.algorithms(row.algo).name.lower(),
+        algorithm=native.direction.algorithms(row.algo).name.lower(),
         math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
         workspace=0 if rejected else row.memory,
         deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
@@ -103,7 +101,7 @@ def _candidate(row: Any, native: ConvDescriptors, packing: Packing) -> Candidate
     )
 
 
-def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
+def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
     """Return why a stored candidate cannot be used for a problem; empty if it can."""
     algorithms = DIRECTIONS[problem.core.direction].algorithms
     if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
@@ -115,55 +113,18 @@ def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> s
     return inaccuracy(problem, "legacy", candidate.algorithm)
 
 
-def _limits(problem: ConvProblem) -> str:
-    """Return why no legacy descriptor can hold a problem; empty if descriptors can."""
-    if problem.asymmetric_padding:
+def _why_not(problem: ConvProblem | FusedConv) -> str:
+    """Return why no legacy call can compute a problem; empty if a call may."""
+    if isinstance(problem, FusedConv) and problem.activation not in _IN_ONE_CALL:
+        return f"the legacy fused call supports {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
+    if isinstance(problem, FusedConv) and problem.bias is None:
+        return "the legacy fused call needs a bias"
+    if problem.core.asymmetric_padding:
         return "the legacy calls pad both sides of an axis alike"
     if problem.result.dtype == "int32":
         return "the legacy calls write sums of int8 as float32, not int32"
     for name in ("x", "w", "y"):
-        low, high = getattr(problem, name).extent
+        low, high = getattr(problem.core, name).extent
         if high - low >= 2**31:
             return f"{name} spans {high - low:,} elements; a legacy descriptor holds fewer than 2**31"
     return ""
-
-
-class ConvolutionPlan:
-    """One legacy algorithm with its descriptors: a run is one C call."""
-
-    __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
-
-    def __init__(self, native: ConvDescriptors, candidate: Candidate, context: Context) -> None:
-        direction = native.direction
-        self.candidate = candidate
-        self._native = native
-        self._algorithm = int(direction.algorithms[candidate.algorithm.upper()])
-        self._call = getattr(context.library, direction.run)
-        self._scalar = scalar_type(native.compute)
-        self.workspace: int = native.workspace(self._algorithm, context)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue ``result = alpha * (...) + beta * result``; ``pointers`` are in the order of
-        `shapes.conv.ROLES`."""
-        n, workspace = self._native, context.workspace(self.workspace)
-        (first, second, result), (a, b, c) = n.operands, n.in_c_order(pointers)
-        scalar = self._scalar
-        self._call(
-            context.handle,
-            scalar(alpha),
-            first,
-            a,
-            second,
-            b,
-            n.convolution,
-            self._algorithm,
-            workspace,
-            self.workspace,
-            scalar(beta),
-            result,
-            c,
-        )
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: {self.candidate}"

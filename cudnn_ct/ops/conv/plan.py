@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ... import context
 from ...array import DeviceArray
@@ -12,15 +12,16 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
-from ...errors import CudnnError
 from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
-from .._call import NEW, CallSignature, Operation, PreparedCall, add_context, check_beta, run
+from .._call import NEW, CallSignature, Operation, PreparedCall, check_beta, run
 from .._operands import stream_of
 from .._state import PerContext
 
-__all__ = ["ConvPlan", "SampleOperands", "plan_of"]
+__all__ = ["ConvPlan", "SampleOperands"]
+
+Result = TypeVar("Result")
 
 
 class SampleOperands:
@@ -29,29 +30,28 @@ class SampleOperands:
     def __init__(self, names: tuple[str, ...], given: tuple[Any, ...], out: Any, where: Stream) -> None:
         self._names = names
         self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
-        self._out = None if out is None else as_operand(out, "out", where, written=True)
+        self._outs = () if out is None else (as_operand(out, "out", where, written=True),)
 
     def signature(self, params: tuple[Any, ...], alpha: float, beta: float) -> CallSignature:
         """Return the signature of a call on these operands."""
-        arrays = [*self.arrays, *([] if self._out is None else [self._out])]
         return CallSignature(
             self._names,
             tuple(array.spec for array in self.arrays),
-            (None if self._out is None else self._out.spec,),
+            tuple(array.spec for array in self._outs) or NEW,
             params,
             (alpha != 1, beta != 0),
-            not any(array.pointer % ALIGNMENT for array in arrays),
+            not any(array.pointer % ALIGNMENT for array in (*self.arrays, *self._outs)),
         )
 
-    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
-        """Let ``work`` enqueue calls on these operands and a result of its own, in stream order."""
+    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], Result]) -> Result:
+        """Call ``work``, which enqueues calls on these operands and a new result, in stream order."""
         low, high = result.extent
         nbytes = (high - low) * DTYPES[result.dtype].itemsize
         scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
         for array in self.arrays:
             array.wait_for_writer(ctx.stream)
         try:
-            work([*(array.pointer for array in self.arrays), scratch.pointer])
+            return work([*(array.pointer for array in self.arrays), scratch.pointer])
         finally:
             for array in self.arrays:
                 array.record_use(ctx.stream)
@@ -68,25 +68,31 @@ class ConvPlan:
     def __init__(
         self,
         op: Operation,
-        operands: SampleOperands,
+        names: tuple[str, ...],
+        given: tuple[Any, ...],
         params: tuple[Any, ...],
         factors: tuple[float, float],
-        where: Stream,
+        out: Any,
+        stream: Any,
     ) -> None:
-        signature = operands.signature(params, *factors)
-        self._names = signature.names
-        self._prepare = op.settle(signature)
+        self._names = names
         self._alpha, self._beta = factors
-        self._aligned = signature.aligned
+        where = stream_of(given[0], names[0], stream)
         self._default = streams.default_stream(where.device)
         self._calls = PerContext[PreparedCall]()
-        ctx = context.current(where)
-        call = self._call_of(ctx)
-        if call.inputs != signature.specs:
-            raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
-        choice = call.choice
-        if choice.needs_timing:
-            operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
+        self._checked: tuple[Any, ...] | None = None  # the device and the keys of the last operands
+        with streams.on_device(where.device):
+            operands = SampleOperands(names, given, out, where)
+            signature = operands.signature(params, *factors)
+            self._prepare = op.settle(signature)
+            self._aligned = signature.aligned
+            ctx = context.current(where)
+            call = self._call_of(ctx)
+            if call.inputs != signature.specs:
+                raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
+            choice = call.choice
+            if choice.needs_timing:
+                operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
     def __call__(
@@ -101,62 +107,35 @@ class ConvPlan:
         ValueError
             An operand has another shape, stride, dtype or alignment than the plan was prepared for.
         """
-        if stream is None and self._run_quickly(inputs, out):
-            return out  # type: ignore[return-value]  # a DeviceArray, as `_run_quickly` has checked
         if self._beta:
             check_beta(self._beta, out)
         if len(inputs) != len(self._names):
             raise TypeError(f"the plan takes {', '.join(self._names)}; got {len(inputs)} operands")
-        where = stream_of(inputs[0], self._names[0], stream)
+        first = inputs[0]
+        if stream is None and type(first) is DeviceArray:
+            where = streams.current_stream(first.device)
+        else:
+            where = stream_of(first, self._names[0], stream)
         previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             call = self._call_of(ctx)
-            arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
-            result = None if out is None else as_operand(out, "out", where, written=True)
-            self._check(arrays, result, call)
-            given = NEW if out is None else (result,)
-            return run(ctx, call, arrays, given, self._alpha, self._beta, where)[0]
-        finally:
-            streams.restore_device(previous)
-
-    def _run_quickly(self, inputs: tuple[Any, ...], out: Any) -> bool:
-        """Run at once if no operand needs ordering, and return True; otherwise return False.
-
-        The arrays must belong to the default stream and have been written on it, in a thread and with
-        pointers that were checked before.
-        """
-        if streams._current.get() is not None:
-            return False
-        where, pointers = self._default, []
-        for array in (*inputs, out):
-            if type(array) is not DeviceArray or array.writer is not where or array.home is not where:
-                return False
-            pointers.append(array.pointer)
-        previous = streams.set_device(where.device)
-        try:
-            ctx = context.current(where)
-            call, known = ctx.plans.get(self._calls.token), tuple(pointers)
-            if call is None or known not in call.disjoint_pointers or out._uses is not None or out.readonly:
-                return False
-            for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
-                if array.spec != spec:
-                    return False
-            ctx.running = True
+            given: tuple[Any, ...] = (out,)
             try:
-                if ctx.stream is not where:  # a finalizer has made a call since
-                    ctx.set_stream(where)
-                call.choice.run(ctx, known, self._alpha, self._beta)
-            finally:
-                ctx.running = False
-            ctx.last_call = call
-        except CudnnError as error:
-            add_context(error, f"in {self.problem}", where)
-            raise
+                arrays = inputs if out is None else (*inputs, out)
+                checked = (where.device, *[array.key for array in arrays])
+            except AttributeError:  # an array of another library
+                checked = None
+            if checked is None or checked != self._checked:
+                inputs = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
+                if out is not None:
+                    given = (as_operand(out, "out", where, written=True),)
+                self._check(inputs if out is None else (*inputs, *given), call)
+                self._checked = checked
+            return run(ctx, call, inputs, given, self._alpha, self._beta, where)[0]
         finally:
             if previous is not None:
                 streams.restore_device(previous)
-        return True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
@@ -194,33 +173,13 @@ class ConvPlan:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""
         return self._calls.get(ctx) or self._calls.put(ctx, self._prepare(ctx))
 
-    def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: PreparedCall) -> None:
-        pointers = 0
-        for array, spec, name in zip(arrays, call.inputs, self._names, strict=True):
+    def _check(self, arrays: tuple[DeviceArray, ...], call: PreparedCall) -> None:
+        """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
+        expected = zip(arrays, (*call.inputs, *call.results), (*self._names, "out"), strict=False)
+        for array, spec, name in expected:
             if array.spec != spec:
                 raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
-            pointers |= array.pointer
-        if result is not None:
-            (wanted,) = call.results
-            if result.spec != wanted:
-                raise ValueError(f"out is {result.spec}; the plan was prepared for {wanted}")
-            pointers |= result.pointer
-        if pointers % ALIGNMENT and self._aligned:
+        if self._aligned and any(array.pointer % ALIGNMENT for array in arrays):
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
-
-
-def plan_of(
-    op: Operation,
-    names: tuple[str, ...],
-    given: tuple[Any, ...],
-    params: tuple[Any, ...],
-    factors: tuple[float, float],
-    out: Any,
-    stream: Any,
-) -> ConvPlan:
-    """Prepare a plan for operands with the properties of these, on their device."""
-    where = stream_of(given[0], names[0], stream)
-    with streams.on_device(where.device):
-        return ConvPlan(op, SampleOperands(names, given, out, where), params, factors, where)

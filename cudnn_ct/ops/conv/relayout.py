@@ -1,8 +1,4 @@
-"""Layout conversion of convolution operands, and the problem on the converted copies.
-
-An implementation runs on the operands as given, or on contiguous copies of them. The `Candidate` names the
-copied operands and their layouts; only this module converts the names into a problem.
-"""
+"""Layout conversion of convolution operands, and the problem on the converted copies."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
 
 Packing = tuple[tuple[str, str], ...]
-"""Copied operands by name, each with the layout of its copy."""
+"""Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
 
 
 def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
@@ -29,19 +25,12 @@ def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
 
 
 def relaid_out(problem: Any, packing: Packing) -> Any:
-    """Return the problem with contiguous layouts for the operands in ``packing``.
-
-    Raises
-    ------
-    ValueError
-        The problem does not have this operand, or the layout does not exist.
-    """
+    """Return the problem with contiguous layouts for the operands in ``packing``."""
     operands = operands_of(problem)
-    copies: dict[str, Any] = {}
-    for name, layout in packing:
-        if name not in operands or layout not in LAYOUTS:
-            raise ValueError(f"invalid layout conversion {packing}: got {name!r} in {layout!r}")
-        copies[name] = TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
+    copies: dict[str, Any] = {
+        name: TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
+        for name, layout in packing
+    }
     if isinstance(problem, FusedConv):
         fields = {"z": "z", "b": "bias"}
         added = {fields[name]: copies.pop(name) for name in fields if name in copies}
@@ -50,13 +39,11 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
 
 
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
-    """Return the conversions of the convolution's operands that engines require.
-
-    Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
-    52 and 53 of cuDNN 9.19) give wrong sums or read misaligned addresses unless x, w and y have one layout.
-    They read a result of one pixel as NHWC, whose channels are adjacent in both layouts. int8 operands are
-    not copied, because copies within a dtype support only floating-point numbers.
-    """
+    """Return the conversions of the convolution's operands that engines require."""
+    # Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
+    # 52 and 53 of cuDNN 9.19) give wrong sums or read misaligned addresses unless x, w and y have one layout.
+    # They read a result of one pixel as NHWC, whose channels are adjacent in both layouts. int8 operands are
+    # not copied, because copies within a dtype support only floating-point numbers.
     core = problem.core
     if core.x.dtype == "int8":
         return ()
@@ -69,14 +56,28 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     return tuple((role, layout) for role in roles if not taken.intersection(getattr(core, role).layouts))
 
 
-def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
-    """Add the conversion of a non-contiguous bias, and of a residual whose layout differs from the result.
+def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
+    """Return conversions for which legacy calls may have an algorithm, the fewest copies first."""
+    core = problem.core
+    layout = nearest_layout(core.y if core.direction == "backward_data" else core.x)
+    conversions: list[Packing] = [()] if core.w.layouts else []
+    if core.x.dtype != "int8":  # every tested combination of copies gave wrong sums of int8
+        conversions += [(("w", layout),)] if layout not in core.w.layouts else []
+        conversions += [
+            tuple((role, every) for role in "xwy" if every not in getattr(core, role).layouts)
+            for every in LAYOUTS
+        ]
+    return list(dict.fromkeys(with_epilogue(problem, one) for one in conversions))
 
-    Runtime-compiled engines read every tensor of the result's shape with the result's strides. A result that
-    is not contiguous has no layout to copy into; graphs and the fused call reject that problem.
-    """
+
+def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
+    """Add the conversion of a non-contiguous bias, and of a residual whose layout differs from the result."""
+    # Runtime-compiled engines read every tensor of the result's shape with the result's strides. A result
+    # that is not contiguous has no layout to copy into; graphs and the fused call reject that problem.
+    if not isinstance(problem, FusedConv):
+        return packing
     relaid = relaid_out(problem, packing)
-    z, bias, y = getattr(relaid, "z", None), getattr(relaid, "bias", None), relaid.result
+    z, bias, y = relaid.z, relaid.bias, relaid.result
     if bias is not None and not bias.layouts:
         packing = (*packing, ("b", "nchw"))
     if z is not None and y.layouts and not equivalent_strides(z.shape, z.strides, y.strides):
