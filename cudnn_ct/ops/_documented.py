@@ -63,7 +63,8 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
     for one in (*donors, function):
         known |= _entries(_sections(one)[1].get("Parameters", ""))
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
-    sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())
     titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
