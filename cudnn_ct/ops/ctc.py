@@ -117,10 +117,10 @@ def ctc_loss(
     float32 copies. Labels on the host are copied to the device once and used as long as they are the same.
     Labels on the device are read back to be checked, which waits for them.
 
-    While a CUDA graph is captured, labels and lengths are all on the host, or, with softmax, all on the device
-    (int32, contiguous). The graph then reads their values when it runs, and they are not checked: the result
-    is undefined for a sequence with more labels than its steps allow; for one without labels, the loss is 0
-    and the gradient too large by 1 at the blank.
+    A captured call takes labels and lengths all on the host, or, with softmax, all on the device (int32,
+    contiguous). The graph then reads their values when it runs, and they are not checked: the result is
+    undefined for a sequence with more labels than its steps allow; for one without labels, the loss is 0 and
+    the gradient too large by 1 at the blank.
 
     With ``algo="deterministic"`` the same bits from run to run.
 

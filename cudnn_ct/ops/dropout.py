@@ -14,7 +14,8 @@ from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
-from ._fallback import of_problem
+from ._documented import documented
+from ._fallback import of_problem, with_bfloat16
 from ._state import CallState, OwnedCache
 from .dropout_legacy import DropoutDescriptor, dropout_plan, gradient_plan, mask_size, states_size
 
@@ -166,6 +167,7 @@ class DropoutState:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
 
 
+@documented()
 def dropout(
     x: ArrayLike,
     state: DropoutState,
@@ -183,24 +185,11 @@ def dropout(
     out : device array, shape and dtype of x; or a pair (y, mask); optional
         The array for y, which may be x itself. In a pair, the mask of an earlier dropout of this state is
         overwritten; None stands for a new one.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
     DropoutResult
         ``y``, shape and dtype of x, or ``out`` as one; and ``mask`` for :func:`dropout_backward`.
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, its dtype is not one of the four, or ``state`` is not a state.
-    ValueError
-        The state belongs to another device, or ``out`` does not fit.
-    NotSupportedError
-        cuDNN does not support the call.
-    AllocationError
-        Device memory ran out.
 
     Notes
     -----
@@ -220,9 +209,12 @@ def dropout(
         _check_mask(mask, state)
     outs, done = (y_out, None if mask is None else mask.bits, state._memory), CallState(state._calls)
     y, bits, _ = execute(FORWARD, ("x",), (x,), (state._descriptor,), outs=outs, stream=stream, state=done)
-    return DropoutResult(y, DropoutMask(bits, done.call.problem.order, state))
+    problem = done.call.problem
+    like = TensorSpec.packed(problem.x.shape, problem.x.dtype, problem.layout)
+    return DropoutResult(y, DropoutMask(bits, like, state))
 
 
+@documented(dropout)
 def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,
@@ -240,17 +232,12 @@ def dropout_backward(
         The mask that :func:`dropout` returned with y.
     state : DropoutState
         The state of the dropout; it is not changed.
-    out, stream
-        As in :func:`dropout`; ``out`` may be dy itself.
+    out : device array, shape and dtype of dy, optional
+        Destination of the result, which may be dy itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of dy; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`dropout`; ValueError also if the mask has another state, shape or dtype.
 
     Notes
     -----
@@ -276,40 +263,36 @@ def _problem(
     x, (out, given, states) = specs["x"], outs
     one_dtype("dropout", x=x.dtype)
     assert states is not None
-    order = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-    mask = TensorSpec.packed((mask_size(order) if x.size else 0,), "uint8")
+    layout = nearest_layout(x)
+    contiguous = TensorSpec.packed(x.shape, x.dtype, layout)
+    mask = TensorSpec.packed((mask_size(contiguous) if x.size else 0,), "uint8")
     if given is not None and given != mask:
         raise ValueError(f"mask of out does not fit: got {given.size:,} bytes, expected {mask.size:,}")
-    return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, order, descriptor)
+    return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, layout, descriptor)
 
 
 def _gradient_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None, ...],
-    order: TensorSpec,
+    like: TensorSpec,
     descriptor: DropoutDescriptor,
 ) -> DropoutGradientProblem:
     dy = specs["dy"]
-    if dy.shape != order.shape or dy.dtype != order.dtype:
-        raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {order}")
-    dx = result_spec(dy.shape, dy, order, out=outs[0])
-    return DropoutGradientProblem(dy, specs["mask"], dx, order, descriptor)
+    if dy.shape != like.shape or dy.dtype != like.dtype:
+        raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {like}")
+    dx = result_spec(dy.shape, dy, like, out=outs[0])
+    return DropoutGradientProblem(dy, specs["mask"], dx, nearest_layout(like), descriptor)
 
 
 FORWARD = Operation(
     "a dropout",
     _problem,
-    (of_problem(dropout_plan),),
+    with_bfloat16(of_problem(dropout_plan)),
     in_place=True,
     written=("out", "mask", "state"),
-    relayout=False,
 )
 BACKWARD = Operation(
-    "the gradient of a dropout",
-    _gradient_problem,
-    (of_problem(gradient_plan),),
-    in_place=True,
-    relayout=False,
+    "the gradient of a dropout", _gradient_problem, with_bfloat16(of_problem(gradient_plan)), in_place=True
 )
 
 

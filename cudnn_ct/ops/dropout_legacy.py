@@ -11,9 +11,7 @@ from .._handle import NativeHandle
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
-from ..plans.base import Plan, tensors_of
-from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_or_copy_plan
+from ..plans.base import Plan
 from ..plans.wrappers import ZeroOrScale
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem
 from ..shapes.specs import TensorSpec
@@ -52,49 +50,32 @@ def mask_size(x: TensorSpec) -> int:
     return size.value
 
 
-def dropout_plan(problem: DropoutProblem) -> Plan:
+def dropout_plan(problem: DropoutProblem) -> Plan | None:
     """``cudnnDropoutForward``; cuDNN changes the states through the descriptor."""
-    x, y, *small = tensors_of(problem).values()
-    return _in_order(problem, "cudnnDropoutForward", (x, y, *small[:2]), (0, 1, 2))
+    return _plan(problem, "cudnnDropoutForward", (problem.x, problem.y), (0, 1, 2))
 
 
-def gradient_plan(problem: DropoutGradientProblem) -> Plan:
+def gradient_plan(problem: DropoutGradientProblem) -> Plan | None:
     """``cudnnDropoutBackward``."""
-    dy, mask, dx, _ = tensors_of(problem).values()
-    return _in_order(problem, "cudnnDropoutBackward", (dy, mask, dx), (0, 2, 1))
+    return _plan(problem, "cudnnDropoutBackward", (problem.dy, problem.dx), (0, 2, 1))
 
 
-def _in_order(
+def _plan(
     problem: DropoutProblem | DropoutGradientProblem,
     function: str,
-    tensors: tuple[TensorSpec, ...],
+    tensors: tuple[TensorSpec, TensorSpec],
     places: tuple[int, int, int],
-) -> Plan:
-    """Return a plan that computes in the memory order of the mask, on copies of other operands.
+) -> Plan | None:
+    """Return a plan for an input and a result in the memory order of the mask.
 
-    ``tensors`` are those of a run's pointers, and ``places`` those of the input, the result and the mask.
+    ``places`` are those of the input, the result and the mask among the pointers of a run.
     """
-    source, target, mask = places
-    if not problem.order.size:
-        return ZeroOrScale(tensors[target])
-    # cuDNN's dropout lacks bfloat16.
-    order = problem.order._replace(dtype="float32") if problem.order.dtype == "bfloat16" else problem.order
-    moved = [at for at in (source, target) if not _alike(tensors[at], order)]
-    copies = {at: len(tensors) + n for n, at in enumerate(moved)}
-    plan = _DropoutPlan(problem, function, order, (*(copies.get(at, at) for at in (source, target)), mask))
-    if not moved:
-        return plan
-    steps = [Step(plan, tuple(range(len(tensors) + len(moved))))]
-    if source in copies:
-        steps.insert(0, Step(cast_or_copy_plan(tensors[source], order), (source, copies[source])))
-    if target in copies:
-        steps.append(Step(cast_or_copy_plan(order, tensors[target]), (copies[target], target)))
-    return ChainPlan([order] * len(moved), steps)
-
-
-def _alike(spec: TensorSpec, order: TensorSpec) -> bool:
-    """Return whether dtype and order in memory are equal; axes of length 1 do not count."""
-    return spec.dtype == order.dtype and bool(set(spec.layouts) & set(order.layouts))
+    source, result = tensors
+    if not result.size:
+        return ZeroOrScale(result)
+    if any(problem.layout not in spec.layouts for spec in tensors):
+        return None
+    return _DropoutPlan(problem, function, source, places)
 
 
 def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
@@ -108,12 +89,12 @@ class _DropoutPlan:
         self,
         problem: DropoutProblem | DropoutGradientProblem,
         function: str,
-        order: TensorSpec,
-        places: tuple[int, ...],
+        x: TensorSpec,
+        places: tuple[int, int, int],
     ) -> None:
         self._function = function
         self._descriptor = problem.descriptor
-        self._tensor = _as_one_axis(order)
+        self._tensor = _as_one_axis(TensorSpec.packed(x.shape, x.dtype, problem.layout))
         self._nbytes = problem.mask.size
         self._places = places
         self.workspace = 0
