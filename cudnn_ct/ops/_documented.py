@@ -68,7 +68,7 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())
     titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
-    parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles)
+    parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles if title in sections)
     return "\n\n".join([summary, *map(str.rstrip, parts)])
 
 

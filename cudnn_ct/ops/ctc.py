@@ -112,15 +112,12 @@ def ctc_loss(
 
     Notes
     -----
-    ``cudnnCTCLoss_v8``, which takes labels and lengths on the device; if cuDNN rejects that,
-    ``cudnnCTCLoss``, which takes them on the host and cannot be captured. Half precision is computed on
-    float32 copies. Labels on the host are copied to the device once and used as long as they are the same.
-    Labels on the device are read back to be checked, which waits for them.
+    ``cudnnCTCLoss_v8``; if cuDNN rejects that, ``cudnnCTCLoss``, which takes labels on the host and cannot be
+    captured. Labels on the host are copied to the device once and used as long as they are the same. Labels
+    on the device are read back to be checked, which waits for them.
 
     A captured call takes labels and lengths all on the host, or, with softmax, all on the device (int32,
-    contiguous). The graph then reads their values when it runs, and they are not checked: the result is
-    undefined for a sequence with more labels than its steps allow; for one without labels, the loss is 0 and
-    the gradient too large by 1 at the blank.
+    contiguous). They are not checked there: each sequence needs labels, and enough steps for them.
 
     With ``algo="deterministic"`` the same bits from run to run.
 
@@ -132,8 +129,7 @@ def ctc_loss(
     array([0.75], dtype=float32)
     """
     where = stream_of(logits, "logits", stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         ctx = context.current(where)
         array, outs = as_operand(logits, "logits", where), ctc_outs(out)
         spec = ctc_spec(normalization, out_of_bound, blank)
@@ -145,8 +141,6 @@ def ctc_loss(
         names, operands = ("logits", *LABEL_NAMES), (array, *targets.arrays)
         state = CTCState(targets.host)
         return CTCLoss(*execute(OPERATION, names, operands, params, outs=outs, stream=where, state=state))
-    finally:
-        streams.restore_device(previous)
 
 
 _IMPLEMENTATIONS = (ctc_plan, ctc_plan_of_host_labels)
@@ -157,7 +151,7 @@ OPERATION = Operation(
     (
         Implementation(ctc_plan_without_steps),
         *(Implementation(make, aligned=True) for make in _IMPLEMENTATIONS),
-        *(Implementation(on_float32(make, "float16", "bfloat16"), aligned=True) for make in _IMPLEMENTATIONS),
+        *(Implementation(on_float32(make, "float16", "bfloat16")) for make in _IMPLEMENTATIONS),
     ),
     written=("out.loss", "out.gradient"),
 )

@@ -35,9 +35,6 @@ __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
 
-# Pointers and temporaries of the plan for sequences without labels.
-_PLACES = ("logits", "loss", "gradient", "probabilities", "less", "third", "fourth")
-
 NO_STEP = -1  # no step of a chain is scaled
 
 
@@ -53,7 +50,7 @@ class CTCState(CallState):
 
 def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
     """Return a plan for logits without elements, whose losses are known."""
-    return None if problem.logits.size else ChainPlan((), _known_losses(problem), NO_STEP)
+    return None if problem.logits.size else ChainPlan((), _known_results(problem), NO_STEP)
 
 
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
@@ -81,9 +78,8 @@ def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan |
         *_blanks_as_labels(problem),
         Step(make(problem, context), (source, *_LABELS, _LOSS, _GRADIENT)),
         *_gradient_by_activations(problem, source),
-        *_zero_gradients(problem),
         *_without_labels(problem, context),
-        *_known_losses(problem),
+        *_known_results(problem),
         *_copied_gradients(problem, _KEPT, _GRADIENT),
     ]
     nothing = problem.logits._replace(shape=(0,), strides=(1,))
@@ -118,20 +114,26 @@ def _blanks_as_labels(problem: CTCProblem) -> list[Step]:
 
 
 def _gradient_by_activations(problem: CTCProblem, logits: int) -> list[Step]:
-    """Convert the gradient by probabilities to one by activations, which is undefined past the ends."""
+    """Convert cuDNN's gradient by probabilities p to the gradient by activations, p - q.
+
+    q is the probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else
+    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined, and zeroed.
+    """
     if problem.ctc.normalization == "softmax":
         return []
-    steps = _by_activations(problem.gradient, logits, _GRADIENT)
+    spec = problem.gradient
+    relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
+    times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
+    both = _GRADIENT, logits, _GRADIENT  # cuDNN may write over its first operand, not over its second
+    steps = [
+        Step(scale_plan(spec), (_GRADIENT,), -1.0),
+        Step(relu, (_GRADIENT, _GRADIENT), -1.0),
+        Step(times, both),
+        Step(plus, both),
+    ]
     for end, sequences in _by_steps(problem.repairs.ends).items():
-        plan = plan_for_sequences(sequences, partial(_zero_from, end), problem.gradient)
-        steps.append(Step(plan, (_GRADIENT,)))
+        steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (_GRADIENT,)))
     return steps
-
-
-def _zero_gradients(problem: CTCProblem) -> list[Step]:
-    """Zero the gradients of sequences that were replaced by one label in one step."""
-    replaced = (*problem.repairs.impossible, *problem.repairs.empty)
-    return [Step(plan_for_sequences(replaced, _zero, problem.gradient), (_GRADIENT,))] if replaced else []
 
 
 def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
@@ -144,31 +146,16 @@ def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
     return steps
 
 
-def _known_losses(problem: CTCProblem) -> list[Step]:
-    """Set the losses of impossible sequences, and of those without steps and labels."""
-    known = ((inf, problem.repairs.impossible), (0.0, problem.repairs.empty))
-    return [
-        Step(plan_for_sequences(sequences, partial(fill_plan, value=value), problem.loss), (_LOSS,))
-        for value, sequences in known
-        if sequences
-    ]
-
-
-def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
-    """Return steps from cuDNN's gradient by probabilities p to the gradient by activations, p - q.
-
-    q is the probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else
-    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined.
-    """
-    relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
-    times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
-    both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
-    return [
-        Step(scale_plan(spec), (gradient,), -1.0),
-        Step(relu, (gradient, gradient), -1.0),
-        Step(times, both),
-        Step(plus, both),
-    ]
+def _known_results(problem: CTCProblem) -> list[Step]:
+    """Set both results of impossible sequences, and of those without steps and labels."""
+    steps = []
+    for value, sequences in ((inf, problem.repairs.impossible), (0.0, problem.repairs.empty)):
+        if sequences:
+            losses = plan_for_sequences(sequences, partial(fill_plan, value=value), problem.loss)
+            steps.append(Step(losses, (_LOSS,)))
+            if problem.gradient.size:
+                steps.append(Step(plan_for_sequences(sequences, _zero, problem.gradient), (_GRADIENT,)))
+    return steps
 
 
 _zero = partial(fill_plan, value=0.0)
@@ -197,7 +184,9 @@ def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
     return SlicedPlan([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
-def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
+def _unlabelled(
+    normalization: str, context: Context, logits: TensorSpec, loss: TensorSpec, gradient: TensorSpec
+) -> Plan:
     """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero.
 
     The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
@@ -206,35 +195,34 @@ def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *resul
     cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
     as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
     """
-    loss, gradient = results
-    rows = TensorSpec.packed(logits.shape, gradient.dtype)
-    less = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
-    at = {name: place for place, name in enumerate(_PLACES)}
-    temporaries: list[TensorSpec] = [rows, less]
-    steps: list[Step] = []
-
-    def step(plan: Plan, names: str, factor: float = 1.0) -> None:
-        steps.append(Step(plan, tuple(at[name] for name in names.split()), factor))
-
+    of_logits, of_loss, of_gradient, probabilities, less, third, fourth = range(7)
+    rows = TensorSpec.packed(logits.shape, logits.dtype)
+    one = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
     if normalization == "softmax":
         column = TensorSpec.packed(rows.shape[:2], rows.dtype)
-        temporaries += [rows, column]
         total = ReduceProblem(column, loss, None, (0,), "add", True)
-        step(copy_plan(logits, rows), "logits third")
-        step(_softmax(rows, "log"), "third probabilities")
-        step(copy_plan(_blank(rows), column), "probabilities fourth")
-        step(reduction(total, context), "fourth loss", -1.0)
-        step(_softmax(rows, "accurate"), "third probabilities")
+        temporaries = [rows, one, rows, column]
+        steps = [
+            Step(copy_plan(logits, rows), (of_logits, third)),
+            Step(_softmax(rows, "log"), (third, probabilities)),
+            Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
+            Step(reduction(total, context), (fourth, of_loss), -1.0),
+            Step(_softmax(rows, "accurate"), (third, probabilities)),
+        ]
     else:
         alignments = TensorSpec.packed((1,), loss.dtype)
-        temporaries += [alignments]
         length = rows.shape[0]
-        step(fill_plan(alignments, log(length * (length + 1) // 2)), "third")
-        step(_sum(loss, alignments, loss), "loss third loss")
-        step(copy_plan(logits, rows), "logits probabilities")
-    step(fill_plan(less, 0.0), "less")
-    step(fill_plan(_blank(less), -1.0), "less")
-    step(_sum(rows, less, gradient), "probabilities less gradient")
+        temporaries = [rows, one, alignments]
+        steps = [
+            Step(fill_plan(alignments, log(length * (length + 1) // 2)), (third,)),
+            Step(_sum(loss, alignments, loss), (of_loss, third, of_loss)),
+            Step(copy_plan(logits, rows), (of_logits, probabilities)),
+        ]
+    steps += [
+        Step(fill_plan(one, 0.0), (less,)),
+        Step(fill_plan(_blank(one), -1.0), (less,)),
+        Step(_sum(rows, one, gradient), (probabilities, less, of_gradient)),
+    ]
     return ChainPlan(temporaries, steps)
 
 

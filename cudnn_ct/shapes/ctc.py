@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_spec
 from .parse import as_choice, as_int
+from .sequences import as_integers, check_lengths
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -167,8 +167,8 @@ def check_ctc_operands(
     (((1,), (2, 3)), (9, 8))
     """
     steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
-    counts = _lengths(label_lengths, "label_lengths", batch)
-    inputs = _lengths(input_lengths, "input_lengths", batch, steps)
+    counts = check_lengths(label_lengths, None, batch, "label_lengths")
+    inputs = check_lengths(input_lengths, steps, batch, "input_lengths")
     rows = _rows(labels, counts)
     for sequence, row in enumerate(rows):
         for label in row:
@@ -206,7 +206,7 @@ def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
     if rank == 1:
         if found != sum(counts):
             raise ValueError(f"there are {found} labels; label_lengths {counts} add up to {sum(counts)}")
-        flat = iter(_integers(labels, "labels"))
+        flat = iter(as_integers(labels, "labels"))
         return tuple(tuple(islice(flat, count)) for count in counts)
     if found != len(counts):
         raise ValueError(f"there are {found} rows of labels; the batch has {len(counts)} sequences")
@@ -215,22 +215,4 @@ def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
             raise ValueError(
                 f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
             )
-    return tuple(_integers(row[:count], "labels") for row, count in zip(labels, counts, strict=True))
-
-
-def _lengths(values: Iterable[int], name: str, batch: int, most: int | None = None) -> Shape:
-    found = _integers(values, name)
-    if len(found) != batch:
-        raise ValueError(f"{name} has {len(found)} numbers; the batch has {batch} sequences")
-    for sequence, n in enumerate(found):
-        if n < 0 or (most is not None and n > most):
-            limit = "at least 0" if most is None else f"between 0 and the {most} steps"
-            raise ValueError(f"{name} of sequence {sequence} is {n}; it must be {limit}")
-    return found
-
-
-def _integers(values: Iterable[int], name: str) -> Shape:
-    try:
-        return tuple(map(operator.index, values))
-    except TypeError:
-        raise TypeError(f"{name} must be integers, not {values!r}") from None
+    return tuple(as_integers(row[:count], "labels") for row, count in zip(labels, counts, strict=True))
