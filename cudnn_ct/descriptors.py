@@ -393,6 +393,6 @@ class CTCLossDescriptor(Descriptor[specs.CTCLossSpec]):
             dtype("compute"),
             choice("normalization", members(enums.LossNormalizationMode)),
             choice("out_of_bound", members(enums.CTCGradMode, without="_oob_gradients")),
-            integer("most_labels"),
+            integer("max_label_length"),
         ),
     )

@@ -25,18 +25,16 @@ class RNNCase(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """What ``rnn`` takes by keyword."""
-        shapes = rnn_shapes(self.spec, self.steps, len(self.lengths))
+        shapes = rnn_shapes(self.spec, (self.steps, len(self.lengths)), len(self.lengths))
         options: dict[str, Any] = {"lengths": self.lengths}
         if self.states:
             options["h0"] = self.random(shapes.h, 1)
             if shapes.c:
-                c0 = self.random(shapes.c, 2)
-                if (
-                    self.spec.clip
-                ):  # well within the bounds: how cuDNN takes a first cell beyond them was not seen
-                    low, high = self.spec.clip
-                    c0 = np.clip(c0.astype(np.float64), low + 0.05, high - 0.05).astype(c0.dtype)
-                options["c0"] = c0
+                options["c0"] = self.random(shapes.c, 2)
+            if shapes.c and self.spec.clip:  # how cuDNN takes a first cell beyond the bounds was not seen
+                low, high = self.spec.clip
+                inside = np.clip(options["c0"].astype(np.float64), low + 0.05, high - 0.05)
+                options["c0"] = inside.astype(options["c0"].dtype)
         return options
 
     def random(self, shape: tuple[int, ...], salt: int) -> np.ndarray:

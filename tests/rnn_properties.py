@@ -52,20 +52,16 @@ def passes(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES, **options: Any) ->
 
 
 def laid_out(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
-    """Data of (T, B, size) in a layout, where it is NaN past the end of each sequence."""
-    if layout == "packed":
-        return pack_sequences(array, lengths)
-    dead = np.arange(len(array))[:, None] >= np.array(lengths, int)
-    array = array.copy()
-    array[dead] = np.nan
-    return np.ascontiguousarray(array if layout == "sequence_major" else array.swapaxes(0, 1))
-
-
-def as_it_was(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
-    """A result of (T, B, size) in a layout."""
+    """Data of (T, B, size) in a layout."""
     if layout == "packed":
         return pack_sequences(array, lengths)
     return array if layout == "sequence_major" else array.swapaxes(0, 1)
+
+
+def operand(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
+    """Data of (T, B, size) in a layout, where it is NaN past the end of each sequence."""
+    ends = np.arange(len(array))[:, None, None] >= np.array(lengths, int)[:, None]
+    return np.ascontiguousarray(laid_out(np.where(ends, np.nan, array).astype(array.dtype), lengths, layout))
 
 
 def beginning_at(offset: int) -> Place:
@@ -80,54 +76,47 @@ def beginning_at(offset: int) -> Place:
     return place
 
 
-def unwritten(array: np.ndarray, place: Place) -> Any:
-    """Somewhere for a result: NaN all over."""
-    return place(np.full(array.shape, np.nan).astype(array.dtype))
+def unwritten(arrays: tuple[np.ndarray | None, ...], place: Place) -> tuple[Any, ...]:
+    """Memory for results: NaN all over; None for a result that is None."""
+    return tuple(None if one is None else place(np.full_like(one, np.nan)) for one in arrays)
 
 
-def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0, **options: Any) -> ct.RNN:
+def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0, **options: Any) -> None:
     """Forward and both gradients give what the reference gives, and every element is written."""
     spec, lengths, tolerance = case.spec, case.lengths, TOLERANCE[case.spec.dtype]
     net, weights, states = network(spec, **options), case.tame, case.options
-    del states["lengths"]
-    expected = rnn(case.x, weights, spec, padding=padding, **case.options)
-    w = place(net.pack_params(weights).numpy())
-    x = place(laid_out(case.x, lengths, layout))
+    expected = rnn(case.x, weights, spec, padding=padding, **states)
+    w, x = place(net.pack_params(weights).numpy()), place(operand(case.x, lengths, layout))
     given = [None if name not in states else place(states[name]) for name in ("h0", "c0")]
-    told = {"lengths": lengths, "layout": layout, "padding_value": padding}
 
-    y = as_it_was(expected.y, lengths, layout)
+    wanted = laid_out(expected.y, lengths, layout), expected.hy, expected.cy
     for training in (False, True):
-        out = (unwritten(y, place), unwritten(expected.hy, place))
-        out += (None if expected.cy is None else unwritten(expected.cy, place),)
-        done = net.forward(x, w, *given, **told, training=training, out=out)
-        assert in_memory_of(done.y, out[0])
-        assert in_memory_of(done.hy, out[1])
-        for got, wanted in zip(done[:3], (y, expected.hy, expected.cy), strict=True):
-            compare(got, wanted, tolerance=tolerance)
+        out = unwritten(wanted, place)
+        done = net.forward(
+            *(x, w, *given), lengths=lengths, layout=layout, padding_value=padding, training=training, out=out
+        )
+        check_results(done[:3], wanted, out, tolerance=tolerance)
 
     dy, dhy = case.random(expected.y.shape, 3), case.random(expected.hy.shape, 4)
     dcy = None if expected.cy is None else case.random(expected.cy.shape, 5)
-    wanted = rnn_backward(case.x, weights, spec, dy, dhy=dhy, dcy=dcy, **case.options)
-    dx = as_it_was(wanted.dx, lengths, layout)
-    out = (unwritten(dx, place), unwritten(wanted.dh0, place))
-    out += (None if wanted.dc0 is None else unwritten(wanted.dc0, place),)
-    back = net.backward_data(
-        place(laid_out(dy, lengths, layout)),
-        done.reserve,
-        place(dhy),
-        None if dcy is None else place(dcy),
-        out=out,
-    )
+    gradients = rnn_backward(case.x, weights, spec, dy, dhy=dhy, dcy=dcy, **states)
     # A gradient is a sum over the steps of what comes in, which may be much more than what is left of it.
-    incoming = [dy, dhy] if dcy is None else [dy, dhy, dcy]
-    terms = sum(float(np.abs(a.astype(np.float64)).max(axis=(1, 2), initial=0).sum()) for a in incoming)
-    for got, want in zip(back, (dx, wanted.dh0, wanted.dc0), strict=True):
-        compare(got, want, tolerance=tolerance, terms=terms)
+    incoming = [np.float64(array) for array in (dy, dhy, dcy) if array is not None]
+    terms = sum(float(np.abs(array).max(axis=(1, 2), initial=0).sum()) for array in incoming)
+    wanted = laid_out(gradients.dx, lengths, layout), gradients.dh0, gradients.dc0
+    out = unwritten(wanted, place)
+    after = place(dhy), None if dcy is None else place(dcy)
+    back = net.backward_data(place(operand(dy, lengths, layout)), done.reserve, *after, out=out)
+    check_results(back, wanted, out, tolerance=tolerance, terms=terms)
     dw = place(np.ones(net.weight_size, case.x.dtype))
     assert in_memory_of(net.backward_weights(done.reserve, out=dw, add=True), dw)
-    check_weights(dw, spec, tuple(1 + part for part in wanted.dweights), tolerance)
-    return net
+    check_weights(dw, spec, tuple(1 + part for part in gradients.dweights), tolerance)
+
+
+def check_results(got: Any, wanted: Any, out: Any, **tolerance: Any) -> None:
+    for one, want, memory in zip(got, wanted, out, strict=True):
+        assert memory is None or in_memory_of(one, memory)
+        compare(one, want, **tolerance)
 
 
 def check_weights(dw: Any, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolerance: float) -> None:

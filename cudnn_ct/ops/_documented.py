@@ -65,13 +65,14 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
     for one in (*donors, function):
         known |= _entries(_sections(one)[1].get("Parameters", ""))
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
-    sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())
-    if "run to run" not in " ".join(sections["Notes"].split()):
-        sections["Notes"] = f"{sections['Notes'].rstrip()}\n\n{_REPRODUCIBLE}"
+    if (notes := sections.get("Notes")) and "run to run" not in " ".join(notes.split()):
+        sections["Notes"] = f"{notes.rstrip()}\n\n{_REPRODUCIBLE}"
     titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
-    parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles)
+    parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles if title in sections)
     return "\n\n".join([summary, *map(str.rstrip, parts)])
 
 

@@ -1,17 +1,12 @@
-"""CTC losses by the legacy calls, which compute in float32 or float64 on contiguous logits.
-
-The gradient is zeroed before the call, because cuDNN does not write all of it; sequences that cuDNN cannot
-compute are set afterwards. The pointers of a run are logits, labels, label lengths, input lengths, loss and
-gradient. Labels and lengths as C arrays are in the :class:`CTCState` of the call.
-"""
+"""CTC losses by the legacy calls, in float32 or float64, and repairs of the results that they get wrong."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf, log
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._bindings.enums import CTCLossAlgo
 from ..context import Context
@@ -21,7 +16,7 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor, scale_plan
+from ..plans.elementwise import copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import OpTensorProblem
@@ -35,13 +30,10 @@ from .activation import legacy_plan as activation_plan
 from .reduce.legacy import reduction
 from .softmax import softmax_plan
 
-__all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels"]
+__all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_steps"]
 
-_LOGITS, *_LABELS, _LOSS, _GRADIENT = range(6)
-_POINTERS = 6
-
-# Pointers and temporaries of the plan for sequences without labels.
-_PLACES = ("logits", "loss", "gradient", "probabilities", "less", "third", "fourth")
+# Pointers of a run; then the temporaries of `_with_repairs`.
+_LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
 
 NO_STEP = -1  # no step of a chain is scaled
 
@@ -56,137 +48,114 @@ class CTCState(CallState):
         self.host = host
 
 
-def ctc_loss(problem: CTCProblem, context: Context) -> Plan:
+def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
+    """Return a plan for logits without elements, whose losses are known."""
+    return None if problem.logits.size else ChainPlan((), _known_results(problem), NO_STEP)
+
+
+def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
     """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _around(problem, context, lambda logits: DevicePlan(problem, logits, context), _LABELS)
+    return _with_repairs(problem, context, DevicePlan)
 
 
-def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:
+def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan | None:
     """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _around(problem, context, lambda logits: HostPlan(problem, logits), ())
+    return _with_repairs(problem, context, HostPlan)
 
 
-def _around(
-    problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: Sequence[int]
-) -> Plan:
-    """Return a plan of a C call, with the copies that it needs and the repairs of its results."""
-    places = _placed(problem)
-    steps: list[Step] = []
-    if places.wide.size:
-        steps += _before(problem, places)
-        steps.append(Step(make(places.wide), (places.logits, places.loss, places.gradient, *labels)))
-        steps += _repaired(problem, places)
-    steps += _without_cudnn(problem, places, context)
-    steps += _handed_over(problem, places)
-    return ChainPlan(places.temporaries, steps, NO_STEP)
+def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan | HostPlan]) -> Plan | None:
+    """Return a plan of a C call between the steps that correct its results."""
+    tensors = problem.logits, problem.loss, problem.gradient
+    if any(spec.dtype != problem.ctc.compute or "nchw" not in spec.layouts for spec in tensors):
+        return None
+    # The same memory, also if an axis of length 1 has another stride.
+    logits, loss, gradient = (TensorSpec.packed(spec.shape, spec.dtype) for spec in tensors)
+    problem = problem._replace(logits=logits, loss=loss, gradient=gradient)
+    source = _COPY if _is_doubled(problem) else _LOGITS
+    steps = [
+        *_copied_gradients(problem, _GRADIENT, _KEPT),
+        Step(fill_plan(problem.gradient, 0.0), (_GRADIENT,)),  # cuDNN writes only a part of it
+        *_blanks_as_labels(problem),
+        Step(make(problem, context), (source, *_LABELS, _LOSS, _GRADIENT)),
+        *_gradient_by_activations(problem, source),
+        *_without_labels(problem, context),
+        *_known_results(problem),
+        *_copied_gradients(problem, _KEPT, _GRADIENT),
+    ]
+    nothing = problem.logits._replace(shape=(0,), strides=(1,))
+    copies = (
+        problem.logits if _is_doubled(problem) else nothing,
+        problem.gradient if problem.kept else nothing,
+    )
+    return ChainPlan(copies, steps, NO_STEP)
 
 
-class _Places(NamedTuple):
-    """The place of each tensor among the pointers of a run, followed by the temporaries.
-
-    ``wide`` is the spec of logits and gradient there: contiguous, in the dtype of the computation. ``losses``
-    is that of the loss.
-    """
-
-    logits: int
-    loss: int
-    gradient: int
-    wide: TensorSpec
-    losses: TensorSpec
-    temporaries: list[TensorSpec]
+def _copied_gradients(problem: CTCProblem, source: int, target: int) -> list[Step]:
+    """Copy the gradients that must not change."""
+    if not problem.kept:
+        return []
+    return [Step(plan_for_sequences(problem.kept, copy_plan, *[problem.gradient] * 2), (source, target))]
 
 
-def _placed(problem: CTCProblem) -> _Places:
-    """Use a tensor itself if cuDNN supports it and may write all of it, else a temporary."""
-    wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
-    losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
-    temporaries: list[TensorSpec] = []
-
-    def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
-        if spec.dtype == wanted.dtype and "nchw" in spec.layouts and not copy:
-            return given
-        temporaries.append(wanted)
-        return _POINTERS + len(temporaries) - 1
-
-    logits = place(_LOGITS, problem.logits, wide, copy=bool(_doubled(problem)))
-    loss = place(_LOSS, problem.loss, losses)
-    gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(problem.kept))
-    return _Places(logits, loss, gradient, wide, losses, temporaries)
+def _is_doubled(problem: CTCProblem) -> bool:
+    """Return whether the first label of some sequences gets the probabilities of the blank."""
+    return problem.ctc.normalization == "none" and bool(problem.repairs.unlabelled)
 
 
-def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
-    """Return sequences whose first label gets the probabilities of the blank, by their steps."""
-    return _by_steps(problem.repairs.unlabelled) if problem.ctc.normalization == "none" else {}
-
-
-def _before(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Zero the gradient, of which cuDNN writes only a part, and copy the logits if needed."""
-    steps = [Step(fill_plan(places.wide, 0.0), (places.gradient,))]
-    if places.logits != _LOGITS:
-        steps.append(Step(cast_or_copy_plan(problem.logits, places.wide), (_LOGITS, places.logits)))
-    for end, sequences in _doubled(problem).items():
-        specs = _until(end, problem.logits), _until(end, places.wide)
-        steps.append(Step(plan_for_sequences(sequences, _blank_as_label, *specs), (_LOGITS, places.logits)))
-    return steps
-
-
-def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Convert the gradient to one by activations, and zero it for sequences that were replaced."""
-    wide, gradient = places.wide, (places.gradient,)
-    steps: list[Step] = []
-    if problem.ctc.normalization == "none":
-        steps += _by_activations(wide, places.logits, places.gradient)
-        for end, sequences in _by_steps(problem.repairs.ends).items():
-            steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), wide), gradient))
-    known = problem.repairs.empty if problem.kept else (*problem.repairs.impossible, *problem.repairs.empty)
-    if known:
-        steps.append(Step(plan_for_sequences(known, _zero, wide), gradient))
-    return steps
-
-
-def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> list[Step]:
-    """Set both results of sequences without labels, and the losses of sequences that were replaced."""
-    wide, losses = places.wide, places.losses
-    make_one = partial(_unlabelled, problem.ctc.normalization, context)
-    steps: list[Step] = []
+def _blanks_as_labels(problem: CTCProblem) -> list[Step]:
+    """Copy the logits, and in the copy the probabilities of the blank to the first label."""
+    if not _is_doubled(problem):
+        return []
+    steps = [Step(copy_plan(problem.logits, problem.logits), (_LOGITS, _COPY))]
     for end, sequences in _by_steps(problem.repairs.unlabelled).items():
-        specs = _until(end, problem.logits), losses, _until(end, wide)
-        plan = plan_for_sequences(sequences, make_one, *specs)
-        steps.append(Step(plan, (_LOGITS, places.loss, places.gradient)))
-    for value, known in ((inf, problem.repairs.impossible), (0.0, problem.repairs.empty)):
-        if known:
-            fill = partial(fill_plan, value=value)
-            steps.append(Step(plan_for_sequences(known, fill, losses), (places.loss,)))
+        spec = _until(end, problem.logits)
+        steps.append(Step(plan_for_sequences(sequences, _blank_as_label, spec, spec), (_LOGITS, _COPY)))
     return steps
 
 
-def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Copy temporaries into the results, except for gradients that are kept."""
-    steps: list[Step] = []
-    if places.loss != _LOSS:
-        steps.append(Step(cast_or_copy_plan(places.losses, problem.loss), (places.loss, _LOSS)))
-    written = [n for n in range(places.wide.shape[1]) if n not in set(problem.kept)]
-    if places.gradient != _GRADIENT and places.wide.size and written:
-        plan = plan_for_sequences(written, cast_or_copy_plan, places.wide, problem.gradient)
-        steps.append(Step(plan, (places.gradient, _GRADIENT)))
-    return steps
-
-
-def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
-    """Return steps from cuDNN's gradient by probabilities p to the gradient by activations, p - q.
+def _gradient_by_activations(problem: CTCProblem, logits: int) -> list[Step]:
+    """Convert cuDNN's gradient by probabilities p to the gradient by activations, p - q.
 
     q is the probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else
-    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined.
+    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined, and zeroed.
     """
+    if problem.ctc.normalization == "softmax":
+        return []
+    spec = problem.gradient
     relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
-    both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
-    return [
-        Step(scale_plan(spec), (gradient,), -1.0),
-        Step(relu, (gradient, gradient), -1.0),
+    both = _GRADIENT, logits, _GRADIENT  # cuDNN may write over its first operand, not over its second
+    steps = [
+        Step(scale_plan(spec), (_GRADIENT,), -1.0),
+        Step(relu, (_GRADIENT, _GRADIENT), -1.0),
         Step(times, both),
         Step(plus, both),
     ]
+    for end, sequences in _by_steps(problem.repairs.ends).items():
+        steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (_GRADIENT,)))
+    return steps
+
+
+def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
+    """Set both results of sequences that have steps and no labels."""
+    make_one = partial(_unlabelled, problem.ctc.normalization, context)
+    steps = []
+    for end, sequences in _by_steps(problem.repairs.unlabelled).items():
+        specs = _until(end, problem.logits), problem.loss, _until(end, problem.gradient)
+        steps.append(Step(plan_for_sequences(sequences, make_one, *specs), (_LOGITS, _LOSS, _GRADIENT)))
+    return steps
+
+
+def _known_results(problem: CTCProblem) -> list[Step]:
+    """Set both results of impossible sequences, and of those without steps and labels."""
+    steps = []
+    for value, sequences in ((inf, problem.repairs.impossible), (0.0, problem.repairs.empty)):
+        if sequences:
+            losses = plan_for_sequences(sequences, partial(fill_plan, value=value), problem.loss)
+            steps.append(Step(losses, (_LOSS,)))
+            if problem.gradient.size:
+                steps.append(Step(plan_for_sequences(sequences, _zero, problem.gradient), (_GRADIENT,)))
+    return steps
 
 
 _zero = partial(fill_plan, value=0.0)
@@ -212,10 +181,12 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
     """Copy the probabilities of the blank to the first label."""
-    return SlicedPlan([(cast_or_copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+    return SlicedPlan([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
-def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
+def _unlabelled(
+    normalization: str, context: Context, logits: TensorSpec, loss: TensorSpec, gradient: TensorSpec
+) -> Plan:
     """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero.
 
     The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
@@ -224,35 +195,34 @@ def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *resul
     cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
     as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
     """
-    loss, gradient = results
-    rows = TensorSpec.packed(logits.shape, gradient.dtype)
-    less = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
-    at = {name: place for place, name in enumerate(_PLACES)}
-    temporaries: list[TensorSpec] = [rows, less]
-    steps: list[Step] = []
-
-    def step(plan: Plan, names: str, factor: float = 1.0) -> None:
-        steps.append(Step(plan, tuple(at[name] for name in names.split()), factor))
-
+    of_logits, of_loss, of_gradient, probabilities, less, third, fourth = range(7)
+    rows = TensorSpec.packed(logits.shape, logits.dtype)
+    one = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
     if normalization == "softmax":
         column = TensorSpec.packed(rows.shape[:2], rows.dtype)
-        temporaries += [rows, column]
         total = ReduceProblem(column, loss, None, (0,), "add", True)
-        step(cast_or_copy_plan(logits, rows), "logits third")
-        step(_softmax(rows, "log"), "third probabilities")
-        step(copy_plan(_blank(rows), column), "probabilities fourth")
-        step(reduction(total, context), "fourth loss", -1.0)
-        step(_softmax(rows, "accurate"), "third probabilities")
+        temporaries = [rows, one, rows, column]
+        steps = [
+            Step(copy_plan(logits, rows), (of_logits, third)),
+            Step(_softmax(rows, "log"), (third, probabilities)),
+            Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
+            Step(reduction(total, context), (fourth, of_loss), -1.0),
+            Step(_softmax(rows, "accurate"), (third, probabilities)),
+        ]
     else:
         alignments = TensorSpec.packed((1,), loss.dtype)
-        temporaries += [alignments]
         length = rows.shape[0]
-        step(fill_plan(alignments, log(length * (length + 1) // 2)), "third")
-        step(_sum(loss, alignments, loss), "loss third loss")
-        step(cast_or_copy_plan(logits, rows), "logits probabilities")
-    step(fill_plan(less, 0.0), "less")
-    step(fill_plan(_blank(less), -1.0), "less")
-    step(_sum(rows, less, gradient), "probabilities less gradient")
+        temporaries = [rows, one, alignments]
+        steps = [
+            Step(fill_plan(alignments, log(length * (length + 1) // 2)), (third,)),
+            Step(_sum(loss, alignments, loss), (of_loss, third, of_loss)),
+            Step(copy_plan(logits, rows), (of_logits, probabilities)),
+        ]
+    steps += [
+        Step(fill_plan(one, 0.0), (less,)),
+        Step(fill_plan(_blank(one), -1.0), (less,)),
+        Step(_sum(rows, one, gradient), (probabilities, less, of_gradient)),
+    ]
     return ChainPlan(temporaries, steps)
 
 
@@ -275,10 +245,10 @@ class _LossPlan:
 
     __slots__ = ("_algo", "_loss", "_tensor", "workspace")
 
-    def __init__(self, problem: CTCProblem, logits: TensorSpec) -> None:
+    def __init__(self, problem: CTCProblem, _: Context) -> None:
         self._algo = CTCLossAlgo[problem.algo.upper()]
         self._loss = CTCLossDescriptor.cached(problem.ctc)
-        self._tensor = TensorDescriptor.cached(logits)
+        self._tensor = TensorDescriptor.cached(problem.logits)
         self.workspace = 0
 
 
@@ -287,8 +257,8 @@ class DevicePlan(_LossPlan):
 
     __slots__ = ()
 
-    def __init__(self, problem: CTCProblem, logits: TensorSpec, context: Context) -> None:
-        super().__init__(problem, logits)
+    def __init__(self, problem: CTCProblem, context: Context) -> None:
+        super().__init__(problem, context)
         size = ctypes.c_size_t()
         context.library.cudnnGetCTCLossWorkspaceSize_v8(
             context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
@@ -298,7 +268,7 @@ class DevicePlan(_LossPlan):
     # The call has no factors.
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the call."""
-        logits, loss, gradient, *labels = pointers
+        logits, *labels, loss, gradient = pointers
         memory = self.workspace, context.workspace(self.workspace)
         context.library.cudnnCTCLoss_v8(
             *(context.handle, self._algo, self._loss, self._tensor, logits),
@@ -317,7 +287,7 @@ class HostPlan(_LossPlan):
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Query the size of the workspace, and enqueue the call."""
-        logits, loss, gradient = pointers
+        logits, *_, loss, gradient = pointers
         if context.capturing:
             raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
         size, library, labels = ctypes.c_size_t(), context.library, context.state.host

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .. import context
+from .. import _lib, context
+from .._bindings.types import cudnnDropoutDescriptor_t
+from .._handle import NativeHandle
 from ..array import DeviceArray
+from ..context import Context
 from ..cuda import memory as memories
 from ..cuda import stream as streams
+from ..descriptors import TensorDescriptor
+from ..plans.axes import collapse
+from ..plans.base import Plan, tensors_of
+from ..plans.call import ArgumentTemplate, PointerSlot
+from ..plans.wrappers import ZeroOrScale
 from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
-from ._fallback import of_problem
+from ._documented import documented
+from ._fallback import of_problem, with_bfloat16
 from ._state import CallState, OwnedCache
-from .dropout_legacy import DropoutDescriptor, dropout_plan, gradient_plan, mask_size, states_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +67,22 @@ class DropoutResult(NamedTuple):
 
     y: DeviceArray
     mask: DropoutMask
+
+
+class DropoutDescriptor(NativeHandle):
+    """``cudnnDropoutDescriptor_t`` over the states of random generators, seeded on the context's stream."""
+
+    __slots__ = ()
+
+    def __init__(self, context: Context, probability: float, states: int, nbytes: int, seed: int) -> None:
+        pointer, library = cudnnDropoutDescriptor_t(), context.library
+        library.cudnnCreateDropoutDescriptor(ctypes.byref(pointer))
+        super().__init__(pointer, library.cudnnDestroyDropoutDescriptor)
+        try:
+            library.cudnnSetDropoutDescriptor(self, context.handle, probability, states, nbytes, seed)
+        except BaseException:
+            self.close()
+            raise
 
 
 class DropoutState:
@@ -100,19 +127,16 @@ class DropoutState:
         self.probability = check_probability(probability)
         self.seed = check_seed(seed)
         where = streams.resolve_stream(stream)
-        previous = streams.set_device(where.device)
-        try:
+        with streams.on_device(where.device):
             ctx = context.current(where)
-            nbytes = states_size(ctx)
-            self._memory = DeviceArray.new(
-                TensorSpec.packed((nbytes,), "uint8"), nbytes, where, "the states of random generators"
-            )
+            size = ctypes.c_size_t()
+            ctx.library.cudnnDropoutGetStatesSize(ctx.handle, ctypes.byref(size))
+            states = TensorSpec.packed((size.value,), "uint8")
+            self._memory = DeviceArray.new(states, states.size, where, "the states of random generators")
             self._descriptor = DropoutDescriptor(
-                ctx, self.probability, self._memory.pointer, nbytes, self.seed
+                ctx, self.probability, self._memory.pointer, states.size, self.seed
             )
             self._memory.after_write(where)
-        finally:
-            streams.restore_device(previous)
         self._calls = OwnedCache(MAX_CALLS)
 
     @property
@@ -151,13 +175,10 @@ class DropoutState:
         if source.size != self._memory.size:
             raise ValueError(f"saved does not fit: got {source.size:,} bytes, expected {self._memory.size:,}")
         where = streams.resolve_stream(None, self.device)
-        previous = streams.set_device(where.device)
-        try:
+        with streams.on_device(where.device):
             self._memory.before_write(where)
             memories.copy_from_host(self._memory.pointer, source, where)
             self._memory.after_write(where)
-        finally:
-            streams.restore_device(previous)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("DropoutState holds device RNG state and cannot be copied or pickled; use save()")
@@ -166,6 +187,7 @@ class DropoutState:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
 
 
+@documented()
 def dropout(
     x: ArrayLike,
     state: DropoutState,
@@ -183,24 +205,11 @@ def dropout(
     out : device array, shape and dtype of x; or a pair (y, mask); optional
         The array for y, which may be x itself. In a pair, the mask of an earlier dropout of this state is
         overwritten; None stands for a new one.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
     DropoutResult
         ``y``, shape and dtype of x, or ``out`` as one; and ``mask`` for :func:`dropout_backward`.
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, its dtype is not one of the four, or ``state`` is not a state.
-    ValueError
-        The state belongs to another device, or ``out`` does not fit.
-    NotSupportedError
-        cuDNN does not support the call.
-    AllocationError
-        Device memory ran out.
 
     Notes
     -----
@@ -220,9 +229,12 @@ def dropout(
         _check_mask(mask, state)
     outs, done = (y_out, None if mask is None else mask.bits, state._memory), CallState(state._calls)
     y, bits, _ = execute(FORWARD, ("x",), (x,), (state._descriptor,), outs=outs, stream=stream, state=done)
-    return DropoutResult(y, DropoutMask(bits, done.call.problem.order, state))
+    problem = done.call.problem
+    like = TensorSpec.packed(problem.x.shape, problem.x.dtype, problem.layout)
+    return DropoutResult(y, DropoutMask(bits, like, state))
 
 
+@documented(dropout)
 def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,
@@ -240,17 +252,12 @@ def dropout_backward(
         The mask that :func:`dropout` returned with y.
     state : DropoutState
         The state of the dropout; it is not changed.
-    out, stream
-        As in :func:`dropout`; ``out`` may be dy itself.
+    out : device array, shape and dtype of dy, optional
+        Destination of the result, which may be dy itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of dy; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`dropout`; ValueError also if the mask has another state, shape or dtype.
 
     Notes
     -----
@@ -276,40 +283,80 @@ def _problem(
     x, (out, given, states) = specs["x"], outs
     one_dtype("dropout", x=x.dtype)
     assert states is not None
-    order = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-    mask = TensorSpec.packed((mask_size(order) if x.size else 0,), "uint8")
+    layout = nearest_layout(x)
+    contiguous = TensorSpec.packed(x.shape, x.dtype, layout)
+    mask = TensorSpec.packed((_mask_size(contiguous) if x.size else 0,), "uint8")
     if given is not None and given != mask:
         raise ValueError(f"mask of out does not fit: got {given.size:,} bytes, expected {mask.size:,}")
-    return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, order, descriptor)
+    return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, layout, descriptor)
 
 
 def _gradient_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None, ...],
-    order: TensorSpec,
+    like: TensorSpec,
     descriptor: DropoutDescriptor,
 ) -> DropoutGradientProblem:
     dy = specs["dy"]
-    if dy.shape != order.shape or dy.dtype != order.dtype:
-        raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {order}")
-    dx = result_spec(dy.shape, dy, order, out=outs[0])
-    return DropoutGradientProblem(dy, specs["mask"], dx, order, descriptor)
+    if dy.shape != like.shape or dy.dtype != like.dtype:
+        raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {like}")
+    dx = result_spec(dy.shape, dy, like, out=outs[0])
+    return DropoutGradientProblem(dy, specs["mask"], dx, nearest_layout(like), descriptor)
+
+
+def _mask_size(x: TensorSpec) -> int:
+    """Return the bytes of the mask that a dropout of x leaves for its gradient."""
+    size = ctypes.c_size_t()
+    one = _as_one_axis(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
+    _lib.load().cudnnDropoutGetReserveSpaceSize(one, ctypes.byref(size))
+    return size.value
+
+
+def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
+    return TensorDescriptor.cached(*collapse([spec], [range(len(spec.shape))]))
+
+
+def _plan(
+    problem: DropoutProblem | DropoutGradientProblem, function: str, source: str, target: str
+) -> Plan | None:
+    """Return a plan of a C function from one tensor to another, both in the memory order of the mask."""
+    x, y = getattr(problem, source), getattr(problem, target)
+    if not y.size:
+        return ZeroOrScale(y)
+    if problem.layout not in x.layouts or problem.layout not in y.layouts:
+        return None
+    tensor, mask = _as_one_axis(x), (PointerSlot("mask"), problem.mask.size)
+    arguments = (problem.descriptor, tensor, PointerSlot(source), tensor, PointerSlot(target), *mask)
+    return _DropoutPlan(function, ArgumentTemplate(arguments, tensors_of(problem)))
+
+
+class _DropoutPlan:
+    workspace = 0
+
+    def __init__(self, function: str, arguments: ArgumentTemplate) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    # The calls have no factors.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        getattr(context.library, self._function)(context.handle, *self._arguments.filled(pointers))
+
+    def describe(self) -> str:
+        return f"chosen: {self._function}"
 
 
 FORWARD = Operation(
     "a dropout",
     _problem,
-    (of_problem(dropout_plan),),
+    with_bfloat16(of_problem(partial(_plan, function="cudnnDropoutForward", source="x", target="y"))),
     in_place=True,
     written=("out", "mask", "state"),
-    relayout=False,
 )
 BACKWARD = Operation(
     "the gradient of a dropout",
     _gradient_problem,
-    (of_problem(gradient_plan),),
+    with_bfloat16(of_problem(partial(_plan, function="cudnnDropoutBackward", source="dy", target="dx"))),
     in_place=True,
-    relayout=False,
 )
 
 

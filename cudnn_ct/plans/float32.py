@@ -28,13 +28,14 @@ def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
             return None
         places = list(range(len(tensors)))  # of the operands of the inner plan
         into, out_of = [], []
+        first, read_again = len(tensors) - len(problem.results), len(tensors) - getattr(problem, "updated", 0)
         for place, (name, spec) in enumerate(tensors.items()):
             if name not in copies:
                 continue
             places[place] = copied = len(tensors) + list(copies).index(name)
-            if place < len(tensors) - len(problem.results):
+            if place < first or place >= read_again:
                 into.append(Step(cast_plan(spec, copies[name]), (place, copied)))
-            else:
+            if place >= first:
                 out_of.append(Step(cast_plan(copies[name], spec), (copied, place)))
         # The first result is last, because the last step applies alpha and beta.
         return ChainPlan(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])

@@ -12,11 +12,11 @@ from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.rnn import RNNSpec
-from ..shapes.rnn_params import rnn_parameters
+from ..shapes.rnn_params import rnn_parameters, rnn_weight_size
 from ..shapes.rnn_weights import arrange_weights, listed
 from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
 from ._cast import Array, Float64, round_once, wide
-from .rnn_layer import Layer, Pass, flat_weights, layer_backward, layer_forward, layers_of
+from .rnn_layer import Layer, Pass, layer_backward, layer_forward, layers_of
 
 Weights = Mapping[str, Array] | Sequence[Array]
 
@@ -75,8 +75,7 @@ def rnn_backward(
     Missing gradients are zero. Nothing passes through a clipped cell; as in cuDNN, relu has slope 1 at 0.
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
-    given = {"dy": dy, "dhy": dhy, "dcy": dcy}
-    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    arrays = _arrays(dy=dy, dhy=dhy, dcy=dcy)
     if "dy" in arrays and arrays["dy"].shape != run.output.shape:
         raise ValueError(f"dy has shape {arrays['dy'].shape}; y has {run.output.shape}")
     check_states(spec, run.shapes, **{name: array.shape for name, array in arrays.items() if name != "dy"})
@@ -85,25 +84,24 @@ def rnn_backward(
     d = {name: wide(arrays[name]) if name in arrays else np.zeros_like(zeros[name]) for name in zeros}
 
     dtype, size = as_dtype(spec.dtype).numpy, spec.output_size
-    dlayers: list[Layer] = []
+    dweights = np.zeros(rnn_weight_size(spec))
+    dlayers = layers_of(spec, dweights)
     dh0, dc0 = np.zeros_like(run.h0), np.zeros_like(run.c0)
     dout = d["dy"]
     for layer in reversed(range(spec.num_layers)):
-        x_in, dx = run.inputs[layer], np.zeros_like(run.inputs[layer])
-        for direction in reversed(range(spec.directions)):
+        dx: Any = 0.0
+        for direction in range(spec.directions):
             i = layer * spec.directions + direction
             own = dout[..., direction * size : (direction + 1) * size]
-            dx_own, dh0[i], dc0[i], dlayer = layer_backward(
-                spec, run.layers[i], run.passes[i], x_in, run.active, own, d["dhy"][i], d["dcy"][i]
-            )
-            dx += dx_own
-            dlayers.insert(0, dlayer)
+            layers = run.layers[i], dlayers[i], run.passes[i]
+            dx_own, dh0[i], dc0[i] = layer_backward(spec, *layers, run.active, own, d["dhy"][i], d["dcy"][i])
+            dx = dx + dx_own
         dout = dx if layer == 0 or run.masks is None else dx * run.masks[layer - 1]
     return RNNGradients(
         round_once(dout, dtype),
         round_once(dh0, dtype),
         round_once(dc0, dtype) if spec.has_cells else None,
-        tuple(round_once(dw, dtype) for dw in flat_weights(spec, dlayers)),
+        tuple(round_once(row.view(dweights), dtype) for row in rnn_parameters(spec)),
     )
 
 
@@ -116,7 +114,6 @@ class _Run(NamedTuple):
     h0: Float64
     c0: Float64
     layers: list[Layer]
-    inputs: list[Float64]  # of each layer
     passes: list[Pass]  # by pseudo layer
     output: Float64  # of the last layer, zero past the ends of sequences
 
@@ -126,13 +123,10 @@ class _Run(NamedTuple):
     ) -> _Run:
         if not isinstance(spec, RNNSpec):
             raise TypeError(f"spec must be an RNNSpec, not {type(spec).__name__}")
-        given = {"h0": h0, "c0": c0, "masks": masks}
-        arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
-        arrays["x"] = np.asarray(x)
+        arrays = _arrays(x=np.asarray(x), h0=h0, c0=c0, masks=masks)
         shape = {name: array.shape for name, array in arrays.items()}
         shapes, found = check_rnn_operands(spec, shape["x"], shape.get("h0"), shape.get("c0"), lengths)
-        ordered = _ordered(spec, weights)
-        named = {row.name: array for row, array in zip(rnn_parameters(spec), ordered, strict=True)}
+        named = _named(spec, weights)
         dtypes = {name: array.dtype for name, array in (arrays | named).items() if name != "masks"}
         one_dtype("a recurrent network", network=spec.dtype, **dtypes)
         between = (spec.num_layers - 1, *shapes.y)
@@ -142,14 +136,16 @@ class _Run(NamedTuple):
         steps, batch, _ = shape["x"]
         active = np.arange(steps)[:, None] < np.array(found, int)
         values = {name: wide(array) for name, array in arrays.items()}
+        flat = np.zeros(rnn_weight_size(spec))
+        for row in rnn_parameters(spec):
+            row.view(flat)[...] = wide(named[row.name])
         h = values.get("h0", np.zeros(shapes.h))
         c = values.get("c0", np.zeros((spec.pseudo_layers, batch, spec.hidden_size)))
-        run = cls(shapes, active, values.get("masks"), h, c, layers_of(spec, ordered), [], [], np.empty(0))
+        run = cls(shapes, active, values.get("masks"), h, c, layers_of(spec, flat), [], np.empty(0))
         current = values["x"]
         for layer in range(spec.num_layers):
             if layer and run.masks is not None:
                 current = current * run.masks[layer - 1]
-            run.inputs.append(current)
             for direction in range(spec.directions):
                 i = layer * spec.directions + direction
                 run.passes.append(
@@ -159,7 +155,14 @@ class _Run(NamedTuple):
         return run._replace(output=current)
 
 
-def _ordered(spec: RNNSpec, weights: Weights) -> tuple[Array, ...]:
+def _named(spec: RNNSpec, weights: Weights) -> dict[str, Array]:
+    """Return the weights by name, as arrays."""
     if isinstance(weights, Mapping):
-        return arrange_weights(spec, {name: np.asarray(array) for name, array in weights.items()})
-    return arrange_weights(spec, [np.asarray(array) for array in listed(weights)])
+        ordered = arrange_weights(spec, {name: np.asarray(array) for name, array in weights.items()})
+    else:
+        ordered = arrange_weights(spec, [np.asarray(array) for array in listed(weights)])
+    return {row.name: array for row, array in zip(rnn_parameters(spec), ordered, strict=True)}
+
+
+def _arrays(**given: Any) -> dict[str, Array]:
+    return {name: np.asarray(array) for name, array in given.items() if array is not None}

@@ -1,10 +1,4 @@
-"""One step of each kind of recurrent cell, forward and backward.
-
-``forward`` takes the input's contribution ``a`` and the state's contribution ``q`` to the gates, with their
-biases, of shape (B, gates, hidden), and the states h and c before the step. It returns the new h before its
-projection, the new c, and values for ``backward``, which takes these and the gradients of the new h and c.
-It returns the gradients of ``a``, of ``q``, of h before the step without the path through ``q``, and of c.
-"""
+"""One step of each kind of recurrent cell, forward and backward, for gates of shape (B, gates, hidden)."""
 
 from __future__ import annotations
 
@@ -24,7 +18,12 @@ Curve = Callable[[Float64], Float64]
 
 
 class Cell(NamedTuple):
-    """One step forward and backward."""
+    """One step forward and backward.
+
+    ``forward`` takes the contributions of the input and of the state to the gates, and h and c before the
+    step; it returns h before its projection, c, and values for ``backward``. That takes these values and the
+    gradients of h and c, and returns those of both contributions, of h past the gates, and of c.
+    """
 
     forward: Callable[[Float64, Float64, Float64, Float64, Clip], Step]
     backward: Callable[[Saved, Float64, Float64, Clip], Gradients]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..shapes.rnn import RNNSpec
 from ..shapes.rnn_params import rnn_parameters
-from ._cast import Array, Float64, wide
+from ._cast import Array, Float64
 from .rnn_cells import CELLS, Saved
 
 
@@ -27,47 +27,41 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Outputs and last states of a layer in one direction, and the values that the backward pass needs.
+    """Inputs, outputs and last states of a layer in one direction, and the values that its gradient needs.
 
     For each step that was run, and the sequences that have it: the step, h before, the new h before its
     projection, and the values saved by the cell.
     """
 
+    x: Float64
     y: Float64
     h: Float64
     c: Float64
     steps: list[tuple[int, Float64, Float64, Saved]]
 
 
-def layers_of(spec: RNNSpec, weights: tuple[Array, ...]) -> list[Layer]:
-    """Return the parameters, given in the order of ``rnn_parameters``, by pseudo layer."""
-    gates, hidden, out = len(spec.gates), spec.hidden_size, spec.output_size
+def layers_of(spec: RNNSpec, flat: Float64) -> list[Layer]:
+    """Return the parameters of each pseudo layer as views of an array of all weights."""
+    gates, hidden = len(spec.gates), spec.hidden_size
     layers = []
     for pseudo_layer in range(spec.pseudo_layers):
-        layer = pseudo_layer // spec.directions
-        skips = layer == 0 and spec.input_mode == "skip"
-        zeros = Layer(
-            w=np.zeros((gates, hidden, 0 if skips else spec.layer_input_size(layer))),
-            r=np.zeros((gates, hidden, out)),
-            bw=np.zeros((gates, hidden)),
-            br=np.zeros((gates, hidden)),
-            p=np.zeros((spec.projection_size, hidden)),
+        parts: dict[str, Float64] = {}
+        for row in rnn_parameters(spec):  # those of one letter are adjacent
+            letter = row.name.split(".")[1].split("_")[0]
+            if row.pseudo_layer == pseudo_layer and letter not in parts:
+                count = 1 if letter == "P" else gates
+                end = row.offset + count * row.size
+                parts[letter] = flat[row.offset : end].reshape(count, *row.shape)
+        layers.append(
+            Layer(
+                w=parts.get("W", np.zeros((gates, hidden, 0))),
+                r=parts["R"],
+                bw=parts.get("bW", np.zeros((gates, hidden))),
+                br=parts.get("bR", np.zeros((gates, hidden))),
+                p=parts.get("P", np.zeros((1, 0, hidden)))[0],
+            )
         )
-        layers.append(zeros)
-    for part, array in zip(flat_weights(spec, layers), weights, strict=True):
-        part[...] = wide(array)
     return layers
-
-
-def flat_weights(spec: RNNSpec, layers: list[Layer]) -> list[Float64]:
-    """Return views of the parameters of layers, in the order of ``rnn_parameters``."""
-    found = []
-    for row in rnn_parameters(spec):
-        layer = layers[row.pseudo_layer]
-        letters = row.name.split(".")[1].split("_")[0]
-        parts = {"W": layer.w, "R": layer.r, "bW": layer.bw, "bR": layer.br}
-        found.append(layer.p if letters == "P" else parts[letters][row.lin_layer_id % len(spec.gates)])
-    return found
 
 
 # Infinities and NaN are valid data.
@@ -91,16 +85,16 @@ def layer_forward(
         h[now] = new_h @ layer.p.T if spec.projection_size else new_h
         y[t, now] = h[now]
         steps.append((t, h_before, new_h, saved))
-    return Pass(y, h, c, steps)
+    return Pass(x, y, h, c, steps)
 
 
 @np.errstate(all="ignore")
 def layer_backward(
-    spec: RNNSpec, layer: Layer, done: Pass, x: Float64, active: Array, dy: Float64, dh: Float64, dc: Float64
-) -> tuple[Float64, Float64, Float64, Layer]:
-    """Return the gradients of the input, of the first states and of the parameters."""
+    spec: RNNSpec, layer: Layer, d: Layer, done: Pass, active: Array, dy: Float64, dh: Float64, dc: Float64
+) -> tuple[Float64, Float64, Float64]:
+    """Return the gradients of the input and of the first states, and add those of the parameters to ``d``."""
     backward = CELLS[spec.mode].backward
-    dx, dh, dc, d = np.zeros(x.shape), dh.copy(), dc.copy(), Layer(*map(np.zeros_like, layer))
+    x, dx, dh, dc = done.x, np.zeros(done.x.shape), dh.copy(), dc.copy()
     for t, h_before, new_h, saved in reversed(done.steps):
         now = active[t]
         dout = dh[now] + dy[t, now]
@@ -117,4 +111,4 @@ def layer_backward(
             dx[t, now] = np.einsum("bgi,gij->bj", da, layer.w)
         else:
             dx[t, now] = da.sum(1)
-    return dx, dh, dc, d
+    return dx, dh, dc

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..shapes.sequences import as_lengths, check_lengths, packed_places
+from ..shapes.sequences import as_integers, check_lengths, packed_places
 from ..shapes.specs import check_shape
 from ._cast import Array
 
@@ -36,7 +36,7 @@ def unpack_sequences(
            [ 2, -1],
            [ 3, -1]])
     """
-    packed, given = np.asarray(packed), as_lengths(lengths)
+    packed, given = np.asarray(packed), as_integers(lengths)
     longest = max(0, *given) if steps is None else steps
     steps, batch = check_shape((longest, len(given)), "steps and batch")
     found = check_lengths(given, steps, batch)

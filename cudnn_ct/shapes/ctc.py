@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import one_dtype
+from .checks import one_dtype, result_spec
 from .parse import as_choice, as_int
+from .sequences import as_integers, check_lengths
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class CTCProblem(NamedTuple):
         c = self.ctc
         return (
             f"CTC loss ({self.algo}): logits {self.logits}, normalization {c.normalization}, "
-            f"out of bound {c.out_of_bound}, at most {c.most_labels} labels"
+            f"out of bound {c.out_of_bound}, at most {c.max_label_length} labels"
         )
 
 
@@ -102,13 +102,12 @@ def ctc_problem(
     """Validate the tensors of a CTC loss; ``params`` are the other fields of its problem."""
     logits = specs["logits"]
     dtype = one_dtype("ctc_loss", logits=logits.dtype)
-    made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
-    for spec, out, name in zip(made, outs, ("loss", "gradient"), strict=True):
-        if out is not None and out.shape != spec.shape:
-            raise ValueError(f"out has shape {out.shape}; the {name} has {spec.shape}")
-        if out is not None and out.dtype != dtype:
-            raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
-    loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
+    loss, gradient = (
+        result_spec(shape, TensorSpec.packed(shape, dtype), out=out, name=f"out {name}")
+        for shape, out, name in zip(
+            (logits.shape[1:2], logits.shape), outs, ("loss", "gradient"), strict=True
+        )
+    )
     return CTCProblem(logits, CTC_LABELS, CTC_LABELS, CTC_LABELS, loss, gradient, *params)
 
 
@@ -167,46 +166,18 @@ def check_ctc_operands(
     >>> check_ctc_operands((9, 2, 4), [[1, 0], [2, 3]], [1, 2], [9, 8])
     (((1,), (2, 3)), (9, 8))
     """
-    values = (labels, label_lengths, input_lengths)
-    rows, _, steps = check_ctc_of_host(logits_shape, values, (False,) * 3, blank)
-    assert rows is not None
-    assert steps is not None
-    return rows, steps
-
-
-def check_ctc_of_host(
-    logits_shape: Iterable[int], values: Sequence[Any], on_device: Sequence[bool], blank: int = 0
-) -> tuple[tuple[Shape, ...] | None, Shape | None, Shape | None]:
-    """Check those of labels, label lengths and input lengths that are in host memory.
-
-    Return the labels of each sequence, or all as one row if their lengths are on the device; the label
-    lengths; and the number of steps of each sequence. Values on the device cannot be read, and are None.
-    """
     steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
-    labels, label_lengths, input_lengths = values
-    counts = None if on_device[1] else _integers(label_lengths, "label_lengths", batch)
-    inputs = None if on_device[2] else _integers(input_lengths, "input_lengths", batch, steps)
-    if on_device[0]:
-        return None, counts, inputs
-    if counts is not None:
-        rows = _rows(labels, counts)
-    else:
-        together = _listed(labels)
-        if _are_rows(together):
-            raise ValueError(
-                "labels are in rows, and label_lengths, which say how much of each counts, are on the device "
-                "and cannot be read: pass labels one after another, or label_lengths on the host"
-            )
-        rows = (_integers(together, "labels"),)
+    counts = check_lengths(label_lengths, None, batch, "label_lengths")
+    inputs = check_lengths(input_lengths, steps, batch, "input_lengths")
+    rows = _rows(labels, counts)
     for sequence, row in enumerate(rows):
         for label in row:
             if not 0 <= label < alphabet or label == blank:
-                what = "there is" if counts is None else f"sequence {sequence} has"
                 raise ValueError(
-                    f"{what} the label {label}; labels are between 0 and {alphabet - 1}, "
+                    f"sequence {sequence} has the label {label}; labels are between 0 and {alphabet - 1}, "
                     f"and not the blank {blank}"
                 )
-    return rows, counts, inputs
+    return rows, inputs
 
 
 def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
@@ -221,62 +192,27 @@ def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
     return shape
 
 
-def _listed(labels: Any) -> list[Any]:
-    try:
-        return list(labels.tolist() if hasattr(labels, "tolist") else labels)
-    except TypeError:
-        raise TypeError(f"labels must be integers, in rows or one after another, not {labels!r}") from None
-
-
-def _are_rows(values: Sequence[Any]) -> bool:
-    return bool(values) and all(hasattr(row, "__len__") for row in values)
-
-
 def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
     """Return the labels of each sequence. An array may be larger than any list, so only its part is read."""
-    shape: Any = getattr(labels, "shape", ()) if hasattr(labels, "tolist") else ()
-    if len(shape) > 2:
-        raise ValueError(f"labels have shape {shape}; they are in rows, or one after another")
-    if len(shape) == 2:
-        _check_rows(shape[0], counts)
-        labels = labels[:, : max(counts, default=0)]
-    elif shape:
-        _check_total(shape[0], counts)
-    values = _listed(labels)
-    if not _are_rows(values):
-        flat = iter(_integers(values, "labels"))
-        _check_total(len(values), counts)
+    try:
+        found = len(labels)
+    except TypeError:
+        raise TypeError(f"labels must be integers, in rows or one after another, not {labels!r}") from None
+    rank = len(getattr(labels, "shape", ())) or 1 + (
+        found > 0 and all(hasattr(row, "__len__") for row in labels)
+    )
+    if rank > 2:
+        raise ValueError(f"labels have shape {labels.shape}; they are in rows, or one after another")
+    if rank == 1:
+        if found != sum(counts):
+            raise ValueError(f"there are {found} labels; label_lengths {counts} add up to {sum(counts)}")
+        flat = iter(as_integers(labels, "labels"))
         return tuple(tuple(islice(flat, count)) for count in counts)
-    _check_rows(len(values), counts)
-    for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
+    if found != len(counts):
+        raise ValueError(f"there are {found} rows of labels; the batch has {len(counts)} sequences")
+    for sequence, (row, count) in enumerate(zip(labels, counts, strict=True)):
         if count > len(row):
             raise ValueError(
                 f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
             )
-    return tuple(_integers(row[:count], "labels") for row, count in zip(values, counts, strict=True))
-
-
-def _check_rows(rows: int, counts: Shape) -> None:
-    if rows != len(counts):
-        raise ValueError(f"there are {rows} rows of labels; the batch has {len(counts)} sequences")
-
-
-def _check_total(labels: int, counts: Shape) -> None:
-    if labels != sum(counts):
-        raise ValueError(f"there are {labels} labels; label_lengths {counts} add up to {sum(counts)}")
-
-
-def _integers(values: Iterable[int], name: str, batch: int | None = None, most: int | None = None) -> Shape:
-    try:
-        found = tuple(map(operator.index, values))
-    except TypeError:
-        raise TypeError(f"{name} must be integers, not {values!r}") from None
-    if batch is None:
-        return found
-    if len(found) != batch:
-        raise ValueError(f"{name} has {len(found)} numbers; the batch has {batch} sequences")
-    for sequence, n in enumerate(found):
-        if n < 0 or (most is not None and n > most):
-            limit = "at least 0" if most is None else f"between 0 and the {most} steps"
-            raise ValueError(f"{name} of sequence {sequence} is {n}; it must be {limit}")
-    return found
+    return tuple(as_integers(row[:count], "labels") for row, count in zip(labels, counts, strict=True))

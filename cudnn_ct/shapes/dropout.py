@@ -9,13 +9,13 @@ from .specs import TensorSpec
 
 
 class DropoutProblem(NamedTuple):
-    """Dropout with a native descriptor; the bits of the mask follow the elements of ``order`` in memory."""
+    """Dropout with a native descriptor; the bits of the mask follow the elements in ``layout``."""
 
     x: TensorSpec
     y: TensorSpec
     mask: TensorSpec
     states: TensorSpec
-    order: TensorSpec
+    layout: str
     descriptor: Any
 
     @property
@@ -33,7 +33,7 @@ class DropoutGradientProblem(NamedTuple):
     dy: TensorSpec
     mask: TensorSpec
     dx: TensorSpec
-    order: TensorSpec
+    layout: str
     descriptor: Any
 
     @property

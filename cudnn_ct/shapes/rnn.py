@@ -85,16 +85,13 @@ class RNNSpec(NamedTuple):
 
     def __str__(self) -> str:
         projected = f" projected to {self.projection_size}" if self.projection_size else ""
-        extras = [f"dropout {self.dropout:g}"] * bool(self.dropout)
-        if self.clip:
-            extras.append("cells clipped to [{:g}, {:g}]".format(*self.clip))
-        return ", ".join(
-            [
-                f"{self.mode} {self.input_size} -> {self.hidden_size}{projected}",
-                f"{self.num_layers} layer{'s' * (self.num_layers > 1)}",
-                *(self.direction, f"{self.input_mode} input", self.bias, *extras),
-                f"{self.dtype} (sums in {self.compute}, {self.math} math), {self.algo}",
-            ]
+        extras = f", dropout {self.dropout:g}" * bool(self.dropout)
+        extras += f", cells clipped to {self.clip}" * bool(self.clip)
+        return (
+            f"{self.mode} {self.input_size} -> {self.hidden_size}{projected}, "
+            f"{self.num_layers} layer{'s' * (self.num_layers > 1)}, "
+            f"{self.direction}, {self.input_mode} input, {self.bias}{extras}, "
+            f"{self.dtype} (sums in {self.compute}, {self.math} math)"
         )
 
 
@@ -121,12 +118,13 @@ def rnn_spec(
 
     >>> print(rnn_spec("lstm", 32, 16, 3, direction="bidirectional", projection_size=8))
     lstm 32 -> 16 projected to 8, 3 layers, bidirectional, linear input, double_bias,
-    float32 (sums in float32, default math), standard
+    float32 (sums in float32, default math)
     """
     mode = as_choice(mode, RNN_MODES, "mode")
     sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
     inputs, hidden, layers = (_count(value, name, 1) for name, value in sizes.items())
-    input_mode = as_choice(_short(input_mode, "_input"), RNN_INPUT_MODES, "input_mode")
+    native = tuple(f"{name}_input" for name in RNN_INPUT_MODES)  # cuDNN's names
+    input_mode = as_choice(input_mode, (*RNN_INPUT_MODES, *native), "input_mode").removesuffix("_input")
     if input_mode == "skip" and inputs != hidden:
         raise ValueError(
             f"input_mode='skip' adds the input to the gates as it is, so the sizes must be equal: "
@@ -135,7 +133,7 @@ def rnn_spec(
     algo = as_choice(algo, RNN_ALGOS, "algo")
     projection = 0 if projection_size is None else _count(projection_size, "projection_size", 0)
     if projection:
-        _check_projection(mode, projection, hidden, algo)
+        _check_projection(mode, projection, hidden)
     probability = as_float(dropout, "dropout")
     if not 0 <= probability < 1:
         raise ValueError(f"dropout must be at least 0 and less than 1, got {dropout}")
@@ -153,15 +151,13 @@ def rnn_spec(
     )
 
 
-def _check_projection(mode: str, projection: int, hidden: int, algo: str) -> None:
+def _check_projection(mode: str, projection: int, hidden: int) -> None:
     if mode != "lstm":
         raise ValueError(f"projection_size={projection} is for mode='lstm'; mode={mode!r} has no projection")
     if projection >= hidden:
         raise ValueError(
             f"projection_size must be 0, for none, or less than hidden_size {hidden}, got {projection}"
         )
-    if algo != "standard":
-        raise ValueError(f"algo={algo!r} has no projection (projection_size={projection}); 'standard' has")
 
 
 def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
@@ -181,12 +177,6 @@ def _count(value: Any, name: str, least: int) -> int:
     if not least <= n <= INT_MAX:
         raise ValueError(f"{name} must be between {least} and {INT_MAX}, got {n}")
     return n
-
-
-def _short(value: Any, ending: str) -> Any:
-    """Return a name, or that of an enum member, without cuDNN's ending."""
-    text = value if isinstance(value, str) else getattr(value, "name", value)
-    return text.lower().removesuffix(ending) if isinstance(text, str) else value
 
 
 def _math(dtype: str, tensor_cores: bool) -> str:

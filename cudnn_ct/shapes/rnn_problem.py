@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from .rnn import RNN_ALGOS, RNNSpec
-from .sequences import RNN_LAYOUTS, RNNShapes, packed_for_cudnn
+from .sequences import RNNShapes
 from .specs import Shape, TensorSpec
 
 
@@ -56,11 +56,10 @@ class RNNProblem(NamedTuple):
         return self
 
     def __str__(self) -> str:
-        network = str(self.spec).rpartition(", ")[0]
         ragged = " of different lengths" if self.ragged else ""
         purpose = "training" if self.training else "inference"
         return (
-            f"{network}: {self.batch} sequences{ragged}, {self.steps} steps, "
+            f"{self.spec}: {self.batch} sequences{ragged}, {self.steps} steps, "
             f"{self.layout.replace('_', ' ')}, {purpose}"
         )
 
@@ -99,16 +98,6 @@ def rnn_problem(
     if not ragged and (layout == "sequence_major" or 1 in (steps, batch)):
         layout = "packed"  # the same memory, which cuDNN need not rearrange
     return RNNProblem(spec._replace(algo="standard"), layout, steps, batch, ragged, training)
-
-
-def why_not_packed(lengths: Shape) -> str:
-    """Return why cuDNN rejects packed data of these lengths; empty if it does not."""
-    if packed_for_cudnn(lengths):
-        return ""
-    return (
-        f"cuDNN takes packed data only with the longest sequence first and none without a step; lengths are "
-        f"{lengths}. Sort the sequences, or pass padded data: layout={RNN_LAYOUTS[0]!r} takes any lengths"
-    )
 
 
 def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:

@@ -1,22 +1,7 @@
 """Weights of recurrent networks: checked, put in order, and converted from torch and to torch.
 
-How the tensors of ``torch.nn.RNN``, ``LSTM`` and ``GRU`` correspond to the parameters here, for layer ``i``;
-in torch the gates of one tensor lie one below the other:
-
-=================================  ====================================  =====================================
-torch                              here, by gate                         order of the gates in both
-=================================  ====================================  =====================================
-``weight_ih_l{i}``                 ``l{i}.W_*``                          RNN: hidden
-``weight_hh_l{i}``                 ``l{i}.R_*``                          LSTM: input, forget, cell, output
-``bias_ih_l{i}``                   ``l{i}.bW_*``                         (torch's i, f, g, o)
-``bias_hh_l{i}``                   ``l{i}.bR_*``                         GRU: reset, update, new
-``weight_hr_l{i}``                 ``l{i}.P`` (the projection)           (torch's r, z, n)
-``*_l{i}_reverse``                 ``l{i}_reverse.*``
-=================================  ====================================  =====================================
-
-torch has both biases or none. A single bias here is the sum of torch's two, except for the new gate of a
-GRU, whose state bias is multiplied by the reset gate: there the bias that is missing here must be zero. A
-missing bias becomes zeros in torch. torch has no skip input.
+Tensors ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh`` and ``weight_hr`` of torch have the parameters
+``W``, ``R``, ``bW``, ``bR`` and ``P`` of a layer, one gate below the other, in the same order.
 """
 
 from __future__ import annotations
@@ -60,12 +45,11 @@ def listed(weights: Any) -> list[Any]:
 
 
 def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> tuple[Any, ...]:
-    """Return the NumPy arrays of a torch state in the order of :func:`rnn_parameters`; the table says how.
-
-    They are views, except for sums of two biases: these are float64, to be rounded once.
-    """
+    """Return views of the arrays of a torch state in the order of :func:`rnn_parameters`."""
     import numpy as np
 
+    if sum(RNN_BIASES[spec.bias]) == 1:
+        raise ValueError(f"bias={spec.bias!r} has one bias where torch has two; use bias='double_bias'")
     tensors = list(_torch_tensors(spec))
     own = {str(name).removeprefix(prefix): a for name, a in with_prefix(state, prefix).items()}
     _check_names({name for name, _, _ in tensors}, own, "the state")
@@ -73,8 +57,6 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     for name, shape, names in tensors:
         _check_array(prefix + name, own[name], shape)
         parts.update(zip(names, np.split(own[name], len(names)), strict=True))
-    if sum(RNN_BIASES[spec.bias]) == 1:
-        _join_biases(spec, parts)
     return tuple(parts[row.name] for row in rnn_parameters(spec))
 
 
@@ -89,7 +71,7 @@ def with_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def to_torch(
     weights: Mapping[str, Any] | Sequence[Any], spec: RNNSpec, *, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return weights as new NumPy arrays by torch's names, as the table says."""
+    """Return weights as new NumPy arrays by torch's names; a bias that the network lacks is zero."""
     import numpy as np
 
     _check_prefix(prefix)
@@ -132,23 +114,6 @@ def _torch_tensors(spec: RNNSpec) -> Iterator[tuple[str, Shape, list[str]]]:
                 yield f"{tensor}_{where}", shape, [f"{where}.{letter}_{gate}" for gate in spec.gates]
             if spec.projection_size:
                 yield f"weight_hr_{where}", (spec.projection_size, spec.hidden_size), [f"{where}.P"]
-
-
-def _join_biases(spec: RNNSpec, parts: dict[str, Any]) -> None:
-    """Replace each bias that the network has by the sum of torch's two."""
-    import numpy as np
-
-    kept, dropped = ("bW", "bR") if spec.bias == "single_inp_bias" else ("bR", "bW")
-    for name in [name for name in parts if f".{kept}_" in name]:
-        other = parts[name.replace(f".{kept}_", f".{dropped}_")]
-        if spec.mode == "gru" and name.endswith("_new"):
-            if other.any():
-                raise ValueError(
-                    f"bias={spec.bias!r} cannot hold both biases of a GRU's new gate: {name} has no room for "
-                    f"torch's other one, whose largest element is {abs(other).max()}; bias='double_bias' can"
-                )
-        elif other.any():
-            parts[name] = np.add(parts[name], other, dtype=np.float64)
 
 
 def _check_names(wanted: set[str], given: Mapping[str, Any], what: str) -> None:

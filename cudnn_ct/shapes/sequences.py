@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .parse import as_choice
 from .rnn import RNNSpec
-from .specs import INT_MAX, Shape, check_shape
+from .specs import Shape, check_shape
 
 T = TypeVar("T")
 
@@ -61,47 +61,33 @@ def rnn_layout(layout: Any) -> str:
     return _SYNONYMS.get(name, name)
 
 
-def as_lengths(lengths: Iterable[int]) -> Shape:
-    """Return lengths as a tuple of ints, or raise."""
+def as_integers(values: Iterable[int], name: str = "lengths") -> Shape:
+    """Return values as a tuple of ints, or raise."""
     try:
-        return tuple(map(operator.index, lengths))
+        return tuple(map(operator.index, values))
     except TypeError:
-        raise TypeError(f"lengths must be integers, one for each sequence, not {lengths!r}") from None
+        raise TypeError(f"{name} must be integers, not {values!r}") from None
 
 
-def check_lengths(lengths: Iterable[int] | None, steps: int, batch: int) -> Shape:
-    """Return the length of each sequence, from 0 to the number of steps, or raise; None means all steps."""
-    if lengths is None:
-        return (steps,) * batch
-    found = as_lengths(lengths)
+def check_lengths(values: Iterable[int], steps: int | None, batch: int, name: str = "lengths") -> Shape:
+    """Return a number for each sequence, from 0 to the number of steps if that is given, or raise."""
+    found = as_integers(values, name)
     if len(found) != batch:
-        raise ValueError(f"there are {len(found)} lengths; the batch has {batch} sequences")
-    for sequence, length in enumerate(found):
-        if not 0 <= length <= steps:
-            raise ValueError(
-                f"sequence {sequence} has length {length}; it must be between 0 and the {steps} steps"
-            )
+        raise ValueError(f"{name} has {len(found)} numbers; the batch has {batch} sequences")
+    for sequence, n in enumerate(found):
+        if n < 0 or (steps is not None and n > steps):
+            limit = "at least 0" if steps is None else f"between 0 and the {steps} steps"
+            raise ValueError(f"{name} of sequence {sequence} is {n}; it must be {limit}")
     return found
 
 
-def rnn_shapes(
-    spec: RNNSpec,
-    steps: int,
-    batch: int,
-    layout: Any = "sequence_major",
-    lengths: Iterable[int] | None = None,
-) -> RNNShapes:
-    """Return the shapes for a number of steps and a batch of sequences; only packed data needs lengths.
+def rnn_shapes(spec: RNNSpec, leading: Shape, batch: int) -> RNNShapes:
+    """Return the shapes for data with some leading axes, which has a batch of sequences.
 
     >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> rnn_shapes(rnn_spec("lstm", 5, 4, 3, direction="bidirectional"), 7, 2)
+    >>> rnn_shapes(rnn_spec("lstm", 5, 4, 3, direction="bidirectional"), (7, 2), 2)
     RNNShapes(x=(7, 2, 5), y=(7, 2, 8), h=(6, 2, 4), c=(6, 2, 4))
     """
-    (steps, batch), layout = check_shape((steps, batch), "steps and batch"), rnn_layout(layout)
-    found = check_lengths(lengths, steps, batch)
-    leading = {"sequence_major": (steps, batch), "batch_major": (batch, steps), "packed": (sum(found),)}[
-        layout
-    ]
     return RNNShapes(
         (*leading, spec.input_size),
         (*leading, spec.output_size * spec.directions),
@@ -143,15 +129,15 @@ def check_rnn_operands(
     if layout == "packed":
         if lengths is None:
             raise ValueError(f"packed data needs lengths: x of shape {x} does not say which rows are whose")
-        given = as_lengths(lengths)
-        found = check_lengths(given, INT_MAX, len(given))
+        given = as_integers(lengths)
+        found = check_lengths(given, None, len(given))
         if sum(found) != x[0]:
             raise ValueError(f"x has {x[0]} packed rows; lengths {found} add up to {sum(found)}")
-        steps, batch = max(found, default=0), len(found)
+        batch = len(found)
     else:
         steps, batch = x[:2] if layout == "sequence_major" else x[1::-1]
-        found = check_lengths(lengths, steps, batch)
-    shapes = rnn_shapes(spec, steps, batch, layout, found)
+        found = (steps,) * batch if lengths is None else check_lengths(lengths, steps, batch)
+    shapes = rnn_shapes(spec, x[:-1], batch)
     check_states(spec, shapes, h0=h0_shape, c0=c0_shape)
     return shapes, found
 

@@ -164,7 +164,7 @@ class CTCLossSpec(NamedTuple):
 
     normalization: str = "softmax"
     out_of_bound: str = "zero"
-    most_labels: int = 255
+    max_label_length: int = 255
     compute: str = "float32"
 
 

@@ -1,11 +1,13 @@
-"""What of the fake cuDNN computes CTC losses: alignments counted in plain probabilities, label by label."""
+"""CTC losses of the fake cuDNN, by the reference."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
+
+from cudnn_ct.reference.ctc import ctc_loss
+from cudnn_ct.shapes.ctc import ctc_min_steps
 
 from .host import view
 
@@ -105,57 +107,22 @@ class CTC:
         x = self._memory(logits, "tensor", read).astype(np.float64)
         out = self._memory(gradients, "tensor", written)
         losses = view(self.host, costs, (lengths[1],), (1,), state["dtype"].numpy)
-        begin = 0
+        softmax, begin = self._get(ctc, "ctc")["softmax"], 0
         for n, (count, end) in enumerate(zip(counts, steps, strict=True)):
             row = [int(label) for label in labels[begin : begin + count]]
             begin += int(count)
-            repeats = sum(a == b for a, b in pairwise(row))
-            assert len(row) + repeats <= end <= lengths[0], f"sequence {n} is out of bound"
-            assert end > 0
-            assert all(0 < label < lengths[2] for label in row)
-            p = x[:end, n]
-            if self._get(ctc, "ctc")["softmax"]:
-                p = np.exp(p - p.max(axis=1, keepdims=True))
-                p /= p.sum(axis=1, keepdims=True)
-            total, named = _alignments(p, row)
-            losses[n] = -np.log(total) if row else -0.0
+            assert 0 < max(ctc_min_steps(row), 1) <= end <= lengths[0], f"sequence {n} is out of bound"
+            p = x[:end, n : n + 1]
+            normalization = "softmax" if softmax else "none"
+            (loss,), gradient = ctc_loss(p, [row], [count], [end], normalization=normalization)
+            if softmax:
+                p = np.exp(p - p.max(axis=2, keepdims=True))
+                p /= p.sum(axis=2, keepdims=True)
             if not row:
-                out[:end, n] = p
-            elif self._get(ctc, "ctc")["softmax"]:
-                out[:end, n] = p - named / total
-            else:
+                loss, gradient = -0.0, p
+            elif not softmax:
+                named = p - gradient
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    out[:end, n] = np.where(named / total > 0, -(named / total) / p, p)
+                    gradient = np.where(named > 0, -named / p, p)
+            losses[n], out[:end, n] = loss, gradient[:, 0]
         return 0
-
-
-def _alignments(p: np.ndarray, row: list[int]) -> tuple[float, np.ndarray]:
-    """The probability of all alignments, and of those that name each symbol at each step.
-
-    A state is how many labels were begun, and whether the last step was a blank.
-    """
-    start = [{(0, True): 1.0}]
-    for t in range(len(p)):
-        start.append({})
-        for state, mass in start[t].items():
-            for symbol, then in _next(state, row):
-                start[t + 1][then] = start[t + 1].get(then, 0.0) + mass * p[t, symbol]
-    ends = [{} for _ in p] + [{(len(row), True): 1.0, (len(row), False): 1.0}]
-    named = np.zeros(p.shape)
-    for t in reversed(range(len(p))):
-        for state in start[t]:
-            for symbol, then in _next(state, row):
-                mass = p[t, symbol] * ends[t + 1].get(then, 0.0)
-                ends[t][state] = ends[t].get(state, 0.0) + mass
-                named[t, symbol] += start[t][state] * mass
-    return ends[0].get((0, True), 0.0), named
-
-
-def _next(state: tuple[int, bool], row: list[int]) -> list[tuple[int, tuple[int, bool]]]:
-    begun, blank = state
-    moves = [(0, (begun, True))]
-    if not blank:
-        moves.append((row[begun - 1], state))
-    if begun < len(row) and (blank or row[begun] != row[begun - 1]):
-        moves.append((row[begun], (begun + 1, False)))
-    return moves

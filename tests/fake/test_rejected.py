@@ -219,10 +219,10 @@ closed().numpy() | ValueError: this DeviceArray of shape \(2, 3\) is closed
 
 RNN = r"""
 net.forward(seq, weights, lengths=[4, 1]) | ValueError: between 0 and the 3 steps
-net.forward(seq, weights, lengths=[1]) | ValueError: 1 lengths; the batch has 2 sequences
+net.forward(seq, weights, lengths=[1]) | ValueError: lengths has 1 numbers; the batch has 2 sequences
 net.forward(seq, weights, ct.empty((4, 3, 4))) | ValueError: needs \(1, 2, 3\)
 net.forward(seq, ct.empty((7,))) | ValueError: w has shape \(7,\)
-net.forward(ct.empty((4, 2)), weights, layout="packed", lengths=[1, 3]) | NotSupportedError: longest sequence
+net.forward(ct.empty((4, 2)), weights, layout="packed", lengths=[1, 3]) | NotSupportedError: lengths \(1, 3\)
 net.backward_data(None, net.forward(seq, weights).reserve) | TypeError: training=True
 net.algorithms(3) | TypeError: x_shape must be a sequence of integers
 net.algorithms((1, 1, 2), training=many) | TypeError: training must be True or False

@@ -16,7 +16,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 import cudnn_ct as ct
 from cudnn_ct import context, testing
@@ -26,7 +26,6 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_parameters
-from cudnn_ct.shapes.rnn_weights import to_torch
 from tests.layers import compare
 from tests.rnn_cases import RNNCase
 from tests.rnn_properties import beginning_at, check_passes, check_weights, network, passes
@@ -38,7 +37,7 @@ from .test_dropout import orders
 
 LSTM = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", precision="float32")
 CASE = RNNCase(LSTM, 3, (3, 1), True, 0)
-PROJECTED = RNNCase(LSTM._replace(projection_size=2), 3, (), True, 0)
+PROJECTED = RNNCase(LSTM._replace(projection_size=2), 3, (0, 3, 0, 1), True, 0)  # cells longer than states
 WITH_DROPOUT = CASE._replace(spec=LSTM._replace(dropout=0.5))
 FORWARD = "cudnnRNNForward"
 ONES = np.ones((3, 2, 8), np.float32)
@@ -65,36 +64,36 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 @given(case=passes())
-def test_passes(fake: FakeCudnn, host: Host, case: tuple[RNNCase, str]) -> None:
+@example(case=(PROJECTED, "sequence_major"))
+@example(case=(PROJECTED._replace(lengths=(0, 1, 2, 0), states=False), "batch_major"))
+def test_rnn_equals_reference(fake: FakeCudnn, host: Host, case: tuple[RNNCase, str]) -> None:
     check_passes(*case, lambda array: ForeignArray(host, array))
 
 
 @pytest.mark.parametrize("algo", RNN_ALGOS)
-def test_every_algorithm(fake: FakeCudnn, algo: str) -> None:
+def test_rnn_runs_the_algorithm_that_is_named(fake: FakeCudnn, algo: str) -> None:
     check_passes(CASE, "batch_major", ct.asarray, algo=algo)
     assert set(algos(fake)) == {algo}
 
 
+def test_networks_that_differ_in_one_parameter_share_nothing(fake: FakeCudnn) -> None:
+    change = {"bias": "no_bias", "clip": (-0.1, 0.1), "direction": "unidirectional", "hidden_size": 3}
+    change |= {"input_mode": "skip", "input_size": 2, "mode": "gru", "num_layers": 1, "projection_size": 2}
+    square = LSTM._replace(input_size=4)
+    for spec in (square, *(square._replace(**{name: value}) for name, value in change.items())):
+        check_passes(CASE._replace(spec=spec), "sequence_major", ct.asarray, algo="standard")
+
+
 @pytest.mark.parametrize("offset", [1, 3])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_passes_copy_misaligned_operands(fake: FakeCudnn, dtype: str, offset: int) -> None:
+def test_rnn_copies_misaligned_operands(fake: FakeCudnn, dtype: str, offset: int) -> None:
     """The fake rejects memory that cuDNN's kernels may not load several elements at once from."""
     spec = network(LSTM._replace(dtype=dtype, compute="float32")).spec
     for case in (CASE._replace(spec=spec), RNNCase(spec, 3, (2, 0), False, 1)):
         check_passes(case, "sequence_major", beginning_at(offset))
 
 
-@pytest.mark.parametrize("states", [True, False])
-@pytest.mark.parametrize("lengths", [(0, 3, 0, 1), (2, 0, 0, 3), (0, 1, 2, 0)])
-@pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
-def test_states_pass_through_empty_sequences_with_a_projection(
-    fake: FakeCudnn, lengths: tuple[int, ...], states: bool, layout: str
-) -> None:
-    """Cells are longer than states, so their copies have other strides."""
-    check_passes(PROJECTED._replace(lengths=lengths, states=states), layout, ct.asarray)
-
-
-def test_second_call_makes_one_c_call(fake: FakeCudnn) -> None:
+def test_rnn_makes_one_c_call_for_each_pass_when_repeated(fake: FakeCudnn) -> None:
     net, x, w = operands()
     for training in (False, True):
         first = net.forward(x, w, training=training)
@@ -102,10 +101,11 @@ def test_second_call_makes_one_c_call(fake: FakeCudnn) -> None:
         second = net.forward(x, w, training=training)
         assert fake.names() == [FORWARD]
         np.testing.assert_array_equal(first.y.numpy(), second.y.numpy())
-    fake.calls.clear()
-    net.backward_data(ct.asarray(ONES), second.reserve)
-    net.backward_weights(second.reserve)
-    assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
+    for done in (first, second):
+        fake.calls.clear()
+        net.backward_data(ct.asarray(ONES), done.reserve)
+        net.backward_weights(done.reserve)
+    assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnSetTensor", "cudnnRNNBackwardWeights_v8"]
 
 
 def test_missing_gradients_are_zero(fake: FakeCudnn) -> None:
@@ -116,20 +116,9 @@ def test_missing_gradients_are_zero(fake: FakeCudnn) -> None:
     back = net.backward_data(None, done.reserve, ct.full((4, 2, 4), 1.0))
     for got, want in zip(back, wanted[:3], strict=True):
         compare(got, want)
-    check_weights(net.backward_weights(done.reserve), LSTM, wanted.dweights, 1e-5)
-
-
-def test_gradients_of_weights_are_added(fake: FakeCudnn) -> None:
-    net, x, w = operands()
-    total = ct.full((net.weight_size,), np.nan)
-    for add in (False, True, True):
-        done = net.forward(x, w, training=True)
-        net.backward_data(ct.asarray(ONES), done.reserve)
-        assert net.backward_weights(done.reserve, out=total, add=add) is total
-    wanted = rnn_backward(CASE.x, CASE.tame, LSTM, ONES).dweights
-    check_weights(total, LSTM, tuple(3 * part for part in wanted), 1e-5)
-    with pytest.raises(ValueError, match="add=True needs out"):
-        net.backward_weights(net.forward(x, w, training=True).reserve, add=True)
+    dw = ct.full((net.weight_size,), np.nan)
+    assert net.backward_weights(done.reserve, out=dw) is dw
+    check_weights(dw, LSTM, wanted.dweights, 1e-5)
 
 
 def test_operands_with_gaps_are_copied_on_the_device(fake: FakeCudnn, host: Host) -> None:
@@ -179,69 +168,15 @@ def test_out_takes_each_result(fake: FakeCudnn) -> None:
             net.forward(x, w, kept, out=out)
 
 
-def seen(memory: ct.DeviceArray, start: int, shape: tuple[int, ...]) -> ct.DeviceArray:
-    """A view that begins some elements into an array."""
-    return memory.view_as(ct.TensorSpec.packed(shape, memory.spec.dtype), start)
-
-
-def logged(host: Host, *kinds: str) -> list[tuple[Any, ...]]:
-    """Events of streams and memory, in order."""
-    return [entry[:2] for entry in host.log if entry[0] in kinds]
-
-
-@pytest.mark.parametrize("start", [0, 1])
-@pytest.mark.parametrize("fails", [False, True])
-def test_given_results_are_ordered_among_streams(
-    fake: FakeCudnn, host: Host, start: int, fails: bool
-) -> None:
-    """Also if a copy is written in their place, and if cuDNN fails, whose kernels may have started."""
-    net, x, w = operands(algo="standard")
-    net.forward(x, w)
-    memory = ct.zeros((64,), stream=0x77)
-    y = seen(memory, start, (3, 2, 8))
-    host.log.clear()
-    if fails:
-        fake.fail[FORWARD] = 5000
-        with pytest.raises(ct.CudnnError, match="cudnnRNNForward") as caught:
-            net.forward(x, w, out=y)
-        assert any(note.startswith("in forward of ") for note in caught.value.__notes__)
-        del caught  # which holds y
-    else:
-        assert net.forward(x, w, out=y).y is y
-        assert y.numpy().any()
-    assert logged(host, "record", "wait")[:2] == [("record", 0x77), ("wait", 1)]
-    assert y.writer.handle == 1
-    gc.collect()
-    host.log.clear()
-    del y, memory
-    assert logged(host, "wait", "free") == [("wait", 0x77), ("free", ANY)]
-
-
-def test_small_results_share_a_block_and_close_independently(fake: FakeCudnn, host: Host) -> None:
-    net, x, w = operands()
-    wanted = net.forward(x, w)
-    expected = wanted.hy.numpy(), wanted.cy.numpy()
-    host.log.clear()
-    done = net.forward(x, w)
-    assert [entry[0] for entry in host.log] == ["allocate"]
-    y, hy, cy, _ = done
-    del done
-    y.close()
-    with pytest.raises(ValueError, match="closed"):
-        y.numpy()
-    again = net.forward(x, w, hy, cy, out=(None, hy.copy(), cy.copy()))
-    assert again.y.shape == (3, 2, 8)
-    np.testing.assert_array_equal([hy.numpy(), cy.numpy()], expected)
-
-
 def test_results_must_not_overlap_also_at_addresses_accepted_before(fake: FakeCudnn) -> None:
     """hy has more bytes than y."""
     net, _, w = operands()
     memory = ct.zeros((32,))
-    x = seen(memory, 8, (1, 1, 5))
-    net.forward(x, w, out=(seen(memory, 0, (1, 1, 8)), None, None))
+    y, hy = (memory.view_as(ct.TensorSpec.packed(shape)) for shape in ((1, 1, 8), (4, 1, 4)))
+    x = memory.view_as(ct.TensorSpec.packed((1, 1, 5)), 8)
+    net.forward(x, w, out=(y, None, None))
     with pytest.raises(ValueError, match="out overlaps"):
-        net.forward(x, w, out=(None, seen(memory, 0, (4, 1, 4)), None))
+        net.forward(x, w, out=(None, hy, None))
 
 
 def test_backward_data_must_not_overwrite_operands_of_backward_weights(fake: FakeCudnn) -> None:
@@ -251,13 +186,6 @@ def test_backward_data_must_not_overwrite_operands_of_backward_weights(fake: Fak
     for out in (x, (None, h0, None), (None, None, c0), (None, done.y.view_as(h0.spec), None)):
         with pytest.raises(ValueError, match="out overlaps"):
             net.backward_data(None, done.reserve, out=out)
-    net.backward_data(None, done.reserve)
-    net.backward_weights(done.reserve)
-    done = net.forward(x, w, training=True)
-    net.backward_data(None, done.reserve)
-    x.fill(1)
-    with pytest.raises(AssertionError, match="x is no longer what it was"):  # by the fake
-        net.backward_weights(done.reserve)
 
 
 # --- reserves ---
@@ -268,18 +196,14 @@ def test_a_reserve_is_used_once_by_each_gradient_and_in_order(fake: FakeCudnn) -
     other, *_ = operands()
     reserve, dy = net.forward(x, w, training=True).reserve, ct.asarray(ONES)
     assert reserve is not None
-    data, wide = net.backward_data, ct.empty((4, 2, 4), "float64")
+    data = net.backward_data
     for call, error, message in (
         (lambda: net.backward_weights(reserve), ValueError, "reads what backward_data wrote"),
-        (
-            lambda: data(ct.empty((3, 2, 4)), reserve),
-            ValueError,
-            r"dy has .* \(3, 2, 4\); .* needs \(3, 2, 8",
-        ),
-        (lambda: data(None, reserve, wide), TypeError, "network is float32.*dhy.*float64"),
+        (lambda: net.backward_weights(reserve, add=True), ValueError, "add=True needs out"),
+        (lambda: data(ct.empty((3, 2, 4)), reserve), ValueError, r"dy has .* needs \(3, 2, 8\)"),
+        (lambda: data(None, reserve, ct.empty((4, 2, 4), "float64")), TypeError, "network is float32.*dhy"),
         (lambda: other.backward_data(None, reserve), ValueError, "the reserve is of <RNN lstm 5 -> 4"),
         (lambda: data(None, None), TypeError, "not NoneType; forward gives one with training=True"),
-        (lambda: net.backward_weights(x), TypeError, "not DeviceArray"),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -318,81 +242,38 @@ def test_gradients_in_another_thread(fake: FakeCudnn) -> None:
 # --- errors before C ---
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda n, _x, w: n.forward(ct.empty((3, 2, 4)), w), ValueError, r"\(T, B, 5\)"),
-        (lambda n, x, w: n.forward(x, w, lengths=[4, 1]), ValueError, "has length 4; .* and the 3 steps"),
-        (lambda n, x, w: n.forward(x, w, lengths=[1]), ValueError, "1 lengths; the batch has 2 sequences"),
-        (lambda n, x, w: n.forward(x, w, ct.empty((4, 3, 4))), ValueError, r"needs \(4, 2, 4\)"),
-        (lambda n, x, w: n.forward(x, w, None, ct.empty((2, 2, 4))), ValueError, r"c0 has shape \(2, 2, 4\)"),
-        (lambda n, x, _w: n.forward(x, ct.empty((7,))), ValueError, r"w has shape \(7,\); .* \(\d+,\)"),
-        (lambda n, x, w: n.forward(x, ct.empty(w.shape, "float16")), TypeError, "w is float16"),
-        (lambda n, x, w: n.forward(x.numpy(), w), TypeError, "x must be an array on the device"),
-        (lambda n, _, w: n.forward(None, w), TypeError, "x must be an array on the device, not NoneType"),
-        (lambda n, x, _: n.forward(x, None), TypeError, "w must be an array on the device, not NoneType"),
-        (
-            lambda n, _, w: n.forward(ct.empty((4, 5)), w, layout="packed", lengths=[1, 3]),
-            ct.NotSupportedError,
-            r"longest sequence first .* lengths are \(1, 3\). Sort the sequences",
-        ),
-        (lambda n, _, w: n.split_params(w, 2), ValueError, "layer must be from 0 to 1, got 2"),
-        (lambda n, _, w: n.split_params(w, 0, 2), ValueError, "direction must be from 0 to 1, got 2"),
-        (lambda n, _, __: n.pack_params([np.ones(3)]), ValueError, "1 weights; this network has 64"),
-        (lambda *_: ct.RNN("lstm", 5, 4, algo="quick"), ValueError, "algo must be one of heuristic"),
-        (lambda *_: ct.RNN("lstm", 5, 4, seed=-1), ValueError, "seed must be between"),
-        (lambda n, *_: n.dropout_state, ValueError, "no dropout state: dropout=0"),
-        (lambda n, *_: n.colour, AttributeError, "no attribute 'colour'"),
-    ],
-)
-def test_bad_operands(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
-    net, x, w = operands()
-    with pytest.raises(error, match=message):
-        call(net, x, w)
-    assert FORWARD not in fake.names()
+LENGTHS = "lengths must be integers, not "
+BAD_CALLS: list[Any] = [
+    (lambda n, _x, w: n.forward(ct.empty((3, 2, 4)), w), ValueError, r"\(T, B, 5\)"),
+    (lambda n, x, w: n.forward(x, ct.empty(w.shape, "float16")), TypeError, "w is float16"),
+    (lambda n, _, w: n.forward(None, w), TypeError, "x must be an array on the device, not NoneType"),
+    (lambda n, x, w: n.forward(x, w, lengths=3), TypeError, LENGTHS + "3"),
+    (lambda n, x, w: n.forward(x, w, lengths=np.array([3.0, 2.0])), TypeError, LENGTHS),
+    (lambda n, x, w: n.forward(x, w, layout=["sequence_major"]), ValueError, "layout must be one of"),
+    (lambda n, x, w: n.forward(x, w, padding_value="zero"), TypeError, "padding_value must be a number"),
+    (
+        lambda n, x, w: n.forward(x, w, out=(x,) * 4),
+        ValueError,
+        "out has 4 arrays; the results are y, hy, cy",
+    ),
+    (lambda n, _, w: n.split_params(w, 2), ValueError, "layer must be from 0 to 1, got 2"),
+    (lambda n, _, w: n.split_params(w, 0, 2), ValueError, "direction must be from 0 to 1, got 2"),
+    (lambda *_: ct.RNN("lstm", 5, 4, algo="quick"), ValueError, "algo must be one of heuristic"),
+    (lambda *_: ct.RNN("lstm", 5, 4, seed=-1), ValueError, "seed must be between"),
+    (lambda n, *_: n.dropout_state, ValueError, "no dropout state: dropout=0"),
+    (lambda n, *_: n.colour, AttributeError, "no attribute 'colour'"),
+]
 
 
-LENGTHS = "lengths must be integers, one for each sequence, not "
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"lengths": [[3, 2]]}, TypeError, LENGTHS + r"\[\[3, 2\]\]"),
-        ({"lengths": 3}, TypeError, LENGTHS + "3"),
-        ({"lengths": np.array(3)}, TypeError, LENGTHS + "3"),
-        ({"lengths": (3.0, 2.0)}, TypeError, LENGTHS + r"\(3.0, 2.0\)"),
-        ({"lengths": np.array([3.0, 2.0])}, TypeError, "lengths must be integers"),
-        ({"layout": ["sequence_major"]}, ValueError, "layout must be one of"),
-        ({"layout": "other"}, ValueError, "layout must be one of"),
-        ({"padding_value": [1]}, TypeError, "padding_value must be a number"),
-        ({"padding_value": "zero"}, TypeError, "padding_value must be a number"),
-        ({"out": (None, None, None, "anything")}, ValueError, "out has 4 arrays; the results are y, hy, cy"),
-        ({"out": (None, None)}, ValueError, "out has 2 arrays; the results are y, hy, cy"),
-    ],
-)
-def test_bad_options(fake: FakeCudnn, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Also after a call with equal options."""
+@pytest.mark.parametrize(("call", "error", "message"), BAD_CALLS)
+def test_rnn_rejects_arguments(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
+    """Also after a call with equal arguments."""
     net, x, w = operands()
     net.forward(x, w, lengths=(3, 2))
     fake.calls.clear()
     with pytest.raises(error, match=message):
-        net.forward(x, w, **options)
+        call(net, x, w)
     assert FORWARD not in fake.names()
-
-
-def test_lengths_are_read_from_the_device(fake: FakeCudnn, host: Host) -> None:
-    net, x, w = operands()
-    on_device = ct.asarray(np.array([3, 1], np.int32))
-    wanted = rnn(CASE.x, CASE.tame, LSTM, lengths=(3, 1)).y
-    for lengths in (on_device, np.array([3, 1]), [np.int64(3), 1], iter((3, 1))):
-        compare(net.forward(x, w, lengths=lengths).y, wanted)
-    assert fake.names().count("cudnnSetRNNDataDescriptor") == 2
-    assert len(net.algorithms((3, 2, 5), lengths=on_device)) == 4
-    host.capturing.add(SIDE)
-    with pytest.raises(ct.NotInitializedError, match="lengths on the device cannot be read in a capture"):
-        net.forward(x, w, lengths=on_device, stream=SIDE)
-    host.capturing.clear()
 
 
 def test_padding_is_compared_by_its_bytes(fake: FakeCudnn) -> None:
@@ -403,21 +284,6 @@ def test_padding_is_compared_by_its_bytes(fake: FakeCudnn) -> None:
         np.testing.assert_array_equal(past, padding)
         assert (np.signbit(past) == np.signbit(padding)).all()
     assert fake.names() == [FORWARD]
-    fake.calls.clear()
-    net.forward(x, w, lengths=(3, 1), padding_value=np.float64("nan"))
-    assert fake.names() == [FORWARD]
-
-
-def test_only_lstm_has_cells(fake: FakeCudnn) -> None:
-    net = ct.RNN("gru", 5, 4)
-    w, cells = ct.zeros((net.weight_size,)), ct.zeros((1, 2, 4))
-    with pytest.raises(ValueError, match="c0 is given, but mode='gru' has no cells"):
-        net.forward(ct.zeros((3, 2, 5)), w, None, cells)
-    done = net.forward(ct.zeros((3, 2, 5)), w, training=True)
-    assert done.cy is None
-    with pytest.raises(ValueError, match="dcy is given, but mode='gru' has no cells"):
-        net.backward_data(None, done.reserve, None, cells)
-    assert (net.mode, net.input_size, net.hidden_size, net.num_layers) == ("gru", 5, 4, 1)
 
 
 # --- algorithms ---
@@ -438,24 +304,6 @@ def test_heuristic_falls_back_and_describes_the_reason(
     net.forward(x, w)
     assert algos(fake) == ["persist_static"]
     assert described in net.describe()
-
-
-def test_error_of_a_named_algorithm_lists_the_supported_ones(fake: FakeCudnn) -> None:
-    fake.refused = {"PERSIST_STATIC", "PERSIST_STATIC_SMALL_H"}
-    net, x, w = operands(algo="persist_static")
-    with pytest.raises(ct.NotSupportedError, match="this case; standard, persist_dynamic do"):
-        net.forward(x, w)
-
-
-@pytest.mark.parametrize("status", [3000, 4000])
-def test_error_of_a_named_algorithm_omits_it_and_others_that_fail(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    monkeypatch.setattr(config, "workspace_limit", 0)
-    fake.fail["cudnnBuildRNNDynamic"] = status
-    net, x, w = operands(algo="standard")
-    with pytest.raises(ct.NotSupportedError, match="this case; persist_static, persist_static_small_h do"):
-        net.forward(x, w)
 
 
 def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: FakeCudnn) -> None:
@@ -480,21 +328,16 @@ def test_autotune_takes_the_fastest_and_keeps_it(
     done = net.forward(x, w, training=True)
     compare(done.y, rnn(CASE.x, CASE.tame, LSTM).y)
     assert algos(fake)[-1] == "persist_dynamic"
-    net.backward_data(None, done.reserve)
     assert len(set(algos(fake))) == 3
     forget()
     fake.calls.clear()
     again, x, w = operands(algo="autotune")
     again.forward(x, w, training=True)
     assert algos(fake) == ["persist_dynamic"]
-    fake.calls.clear()
     again.forward(x, w, lengths=(3, 1), training=True)
-    again.forward(x, w, lengths=(2, 3), training=True)
-    assert algos(fake)[-1] == "persist_dynamic"
-    assert len(algos(fake)) > 4
     fake.calls.clear()
     again.forward(x, w, lengths=(1, 2), training=True)  # other lengths, the same decision
-    assert len(algos(fake)) == 1
+    assert algos(fake) == ["persist_dynamic"]
 
 
 def test_autotune_leaves_out_compiled_algorithms_by_the_settings(
@@ -508,7 +351,7 @@ def test_autotune_leaves_out_compiled_algorithms_by_the_settings(
     assert "cudnnBuildRNNDynamic" not in fake.names()
 
 
-def test_table_of_algorithms(fake: FakeCudnn) -> None:
+def test_algorithms_lists_the_fastest_first_and_the_rejected_last(fake: FakeCudnn) -> None:
     fake.costs = {"STANDARD": 5.0, "PERSIST_DYNAMIC": 1.5}
     fake.refused = {"PERSIST_STATIC"}
     net, x, w = operands()
@@ -554,54 +397,33 @@ def test_split_params_are_writable_views_in_the_order_of_the_ids(fake: FakeCudnn
     assert net.weight_bytes == 4 * net.weight_size == 4 * w.size
 
 
-def test_writes_through_a_view_wait_for_readers_of_the_weights(fake: FakeCudnn, host: Host) -> None:
-    net, x, w = operands()
-    net.forward(x, w, stream=SIDE)
-    view = net.split_params(w, 0)["l0.bW_input"]
-    assert view._uses is w._uses is not None
-    host.log.clear()
-    view.fill(1)
-    assert "wait" in [entry[0] for entry in host.log]
-
-
 def torch_tensor(array: np.ndarray) -> Any:
     """An object with the methods of a torch tensor that are called."""
     on_host = SimpleNamespace(numpy=lambda: array)
     return SimpleNamespace(detach=lambda: SimpleNamespace(cpu=lambda: on_host))
 
 
-def test_weights_of_torch(fake: FakeCudnn) -> None:
-    net, _, w = operands()
-    state = to_torch(CASE.tame, LSTM, prefix="encoder.")
-    tensors = {name: torch_tensor(array) for name, array in state.items()} | {"other": object()}
-    np.testing.assert_array_equal(net.from_torch(tensors, "encoder.").numpy(), w.numpy())
-    back = net.to_torch(w, "encoder.")
-    assert list(back) == list(state)
-    for name, array in state.items():
-        np.testing.assert_array_equal(back[name], array)
-
-
-def test_weights_must_be_real_numbers(fake: FakeCudnn) -> None:
-    net = ct.RNN("rnn_tanh", 1, 1, bias="single_inp_bias")
-    ones = [np.ones(row.shape) for row in rnn_parameters(net.spec)]
-    state = to_torch(ones, net.spec)
-    for dtype in ("complex64", "U1", "S1", "object", "M8[s]", "m8[s]"):
-        with pytest.raises(TypeError, match=r"l0.R_hidden is .*; weights are real numbers"):
-            net.pack_params([*ones[:2], np.zeros((1, 1), dtype)])
-        for name, array in state.items():
-            with pytest.raises(TypeError, match=f"^{name} is .*; weights are real numbers"):
-                net.from_torch(state | {name: np.zeros(array.shape, dtype)})
-
-
 @pytest.mark.parametrize(
     ("dtype", "wanted"), [("float16", "float16"), ("bfloat16", "float32"), ("float64", "float64")]
 )
-def test_to_torch_returns_dtypes_that_torch_takes(fake: FakeCudnn, dtype: str, wanted: str) -> None:
+def test_to_torch_returns_dtypes_of_torch_and_from_torch_reads_tensors(
+    fake: FakeCudnn, dtype: str, wanted: str
+) -> None:
     net = ct.RNN("gru", 2, 3, dtype=dtype)
     w = ct.asarray(np.linspace(-1, 1, net.weight_size), dtype)
-    state = net.to_torch(w)
+    state = net.to_torch(w, "encoder.")
     assert {array.dtype.name for array in state.values()} == {wanted}
-    np.testing.assert_array_equal(net.from_torch(state).numpy(), w.numpy())
+    tensors = {name: torch_tensor(array) for name, array in state.items()} | {"other": object()}
+    np.testing.assert_array_equal(net.from_torch(tensors, "encoder.").numpy(), w.numpy())
+
+
+def test_weights_must_be_real_numbers(fake: FakeCudnn) -> None:
+    net = ct.RNN("rnn_tanh", 1, 1, bias="no_bias")
+    state = {"weight_ih_l0": np.ones((1, 1)), "weight_hh_l0": np.ones((1, 1), "complex64")}
+    with pytest.raises(TypeError, match=r"l0.R_hidden is complex64; weights are real numbers"):
+        net.pack_params(list(state.values()))
+    with pytest.raises(TypeError, match=r"^weight_hh_l0 is complex64; weights are real numbers"):
+        net.from_torch(state)
 
 
 # --- dropout ---
@@ -622,7 +444,7 @@ def test_dropout_repeats_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> 
     done = net.forward(x, w, training=True)
     np.testing.assert_array_equal(done.y.numpy(), second)
     back = net.backward_data(ct.asarray(ONES), done.reserve)
-    compare(back.dx, rnn_backward(case.x, case.tame, LSTM, ONES, masks=fake.passes[-1].masks).dx)
+    compare(back.dx, rnn_backward(case.x, case.tame, LSTM, ONES, masks=fake.passes[-1].options["masks"]).dx)
 
 
 def test_threads_have_their_own_native_networks(fake: FakeCudnn) -> None:
@@ -646,6 +468,7 @@ def test_threads_have_their_own_native_networks(fake: FakeCudnn) -> None:
 
 def test_training_passes_order_streams_by_the_dropout_state(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands(WITH_DROPOUT)
+    net.forward(x, w, training=True)  # makes the dropout state on the default stream
     kept = [net.forward(x, w, training=True, stream=SIDE)]
     host.log.clear()
     kept.append(net.forward(x, w, training=True, stream=0x60))
@@ -681,7 +504,8 @@ def check_not_captured(host: Host, fake: FakeCudnn, call: Callable[[], Any], mes
 
 def test_a_captured_call_pins_its_plan(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
-    out = net.forward(x, w, stream=SIDE)[:3]
+    out = ct.empty((3, 2, 8)), ct.empty((4, 2, 4)), ct.empty((4, 2, 4))
+    net.forward(x, w, out=out, stream=SIDE)
     other = partial(net.forward, x, w, lengths=(3, 2), out=out, stream=SIDE)
     check_not_captured(host, fake, other, "must be made once before, on the same stream")
     pinned = testing.cache_sizes()["captured"].entries
@@ -714,6 +538,7 @@ def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
     """The call was made before on another stream; a call like it left a workspace on this one."""
     net, x, w = operands()
     out = net.forward(x, w, lengths=(3, 1))[:3]
+    net.forward(x, w, lengths=(3, 1), out=out)
     net.forward(x, w, lengths=(2, 2), stream=SIDE)
     call = partial(net.forward, x, w, lengths=(3, 1), out=out, stream=SIDE)
     check_not_captured(host, fake, call, "make the same call once on this stream before")
@@ -723,22 +548,13 @@ def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
     host.capturing.clear()
 
 
-def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) -> None:
-    net, x, w = operands()
-    for stream, waits in ((1, 0), (1, 0), (SIDE, 1), (SIDE, 0), (0x60, 0), (1, 0)):
-        host.log.clear()
-        done = net.forward(x, w, lengths=(3, 1), stream=stream, training=True)
-        net.backward_data(None, done.reserve, stream=stream)
-        assert [entry[0] for entry in host.log].count("synchronize") == waits
-
-
 def test_lengths_are_kept_until_other_streams_are_done(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     net.forward(x, w, stream=SIDE)
     host.log.clear()
     del net
     gc.collect()
-    assert logged(host, "wait", "free") == [("wait", 1), ("free", ANY)]
+    assert [line[:2] for line in host.log if line[0] in ("wait", "free")] == [("wait", 1), ("free", ANY)]
 
 
 def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:

@@ -20,19 +20,13 @@ TOLERANCE = {"float32": 2e-4, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e
 SURE = ("float32", "float16", "bfloat16")  # float64 is for newer cuDNN
 
 
-@settings(max_examples=max(400, settings.default.max_examples))
+@settings(max_examples=max(600, settings.default.max_examples))
 @example(case=CTCCase(((), ()), (0, 0), 0, 3))
 @example(case=CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"))
 @example(case=CTCCase((), (), 3, 4))
 @example(case=CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"))
-@given(case=ctc_cases(dtypes=SURE))
+@given(case=ctc_cases(dtypes=SURE) | ctc_cases(possible=True, dtypes=SURE))
 def test_ctc_loss_equals_reference(case: CTCCase) -> None:
-    check_ctc(case, place, TOLERANCE[case.dtype])
-
-
-@settings(max_examples=max(200, settings.default.max_examples))
-@given(case=ctc_cases(possible=True, dtypes=SURE))
-def test_ctc_loss_equals_reference_when_all_labels_fit(case: CTCCase) -> None:
     check_ctc(case, place, TOLERANCE[case.dtype])
 
 
@@ -132,25 +126,6 @@ def test_deterministic_ctc_loss_gives_the_same_bits() -> None:
         np.testing.assert_array_equal(again.gradient.numpy(), first.gradient.numpy())
 
 
-@pytest.mark.parametrize("algo", ALGOS)
-def test_ctc_loss_equals_torch(algo: str) -> None:
-    torch = library("torch")
-    rng = np.random.default_rng(1)
-    x = torch.randn(80, 6, 20, device="cuda", requires_grad=True)
-    counts, steps = torch.tensor([20, 0, 1, 13, 30, 7]), torch.tensor([80, 40, 3, 64, 80, 31])
-    labels = torch.from_numpy(rng.integers(1, 20, int(counts.sum())))
-    with torch.backends.cudnn.flags(enabled=False):
-        losses = torch.nn.functional.ctc_loss(
-            x.log_softmax(2), labels.cuda(), steps, counts, reduction="none"
-        )
-        losses.sum().backward()
-    for given_labels in (labels, labels.cuda(), labels.int().cuda()):
-        got = ct.ctc_loss(x.detach(), given_labels, counts, steps.int().cuda(), algo=algo)
-        np.testing.assert_allclose(got.loss.numpy(), losses.detach().cpu().numpy(), rtol=1e-4, atol=1e-4)
-        gradient = torch.from_dlpack(got.gradient)
-        np.testing.assert_allclose(gradient.cpu().numpy(), x.grad.cpu().numpy(), rtol=0, atol=1e-3)
-
-
 # --- CUDA graphs ---
 
 
@@ -169,9 +144,18 @@ def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any,
     return builder.end_building().complete(), logits, result
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-def test_captured_ctc_loss_equals_reference(on_device: bool) -> None:
-    stream, captured = own_stream(), LABELLED if on_device else CASE
+@pytest.mark.parametrize(
+    ("captured", "on_device"),
+    [
+        (CASE, False),
+        (LABELLED, True),
+        (LABELLED._replace(normalization="none"), False),
+        (CASE._replace(steps=(3, 7, 0), out_of_bound="skip"), False),
+    ],
+    ids=str,
+)
+def test_captured_ctc_loss_equals_reference(captured: CTCCase, on_device: bool) -> None:
+    stream = own_stream()
     integers: list[Any] = list(captured.integers)
     if on_device:
         integers = [ct.asarray(array, stream=stream) for array in integers]
@@ -180,24 +164,11 @@ def test_captured_ctc_loss_equals_reference(on_device: bool) -> None:
     for seed in (1, 2):
         case = captured._replace(seed=seed)
         ct.transform(ct.asarray(np.nan_to_num(case.logits), stream=stream), out=logits, stream=stream)
-        result.gradient.fill(np.nan, stream=stream)
+        result.gradient.fill(7.0, stream=stream)
         graph.launch(stream)
         ct.synchronize(stream)
-        expected = ct.reference.ctc_loss(case.logits, *case.integers)
-        np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
-        np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
-
-
-def test_captured_ctc_loss_without_softmax_equals_reference() -> None:
-    """Labels and their lengths may be on the device; how many steps there are may not."""
-    stream, case = own_stream(), LABELLED._replace(normalization="none")
-    on_device: list[Any] = [ct.asarray(array, stream=stream) for array in case.integers]
-    expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization="none")
-    for integers in (list(case.integers), [*on_device[:2], case.integers[2]]):
-        graph, _, result = replayed(case, integers, stream)
-        result.gradient.fill(np.nan, stream=stream)
-        graph.launch(stream)
-        ct.synchronize(stream)
+        out = np.full(case.logits.shape, 7, np.float32)
+        expected = ct.reference.ctc_loss(case.logits, *case.integers, **case.mathematics, out=out)
         np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
         np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
 
@@ -216,16 +187,3 @@ def test_captured_ctc_loss_reads_the_labels_at_each_launch() -> None:
     expected = ct.reference.ctc_loss(LABELLED.logits, *other.integers)
     np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
-
-
-def test_captured_ctc_loss_equals_reference_when_labels_do_not_fit() -> None:
-    stream, case = own_stream(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
-    graph, _, result = replayed(case, list(case.integers), stream)
-    result.gradient.fill(7.0, stream=stream)
-    graph.launch(stream)
-    ct.synchronize(stream)
-    expected = ct.reference.ctc_loss(
-        case.logits, *case.integers, **case.mathematics, out=np.full(case.logits.shape, 7, np.float32)
-    )
-    np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
-    np.testing.assert_array_equal(np.isinf(result.loss.numpy()), [True, False, True])

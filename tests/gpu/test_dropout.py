@@ -29,17 +29,6 @@ def test_dropout_drops_the_given_share(probability: float) -> None:
     assert abs((y == 0).mean(axis=0) - probability).max() < 0.1
 
 
-def test_seeds_and_saved_states() -> None:
-    x = ct.full((64, 1000), 1.0, "float16")
-    one, two = ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1)
-    first, saved = ct.dropout(x, one).y.numpy(), one.save()
-    second = ct.dropout(x, one).y.numpy()
-    np.testing.assert_array_equal(ct.dropout(x, two).y.numpy(), first)
-    assert (second != first).any()
-    one.restore(saved)
-    np.testing.assert_array_equal(ct.dropout(x, one).y.numpy(), second)
-
-
 @pytest.mark.parametrize("batch", [65_535, 65_537])
 def test_batches_around_16_bits(batch: int) -> None:
     x, state = ct.full((batch, 3, 2, 2), 1.0), ct.DropoutState(0.5)

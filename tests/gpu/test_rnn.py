@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from tests.layers import compare
-from tests.rnn_cases import RNNCase, rnn_specs
+from tests.rnn_cases import RNNCase
 from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes
 
 from .conftest import captured, library, own_stream, place
@@ -35,14 +34,8 @@ def lstm(dtype: str = "float64", **options: Any) -> RNNSpec:
 
 
 @settings(max_examples=EXAMPLES)
-@given(case=passes(least=1))
+@given(case=passes(least=1) | passes(("float32", "float64")))  # with sequences of no steps in the latter
 def test_rnn_equals_reference(case: tuple[RNNCase, str]) -> None:
-    check_passes(*case, place)
-
-
-@settings(max_examples=EXAMPLES // 4)
-@given(case=passes(("float32", "float64")))
-def test_rnn_equals_reference_when_sequences_are_empty(case: tuple[RNNCase, str]) -> None:
     check_passes(*case, place)
 
 
@@ -106,72 +99,8 @@ def test_rnn_takes_missing_gradients_as_0() -> None:
     back = net.backward_data(None, done.reserve, ct.asarray(dhy))
     for got, want in zip(back, wanted[:3], strict=True):
         compare(got, want)
-    check_weights(net.backward_weights(done.reserve), case.spec, wanted.dweights, 1e-11)
-
-
-def test_backward_weights_adds_to_out() -> None:
-    case = RNNCase(lstm(), 3, (3, 3), False, 0)
-    net, x, w = operands(case)
-    total = ct.full((net.weight_size,), np.nan, "float64")
-    for add in (False, True):
-        done = net.forward(x, w, training=True)
-        net.backward_data(ct.full((3, 2, 8), 1.0, "float64"), done.reserve)
-        net.backward_weights(done.reserve, out=total, add=add)
-    wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((3, 2, 8))).dweights
-    check_weights(total, case.spec, tuple(2 * part for part in wanted), 1e-11)
-
-
-@settings(max_examples=50)
-@given(spec=rnn_specs(), seed=st.integers(0, 99))
-def test_rnn_gradients_equal_differences(spec: RNNSpec, seed: int) -> None:
-    """The change of a loss along a direction, by differences of passes forward."""
-    if spec.mode == "rnn_relu" or spec.clip:
-        spec = spec._replace(mode="rnn_tanh" if spec.mode == "rnn_relu" else spec.mode, clip=None)
-    case = RNNCase(spec, 3, (3, 2), False, seed)
-    net = network(spec)
-    w = net.pack_params(case.tame).numpy()
-    dy = case.random((3, 2, spec.output_size * spec.directions), 3)
-    dy[2, 1] = 0
-    along_x, along_w = case.random(case.x.shape, 6), case.random(w.shape, 7)
-    along_x[2, 1] = 0
-
-    def loss(step: float) -> float:
-        x, weights = ct.asarray(case.x + step * along_x), ct.asarray(w + step * along_w)
-        return float((net.forward(x, weights, lengths=(3, 2)).y.numpy() * dy).sum())
-
-    done = net.forward(ct.asarray(case.x), ct.asarray(w), lengths=(3, 2), training=True)
-    dx = net.backward_data(ct.asarray(dy), done.reserve).dx.numpy()
-    dw = net.backward_weights(done.reserve).numpy()
-    slope = float((dx * along_x).sum() + (dw * along_w).sum())
-    measured = (loss(1e-5) - loss(-1e-5)) / 2e-5
-    assert abs(slope - measured) <= 1e-6 * max(1.0, abs(slope))
-
-
-def test_gru_equals_a_loop_over_its_split_parameters() -> None:
-    """A GRU of depth 3 over 5 steps, computed once more from the views of its weights."""
-    net = ct.RNN("gru", 32, 16, 3, precision="float32")
-    rng = np.random.default_rng(0)
-    w = ct.asarray((0.2 * rng.standard_normal(net.weight_size)).astype(np.float32))
-    net.split_params(w, 2)["l2.bR_new"].fill(1.0)
-    x, h0 = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 2, 32), (3, 2, 16)))
-    current, last = x.astype(np.float64), []
-    for layer in range(3):
-        parts = [view.numpy().astype(np.float64) for view in net.split_params(w, layer).values()]
-        assert len(parts) == 12  # a matrix and its bias, for each of six
-        pairs = list(zip(parts[::2], parts[1::2], strict=True))
-        h, outs = h0[layer].astype(np.float64), []
-        for step in current:
-            a = [step @ matrix.T + bias for matrix, bias in pairs[:3]]
-            q = [h @ matrix.T + bias for matrix, bias in pairs[3:]]
-            r, z = (1 / (1 + np.exp(-(a[k] + q[k]))) for k in (0, 1))
-            h = (1 - z) * np.tanh(a[2] + r * q[2]) + z * h
-            outs.append(h)
-        current = np.array(outs)
-        last.append(h)
-    y, hy, cy, _ = net.forward(ct.asarray(x), w, ct.asarray(h0))
-    compare(y, current.astype(np.float32), tolerance=1e-5)
-    compare(hy, np.array(last, np.float32), tolerance=1e-5)
-    assert cy is None
+    dw = ct.full((net.weight_size,), np.nan, "float64")
+    check_weights(net.backward_weights(done.reserve, out=dw), case.spec, wanted.dweights, 1e-11)
 
 
 # --- torch ---
@@ -188,15 +117,8 @@ def test_rnn_equals_torch_with_its_weights(mode: str, projection: int, bias: str
     options: dict[str, Any] = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
     if projection:
         options["proj_size"] = projection
-    module = getattr(torch.nn, kind)(
-        5,
-        4,
-        2,
-        bias=bias == "double_bias",
-        bidirectional=direction == "bidirectional",
-        dtype=torch.float64,
-        **options,
-    )
+    options |= {"bias": bias == "double_bias", "bidirectional": direction == "bidirectional"}
+    module = getattr(torch.nn, kind)(5, 4, 2, dtype=torch.float64, **options)
     net = ct.RNN(mode, 5, 4, 2, direction=direction, bias=bias, projection_size=projection, dtype="float64")
     w = net.from_torch(module.state_dict())
     x = torch.randn(3, 2, 5, dtype=torch.float64, requires_grad=True)
@@ -267,12 +189,6 @@ def test_rnn_autotune_times_all_algorithms() -> None:
         assert not chosen.forward(x, w).y.numpy().any()
 
 
-def test_rnn_names_the_supported_algorithms_when_one_is_not() -> None:
-    net = ct.RNN("lstm", 8, 8, dtype="float64", algo="persist_static")
-    with pytest.raises(ct.NotSupportedError, match="does not support this case; standard"):
-        net.forward(ct.zeros((3, 2, 8), "float64"), ct.zeros((net.weight_size,), "float64"))
-
-
 def test_rnn_recompiles_for_another_batch_and_length() -> None:
     """A compiled network is of one batch."""
     case = RNNCase(rnn_spec("lstm", 64, 64), 6, (6,) * 8, False, 0)
@@ -311,23 +227,16 @@ def test_rnn_computes_on_several_streams_and_threads() -> None:
     case = RNNCase(rnn_spec("gru", 64, 64, 2), 20, (20,) * 16, False, 0)
     net, x, w = operands(case)
     wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((20, 16, 64), np.float32))
-    failures: list[BaseException] = []
 
     def work() -> None:
-        try:
-            first, second = own_stream(), own_stream()
-            for _ in range(5):
-                done = net.forward(x, w, training=True, stream=first)
-                dy = ct.full((20, 16, 64), 1.0, stream=first)
-                compare(net.backward_data(dy, done.reserve, stream=second).dx, wanted.dx, tolerance=1e-4)
-                dw = net.backward_weights(done.reserve, stream=first)
-                check_weights(dw, case.spec, wanted.dweights, 1e-4)
-        except BaseException as error:
-            failures.append(error)
+        first, second = own_stream(), own_stream()
+        for _ in range(5):
+            done = net.forward(x, w, training=True, stream=first)
+            dy = ct.full((20, 16, 64), 1.0, stream=first)
+            compare(net.backward_data(dy, done.reserve, stream=second).dx, wanted.dx, tolerance=1e-4)
+            dw = net.backward_weights(done.reserve, stream=first)
+            check_weights(dw, case.spec, wanted.dweights, 1e-4)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()

@@ -9,15 +9,15 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
-from ...errors import BadParamError, CudnnError, NotSupportedError
+from ...errors import BadParamError, NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
-from ..dropout_legacy import DropoutDescriptor
+from ..dropout import DropoutDescriptor
 from .network import Network
-from .plans import RNNDescriptor, RNNPlan, step_plan
+from .plans import RNNAlgorithm, RNNDescriptor, step_plan
 
 __all__ = ["RNNFamily"]
 
@@ -35,7 +35,10 @@ class RNNFamily:
 
     def __init__(self, step: RNNStep, network: Network, context: Context) -> None:
         self._step = step
-        self._dropout, self._networks = network.native(context, step.problem.training)
+        self._dropout, self._networks = None, context.calls
+        if step.problem.training and network.has_dropout:
+            state = network.dropout_state(context.stream)
+            self._dropout, self._networks = state._descriptor, state._calls.of(context)
 
     def heuristics(self, problem: RNNProblem) -> Sequence[Heuristic]:
         """Return all algorithms, in the order of the heuristic choice."""
@@ -56,15 +59,6 @@ class RNNFamily:
         """Return the algorithm of a name, without alternatives."""
         return [lambda _: _rows(problem, (name,))], []
 
-    def supports(self, problem: RNNProblem, algo: str, context: Context) -> bool:
-        """Return whether a plan of an algorithm can be made."""
-        (row,) = _rows(problem, (algo,))
-        try:
-            self.plan(problem, row, context)
-        except CudnnError:
-            return False
-        return True
-
     def planned(self, problem: RNNProblem, context: Context) -> list[Candidate]:
         """Return all algorithms with their workspace, or with the reason why cuDNN rejects them."""
         rows = []
@@ -84,12 +78,12 @@ class RNNFamily:
             raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
         spec = problem.spec._replace(algo=candidate.algorithm)
         network = self._network(spec, problem, context)
-        return step_plan(self._step, RNNPlan(self._step, candidate, network, context))
+        return step_plan(self._step, RNNAlgorithm(self._step, candidate, network, context))
 
     def _network(self, spec: RNNSpec, problem: RNNProblem, context: Context) -> RNNDescriptor:
         """Return the native network. One that is compiled for a batch size is compiled once."""
         padded, compiled = problem.layout != "packed", spec.algo in COMPILED
-        key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
+        key = ("a network", spec, padded, problem.batch if compiled else 0)
         found: RNNDescriptor | None = self._networks.get(key)
         if found is None:
             # cuDNN requires a dropout descriptor; it allows one with probability 0 and without states.

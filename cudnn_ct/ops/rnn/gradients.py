@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ...array import DeviceArray
-from ...cuda import stream as streams
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.parse import as_bool
 from ...typing import ArrayLike, StreamLike
 from .._call import execute
-from .._state import OwnedCache
-from .network import GradientState, HasNetwork, TrainingState
+from .._documented import documented
+from .network import HasNetwork, RNNState
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 
 __all__ = ["RNNDataGradients", "RNNGradients", "RNNReserve", "result_slots"]
 
 _GRADIENTS = {"backward_data": BACKWARD_DATA, "backward_weights": BACKWARD_WEIGHTS}
-
-# Operands of the forward pass that a gradient does not read. Results of `backward_data` must not overlap the
-# others, which `backward_weights` reads later.
-_UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
 
 # Errors before anything is enqueued: the reserve is unchanged.
 _UNCHANGED = (NotSupportedError, BadParamError, NotInitializedError, AllocationError, ValueError, TypeError)
@@ -41,14 +36,14 @@ class RNNReserve:
         The gradients that were computed.
     """
 
-    __slots__ = ("__weakref__", "_memory", "_owner", "_plan", "_step", "arrays", "device", "exhausted")
+    __slots__ = ("__weakref__", "_algorithm", "_call", "_memory", "_owner", "arrays", "device", "exhausted")
 
-    def __init__(self, owner: Any, state: TrainingState) -> None:
+    def __init__(self, owner: Any, state: RNNState) -> None:
         self._owner = owner
-        self._step = state.call.problem
-        self._plan = state.plan
+        self._call = state.call
+        self._algorithm = state.algorithm
         self._memory = state.memory
-        names = [name for name, _ in self._step.operands]
+        names = [name for name, _ in self._call.problem.operands]
         self.arrays: dict[str, DeviceArray] = dict(zip(names, state.operands, strict=True))
         self.arrays["y"] = state.results[0]
         self.device = self.arrays["y"].device
@@ -61,35 +56,28 @@ class RNNReserve:
 
     def describe(self) -> str:
         """Return what was computed, and by which algorithm."""
-        return f"{self._step.problem}\n{self._plan.describe()}"
+        return f"{self._call.problem.problem}\n{self._call.choice.describe()}"
 
     def _compute(
         self,
         gradient: str,
-        owner: Any,
-        cache: OwnedCache,
+        owner: HasNetwork,
         given: dict[str, Any],
         params: tuple[Any, ...],
         outs: tuple[Any, ...],
         stream: Any,
     ) -> Sequence[DeviceArray]:
         """Compute a gradient; the reserve stays as it was if nothing was enqueued."""
-        if stream is None:
-            where = streams.current_stream(self.device)
-        else:
-            where = streams.as_stream(stream, self.device)
-        if where.device != self.device:
-            raise ValueError(f"the reserve is on device {self.device}; the operation runs on {where.device}")
         self._check_use(gradient, owner)
-        unread = _UNREAD[gradient]
-        operands = {name: array for name, array in self.arrays.items() if name not in unread} | given
+        operands = self.arrays | given
         names, arrays = tuple(operands), tuple(operands.values())
-        params, state = (self._step, self._plan, *params), GradientState(cache, self._memory)
+        params = (self._call.problem, self._algorithm, *params)
+        state = RNNState(owner._cache, training=True, memory=self._memory)
         before = self.exhausted
         self.exhausted = (*before, gradient)
         try:
             results = execute(
-                _GRADIENTS[gradient], names, arrays, params, outs=outs, stream=where, state=state
+                _GRADIENTS[gradient], names, arrays, params, outs=outs, stream=stream, state=state
             )
         except _UNCHANGED:
             self.exhausted = before
@@ -119,7 +107,7 @@ class RNNReserve:
 
     def __repr__(self) -> str:
         state = f"used by {' and '.join(self.exhausted)}" if self.exhausted else "fresh"
-        return f"<RNNReserve of {self._step.problem}; {self.nbytes:,} bytes, {state}>"
+        return f"<RNNReserve of {self._call.problem.problem}; {self.nbytes:,} bytes, {state}>"
 
 
 class RNNDataGradients(NamedTuple):
@@ -139,6 +127,7 @@ class RNNDataGradients(NamedTuple):
 class RNNGradients(HasNetwork):
     """The methods of an RNN that compute gradients."""
 
+    @documented()
     def backward_data(
         self,
         dy: ArrayLike | None,
@@ -161,7 +150,6 @@ class RNNGradients(HasNetwork):
             Gradients that are None are zero.
         out : device array, or a tuple (dx, dh0, dc0), optional
             Arrays for the results, in C order; None in the tuple for a new one.
-        stream : optional
 
         Returns
         -------
@@ -170,14 +158,10 @@ class RNNGradients(HasNetwork):
 
         Raises
         ------
-        TypeError
-            The reserve is missing, or a gradient is not on the device or of another dtype.
         ValueError
             The reserve belongs to another network or was used before, or a shape does not fit.
         NotInitializedError
             A CUDA graph is being captured on the stream.
-        NotSupportedError, AllocationError
-            As in :meth:`forward`.
 
         Notes
         -----
@@ -197,10 +181,11 @@ class RNNGradients(HasNetwork):
         given = {name: array for name, array in given.items() if array is not None}
         outs = result_slots(out, ("dx", "dh0", "dc0"), has_cells=self.spec.has_cells)
         kept = _as_reserve(reserve)
-        results = kept._compute("backward_data", self, self._cache, given, (), outs, stream)
+        results = kept._compute("backward_data", self, given, (), outs, stream)
         dx, dh0, *dc0 = results
         return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
 
+    @documented()
     def backward_weights(
         self,
         reserve: RNNReserve | None,
@@ -219,7 +204,6 @@ class RNNGradients(HasNetwork):
             The array for the result.
         add : bool
             Add to the values of ``out``, which is then required.
-        stream : optional
 
         Returns
         -------
@@ -228,15 +212,11 @@ class RNNGradients(HasNetwork):
 
         Raises
         ------
-        TypeError
-            The reserve is missing, or ``out`` is not on the device or of another dtype.
         ValueError
             The reserve belongs to another network, was used before, or :meth:`backward_data` was not called;
             ``out`` does not fit, or is missing with ``add``.
         NotInitializedError
             A CUDA graph is being captured on the stream.
-        NotSupportedError, AllocationError
-            As in :meth:`forward`.
 
         Notes
         -----
@@ -257,7 +237,7 @@ class RNNGradients(HasNetwork):
         if add and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
         kept = _as_reserve(reserve)
-        return kept._compute("backward_weights", self, self._cache, {}, (add,), (out,), stream)[0]
+        return kept._compute("backward_weights", self, {}, (add,), (out,), stream)[0]
 
 
 def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from functools import partial
-from math import copysign
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..._bindings import enums
-from ...array import DeviceArray
 from ...context import Context
-from ...cuda import memory as memories
 from ...descriptors import (
     Descriptor,
     DescriptorType,
@@ -28,20 +24,18 @@ from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
-from ...plans.workspace import nbytes_of
-from ...plans.wrappers import RelayoutPlan
+from ...plans.wrappers import RelayoutPlan, ZeroOrScale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
 from .._sequences import DeviceInts, plan_for_sequences
 
-__all__ = ["EmptyRNNPlan", "RNNDataDescriptor", "RNNDescriptor", "RNNPlan", "step_plan"]
+__all__ = ["RNNAlgorithm", "RNNDataDescriptor", "RNNDescriptor", "step_plan"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
-
-Enqueue = Callable[[Context, Sequence[int]], None]
+NO_STEP = -1  # no step of a chain is scaled
 
 
 class _Call(NamedTuple):
@@ -72,12 +66,33 @@ CALLS = {
 }
 
 
-def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
-    """Return a plan of one step; operands that have gaps or are misaligned are copied."""
-    specs = dict((*step.operands, *step.written))
-    steps = [Step(StepPlan(step, network), tuple(range(len(specs)))), *_empty_sequences(step, list(specs))]
-    plan = ChainPlan((), steps, scaled=0) if len(steps) > 1 else steps[0].plan
-    moves = [_contiguous(spec) for spec in specs.values()]
+def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
+    """Return a plan of one step; operands that have gaps or are misaligned are copied.
+
+    ``algorithm`` is None if no sequence has a time step: what is left is padding, and states to pass on.
+    """
+    given = dict((*step.operands, *step.written))
+    specs = {name: TensorSpec.packed(spec.shape, spec.dtype) for name, spec in given.items()}
+    values, temporaries = _values_before(step, algorithm), []
+    if algorithm is not None and step.name == "backward_data" and "dy" not in specs:  # cuDNN requires it
+        specs["dy"], values["dy"] = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype), 0.0
+        temporaries.append(specs["dy"])
+    names = list(specs)
+    steps = [
+        Step(fill_plan(specs[name], value), (names.index(name),))
+        for name, value in values.items()
+        if specs[name].size
+    ]
+    if algorithm is not None:
+        steps.append(Step(StepPlan(step.name, names, algorithm), tuple(range(len(names)))))
+    steps += _passed_states(step, specs)
+    plan: Plan = ZeroOrScale(TensorSpec.packed((0,), "float32"))  # without a batch
+    if steps:
+        plan = ChainPlan(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
+    moves = [
+        (spec, None if not spec.size or "nchw" in spec.layouts else specs[name])
+        for name, spec in given.items()
+    ]
     if step.aligned and not any(copy for _, copy in moves):
         return plan
     copying = RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
@@ -86,20 +101,25 @@ def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
     return copying
 
 
-def _contiguous(spec: TensorSpec) -> tuple[TensorSpec, TensorSpec | None]:
-    is_contiguous = not spec.size or "nchw" in spec.layouts
-    return spec, None if is_contiguous else TensorSpec.packed(spec.shape, spec.dtype)
+def _values_before(step: RNNStep, algorithm: RNNAlgorithm | None) -> dict[str, float]:
+    """Return the values of results that cuDNN adds to, or that it does not write everywhere."""
+    values = {} if step.updated else {"dw": 0.0}
+    if algorithm is None:
+        values["y"] = step.padding
+    if algorithm is None or (step.problem.ragged and step.problem.layout != "packed"):
+        values["dx"] = 0.0
+    return {name: values[name] for name, _ in step.written if name in values}
 
 
-def _empty_sequences(step: RNNStep, names: list[str]) -> list[Step]:
+def _passed_states(step: RNNStep, specs: dict[str, TensorSpec]) -> list[Step]:
     """Pass on the states of sequences without a time step: cuDNN writes the padding value there."""
-    empty = [place for place, length in enumerate(step.lengths) if not length]
+    empty, names = [place for place, length in enumerate(step.lengths) if not length], list(specs)
     steps = []
     for source, target in CALLS[step.name].states if empty else ():
-        if target not in names:
+        if target not in specs:
             continue
-        spec, at = dict(step.written)[target], names.index(target)
-        if source in names:
+        spec, at = specs[target], names.index(target)
+        if source in specs:
             copies = plan_for_sequences(empty, copy_plan, spec, spec)
             steps.append(Step(copies, (names.index(source), at)))
         else:
@@ -108,51 +128,14 @@ def _empty_sequences(step: RNNStep, names: list[str]) -> list[Step]:
     return steps
 
 
-class StepPlan:
-    """One step of a network; the pointers of a run are those of the operands and results that it has."""
-
-    __slots__ = ("_enqueue", "_network", "_zeroed", "workspace")
-
-    def __init__(self, step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> None:
-        names = [name for name, _ in (*step.operands, *step.written)]
-        self._network = network
-        self._enqueue = network.bind(step, names)
-        self.workspace = network.workspace
-        # cuDNN adds to gradients of weights, and leaves those of padding as they are.
-        is_zeroed = {"dw": not step.updated, "dx": step.problem.ragged and step.problem.layout != "packed"}
-        self._zeroed = [
-            (names.index(name), nbytes_of(spec)) for name, spec in step.written if is_zeroed.get(name)
-        ]
-
-    # The steps have no factors.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the step."""
-        for place, nbytes in self._zeroed:
-            memories.fill(pointers[place], b"\0", nbytes, context.stream)
-        self._enqueue(context, pointers)
-
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return self._network.describe()
-
-
-class RNNPlan:
-    """One algorithm of a network for sequences of given lengths.
+class RNNAlgorithm:
+    """One algorithm of a network for sequences of given lengths, which the three steps share.
 
     The lengths are in the descriptors and in device memory: before cuDNN 8.9.1 kernels read the latter, and
     the header still asks for it.
     """
 
-    __slots__ = (
-        "_constants",
-        "_dy",
-        "_lengths",
-        "_library",
-        "_training",
-        "candidate",
-        "reserve",
-        "workspace",
-    )
+    __slots__ = ("candidate", "constants", "lengths", "reserve", "training", "workspace")
 
     def __init__(self, step: RNNStep, candidate: Candidate, network: RNNDescriptor, context: Context) -> None:
         problem, spec = step.problem, step.problem.spec
@@ -173,11 +156,9 @@ class RNNPlan:
         self.candidate = candidate
         self.workspace: int = workspace.value
         self.reserve = TensorSpec.packed((reserve.value if problem.training else 0,), "uint8")
-        self._training = problem.training
-        self._dy = TensorSpec.packed(step.shapes.y, spec.dtype)
-        self._lengths = DeviceInts(context.device, step.lengths, "lengths of sequences")
-        self._library = context.library
-        self._constants = {
+        self.training = problem.training
+        self.lengths = DeviceInts(context.device, step.lengths, "lengths of sequences")
+        self.constants = {
             "network": network,
             "mode": ctypes.c_int(mode),
             "add": ctypes.c_int(ADD),
@@ -192,62 +173,37 @@ class RNNPlan:
             "reserve_size": ctypes.c_size_t(self.reserve.size),
         }
 
-    def bind(self, step: RNNStep, names: list[str]) -> Enqueue:
-        """Return the C call of a step for pointers with these names; a pointer without a name is null."""
-        call = CALLS[step.name]
-        ordered = [*names, *self._constants, "handle", "lengths", "workspace", "reserve", "dy", "missing"]
-        places = [ordered.index(name if name in ordered else "missing") for name in call.arguments.split()]
-        in_order, constants = itemgetter(*places), tuple(self._constants.values())
-        function = getattr(self._library, call.function)
-        needs_dy = step.name == "backward_data" and "dy" not in names  # cuDNN requires it
 
-        def enqueue(context: Context, pointers: Sequence[int]) -> None:
-            dy = self._zeros(context) if needs_dy else None
-            reserve = context.state.reserve_for(self, context) if self._training else 0
-            workspace = context.workspace(self.workspace)
-            lengths = self._lengths.on(context, self)  # a captured graph keeps the descriptors too
-            varying = (context.handle, lengths.pointer, workspace, reserve, dy.pointer if dy else 0, 0)
-            function(*in_order((*pointers, *constants, *varying)))
-            self._lengths.keep_until_done(context.stream)
+class StepPlan:
+    """The C call of one step, for pointers with the given names; a pointer without a name is null."""
 
-        return enqueue
+    __slots__ = ("_algorithm", "_constants", "_function", "_in_order", "workspace")
 
-    def _zeros(self, context: Context) -> DeviceArray:
-        nbytes = nbytes_of(self._dy)
-        zeros = DeviceArray.new(self._dy, nbytes, context.stream, "a gradient of zeros")
-        memories.fill(zeros.pointer, b"\0", nbytes, context.stream)
-        return zeros
+    def __init__(self, name: str, names: list[str], algorithm: RNNAlgorithm) -> None:
+        call = CALLS[name]
+        known = [*names, *algorithm.constants, "handle", "lengths", "workspace", "reserve", "missing"]
+        places = [known.index(name if name in known else "missing") for name in call.arguments.split()]
+        self._algorithm = algorithm
+        self._constants = tuple(algorithm.constants.values())
+        self._function = call.function
+        self._in_order = itemgetter(*places)
+        self.workspace = algorithm.workspace
 
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return f"chosen: {self.candidate._replace(workspace=self.workspace)}"
-
-
-class EmptyRNNPlan:
-    """A network if no sequence has a time step: all that remains is to pass on the states."""
-
-    workspace = 0
-    reserve = TensorSpec.packed((0,), "uint8")
-
-    def bind(self, step: RNNStep, names: list[str]) -> Enqueue:
-        """Return a function that fills y with the padding value; gradients have nothing to compute."""
-        if step.name != "forward":
-            return lambda *_: None
-        spec = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype)
-        return partial(self._fill, step, spec, names.index("y"))
-
-    def _fill(
-        self, step: RNNStep, spec: TensorSpec, place: int, context: Context, pointers: Sequence[int]
-    ) -> None:
-        stream = context.stream
-        if step.problem.training:
-            context.state.reserve_for(self, context)
-        if spec.size:
-            DeviceArray(spec, pointers[place], None, stream, stream).fill(step.padding, stream=stream)
+    # The calls have no factors.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        algorithm = self._algorithm
+        reserve = context.state.reserve_for(algorithm, context) if algorithm.training else 0
+        workspace = context.workspace(self.workspace)
+        lengths = algorithm.lengths.on(context, algorithm)  # a captured graph keeps the descriptors too
+        varying = (context.handle, lengths.pointer, workspace, reserve, 0)
+        arguments = self._in_order((*pointers, *self._constants, *varying))
+        getattr(context.library, self._function)(*arguments)
+        algorithm.lengths.keep_until_done(context.stream)
 
     def describe(self) -> str:
         """Return a description of the plan."""
-        return "chosen: no sequence has a time step, the states are only copied"
+        return f"chosen: {self._algorithm.candidate._replace(workspace=self.workspace)}"
 
 
 PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only
@@ -309,15 +265,11 @@ class RNNDataDescriptor(Descriptor[RNNDataSpec]):
 
     def _set(self, library: Any) -> None:
         spec = self.spec
-        if len(spec.lengths) != spec.batch:  # C would read past the end
-            raise ValueError(f"there are {len(spec.lengths)} lengths; the batch has {spec.batch} sequences")
         _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
 
 
 def _element(dtype: str, value: float) -> Any:
     """Return a pointer to a number of a dtype, which the descriptor copies."""
-    if value == 0 and copysign(1, value) > 0:
-        return ctypes.byref((ctypes.c_char * 8)())
     import numpy as np
 
     with np.errstate(all="ignore"):

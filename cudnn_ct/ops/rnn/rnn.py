@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -12,14 +11,12 @@ from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
 from ...autotune.table import Algorithms
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
 from ...dtypes import DTYPES
-from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.parse import as_bool, as_choice, as_float
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from ...shapes.rnn_params import rnn_weight_size
-from ...shapes.sequences import RNN_LAYOUTS, as_lengths, rnn_layout
+from ...shapes.sequences import RNN_LAYOUTS, as_integers, rnn_layout
 from ...shapes.specs import check_shape
 from ...typing import (
     Algo,
@@ -33,11 +30,11 @@ from ...typing import (
     StreamLike,
 )
 from .._call import execute
-from .._operands import stream_of
+from .._documented import documented
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
 from .gradients import RNNDataGradients, RNNGradients, RNNReserve, result_slots
-from .network import Network, RNNState, TrainingState
+from .network import Network, RNNState
 from .operations import FORWARD, RNNParams, table
 from .weights import RNNWeights
 
@@ -135,8 +132,8 @@ class RNN(RNNGradients, RNNWeights):
         clip: tuple[float, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.algo = algo if algo is None or isinstance(algo, Candidate) else _algo(algo)
-
+        known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
+        self.algo = algo if algo is None or isinstance(algo, Candidate) else as_choice(algo, known, "algo")
         described = partial(
             rnn_spec,
             *(mode, input_size, hidden_size, num_layers),
@@ -163,9 +160,9 @@ class RNN(RNNGradients, RNNWeights):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        network = str(self.spec).rpartition(", ")[0]
-        return f"<RNN {network}, {self.algo or 'algorithm by the settings'}>"
+        return f"<RNN {self.spec}, {self.algo or 'algorithm by the settings'}>"
 
+    @documented()
     def forward(
         self,
         x: ArrayLike,
@@ -194,7 +191,7 @@ class RNN(RNNGradients, RNNWeights):
         c0 : device array, shape (layers * directions, B, hidden_size), optional; "lstm" only
         lengths : B ints, 0 to T, optional
             The number of steps of each sequence, in any order; T by default. Packed data needs them, with
-            the longest first and none 0. An array on the device is read, which waits for it.
+            the longest first and none 0.
         layout : "sequence_major", "batch_major" or "packed"
         training : bool
             Return a reserve for the gradients, and apply dropout.
@@ -202,25 +199,12 @@ class RNN(RNNGradients, RNNWeights):
             The value of y past the end of a sequence.
         out : device array, or a tuple (y, hy, cy), optional
             Arrays for the results, in C order; None in the tuple for a new one.
-        stream : optional
-            An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
         Returns
         -------
         RNNForward
             ``y``, like x with ``directions * output_size`` for ``input_size``; ``hy`` and ``cy``, like h0 and
             c0: the states after each sequence's last step; and ``reserve`` for the gradients.
-
-        Raises
-        ------
-        TypeError
-            An operand is not on the device, or of another dtype than the network.
-        ValueError
-            Shapes, lengths or the size of w do not fit; the message has the numbers.
-        NotSupportedError
-            cuDNN does not compute this, or not by the algorithm that was named; the message has others.
-        AllocationError
-            Device memory ran out.
 
         Notes
         -----
@@ -239,15 +223,15 @@ class RNN(RNNGradients, RNNWeights):
         (array([1., 3., 6.], dtype=float32), array([6.], dtype=float32))
         """
         network, training = self._network, as_bool(training, "training")
-        state = TrainingState(self._cache, network) if training else RNNState(self._cache)
+        state = RNNState(self._cache, training=training, network=network if training else None)
         given = {"x": x, "w": w, "h0": h0, "c0": c0}
         names = tuple([name for name, array in given.items() if array is not None or name in ("x", "w")])
         if lengths is not None:
-            lengths = _lengths(lengths, x, stream)
+            lengths = as_integers(lengths)
         order: str = layout
         if type(layout) is not str or layout not in RNN_LAYOUTS:
             order = rnn_layout(layout)
-        padding = struct.pack("d", as_float(padding_value, "padding_value"))
+        padding = as_float(padding_value, "padding_value").hex()
         results = execute(
             FORWARD,
             names,
@@ -257,7 +241,7 @@ class RNN(RNNGradients, RNNWeights):
             stream=stream,
             state=state,
         )
-        reserve = RNNReserve(self, state) if isinstance(state, TrainingState) else None
+        reserve = RNNReserve(self, state) if training else None
         y, hy, *cy = results
         return RNNForward(y, hy, cy[0] if cy else None, reserve)
 
@@ -277,6 +261,7 @@ class RNN(RNNGradients, RNNWeights):
             )
         return self._network.dropout_state(streams.resolve_stream(None))
 
+    @documented(forward)
     def algorithms(
         self,
         x_shape: Iterable[int],
@@ -292,8 +277,6 @@ class RNN(RNNGradients, RNNWeights):
         Parameters
         ----------
         x_shape : shape of x, as :meth:`forward` takes it
-        lengths, layout, training, stream
-            As in :meth:`forward`.
         measure : bool
             Time each forward pass, on zeros.
 
@@ -302,11 +285,6 @@ class RNN(RNNGradients, RNNWeights):
         Algorithms
             A tuple of :class:`Candidate`, the fastest first, then those that were ``rejected``. A row can be
             the ``algo=`` of a network.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in :meth:`forward`.
 
         Examples
         --------
@@ -317,31 +295,13 @@ class RNN(RNNGradients, RNNWeights):
         shape = check_shape(x_shape, "x_shape")
         training, measure = as_bool(training, "training"), as_bool(measure, "measure")
         where = streams.resolve_stream(stream)
-        found = None if lengths is None else _lengths(lengths, where, None)
-        params = RNNParams(self._network, found, rnn_layout(layout), training, struct.pack("d", 0.0))
-        previous = streams.set_device(where.device)
-        try:
+        found = None if lengths is None else as_integers(lengths)
+        params = RNNParams(self._network, found, rnn_layout(layout), training, (0.0).hex())
+        with streams.on_device(where.device):
             return table(context.current(where), shape, params, measure=measure)
-        finally:
-            streams.restore_device(previous)
 
     def describe(self) -> str:
         """Return the passes that were computed, their algorithms, and rejections with their reasons."""
         passes = [call for call in self._cache.values() if call.problem.name == "forward"]
         lines = [f"{call.problem.problem}\n{call.choice.describe()}" for call in passes]
         return "\n".join(dict.fromkeys(lines)) or f"{self!r}: nothing was computed yet"
-
-
-def _algo(algo: Any) -> str:
-    name = as_choice(algo, (*POLICIES, *SYNONYMS, *RNN_ALGOS), "algo")
-    return SYNONYMS.get(name, name)
-
-
-def _lengths(given: Any, x: Any, stream: Any) -> tuple[int, ...]:
-    """Return lengths as ints, which descriptors hold; wait for an array on the device."""
-    if isinstance(given, DeviceArray):
-        where = x if isinstance(x, Stream) else stream_of(x, "x", stream)
-        if streams.is_capturing(where):
-            raise NotInitializedError("lengths on the device cannot be read in a capture; pass them as ints")
-        given = given.numpy()
-    return as_lengths(given.tolist() if hasattr(given, "tolist") else given)

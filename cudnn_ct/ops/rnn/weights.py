@@ -15,6 +15,7 @@ from ...shapes.rnn_params import RNNParameter, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
+from .._documented import documented
 from .._operands import stream_of
 from ..tensor import transform
 from .network import HasNetwork
@@ -28,6 +29,7 @@ __all__ = ["RNNWeights", "as_index", "check_weights"]
 class RNNWeights(HasNetwork):
     """The methods of an RNN for its weights, which are one array."""
 
+    @documented()
     def pack_params(
         self, weights: Mapping[str, object] | Sequence[object], *, stream: StreamLike | None = None
     ) -> DeviceArray:
@@ -38,18 +40,10 @@ class RNNWeights(HasNetwork):
         weights : mapping by names, or sequence in the order, of ``shapes.rnn_params.rnn_parameters(spec)``
             NumPy arrays of real numbers, or arrays on the device of the network's dtype; matrices of shape
             (out, in), biases of shape (out,).
-        stream : optional
 
         Returns
         -------
         DeviceArray, shape (weight_size,), dtype of the network
-
-        Raises
-        ------
-        ValueError
-            A parameter is missing, unknown or of another shape.
-        TypeError
-            An array on the device has another dtype, or one on the host has no real numbers.
 
         Examples
         --------
@@ -110,6 +104,7 @@ class RNNWeights(HasNetwork):
         rows = [row for row in rnn_parameters(spec) if row.pseudo_layer == pseudo_layer]
         return {row.name: _view(array, row) for row in rows}
 
+    @documented()
     def from_torch(
         self, state_dict: Mapping[str, object], prefix: str = "", *, stream: StreamLike | None = None
     ) -> DeviceArray:
@@ -120,7 +115,6 @@ class RNNWeights(HasNetwork):
         state_dict : mapping from torch's names to tensors or NumPy arrays
         prefix : str
             The prefix of the names, such as ``"encoder."``; other names are ignored.
-        stream : optional
 
         Returns
         -------
@@ -128,10 +122,8 @@ class RNNWeights(HasNetwork):
 
         Raises
         ------
-        TypeError
-            An argument or a value of ``state_dict`` has the wrong type, or no real numbers.
         ValueError
-            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be joined.
+            A name is missing or unknown, a shape does not fit, or the network has a single bias.
 
         Examples
         --------
