@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.request import POLICIES, SYNONYMS
-from cudnn_ct.autotune.store import TABLE, store
+from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
 from cudnn_ct.ops.conv import graph
 from cudnn_ct.ops.conv.algorithm_names import ALGORITHMS
@@ -31,7 +29,7 @@ GUESS, TIME = "heuristic", "autotune"
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "algo_cache.sqlite"
+    path = tmp_path / "algo_cache"
     monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
@@ -388,9 +386,8 @@ def test_stored_rows_that_are_wrong_are_timed_again(fake: FakeCudnn, on_disk: Pa
     rows = wrong.get("rows")
     changed = [{**entry["rows"][0], **row} for row in rows] if isinstance(rows, list) else rows
     forget()
-    text = json.dumps({"rows": changed} if rows else {})
-    with contextlib.closing(sqlite3.connect(on_disk)) as database, database:
-        database.execute(f"UPDATE {TABLE} SET entry = ? WHERE key = ?", (text, key))
+    (file,) = on_disk.iterdir()
+    file.write_text(json.dumps({"key": key, "entry": {"rows": changed} if rows else {}}))
     assert ran(fake, algo=TIME, deterministic=True) == "IMPLICIT_GEMM"
     assert len(algorithms(fake)) > 2, "not timed"
 
@@ -413,7 +410,7 @@ def test_choices_travel_as_json(
     ran(fake, algo=TIME)
     assert ct.export_algo_cache(tmp_path / "fleet.json") == 1
     assert json.loads((tmp_path / "fleet.json").read_text())["entries"]
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "other.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "other"))
     forget()
     assert ct.import_algo_cache(tmp_path / "fleet.json") == 1
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"

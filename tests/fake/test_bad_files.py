@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +37,8 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 
 @pytest.fixture
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that holds the timed choices for all cases."""
+    """The folder of the timed choices for all cases."""
     testing.reset()
-    monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "algo_cache", tmp_path / "choices")
     assert convolved() == []
     assert len(Store(tmp_path / "choices").export()) == len(CASES)
@@ -58,38 +55,6 @@ def convolved() -> list[str]:
             np.testing.assert_array_equal(y.numpy(), expected)
     assert {warning.category for warning in seen} <= {CudnnWarning}
     return [str(warning.message) for warning in seen]
-
-
-def sql(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-
-
-def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], object]:
-    def change(path: Path) -> None:
-        path.unlink()
-        make(path)
-
-    return change
-
-
-WRONG: dict[str, Callable[[Path], object]] = {
-    "garbage": lambda path: path.write_bytes(b"garbage " * 1000),
-    "cut short": lambda path: path.write_bytes(path.read_bytes()[:5000]),
-    "empty": lambda path: path.write_bytes(b""),
-    "gone": Path.unlink,
-    "a folder": in_its_place(Path.mkdir),
-    "a dangling link": in_its_place(lambda path: path.symlink_to("nowhere/at all")),
-    "a link to itself": in_its_place(lambda path: path.symlink_to(path)),
-    "a device": in_its_place(lambda path: path.symlink_to("/dev/full")),
-    "other columns": lambda path: sql(path, "DROP TABLE algo_cache_2", "CREATE TABLE algo_cache_2 (a, b)"),
-    "no JSON": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{'"),
-    "no rows": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{}'"),
-    "deep JSON": lambda path: sql(path, f"UPDATE algo_cache_2 SET entry = '{'[' * 100_000}'"),
-    "everybody may write": lambda path: path.chmod(0o666),
-}
 
 
 STRANGE = (None, True, -1, 2**70, 1e308, "", "NOPE", "graph", [], {}, [[]], {"a": 1}, "x" * 10_000)
@@ -162,9 +127,3 @@ def test_call_is_not_cached_when_a_setting_changed_meanwhile(
     assert not here.calls
     ct.conv(x, w)
     assert len(here.calls) == 1
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_conv_computes_and_warns_at_most_once_when_the_cache_file_is_bad(path: Path, wrong: str) -> None:
-    WRONG[wrong](path)
-    assert len(convolved()) <= 1

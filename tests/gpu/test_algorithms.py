@@ -223,7 +223,7 @@ def test_plan_runs_in_other_threads() -> None:
 
 
 def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache"))
     _, (x, w), _ = operands("half", "forward")
     testing.reset()
     ct.conv_plan(x, w, padding=1, algo="autotune")
@@ -240,7 +240,7 @@ plan = ct.conv_plan(x, w, padding=1, algo="autotune")
 print(json.dumps([plan.candidate.algorithm, plan.describe(), float(plan(x, w).numpy().max())]))
 """
     environ = os.environ | {
-        "CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"),
+        "CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
     workers = [
