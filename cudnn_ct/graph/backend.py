@@ -113,10 +113,7 @@ class BackendDescriptor(NativeHandle):
 
     def child(self, name: str, of_kind: str) -> BackendDescriptor:
         """Read an attribute of one descriptor."""
-        attribute = self.kind.attribute(name)
-        blank = BackendDescriptor.empty(self.library, of_kind, self)
-        self._read(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
-        return blank
+        return self.children(name, of_kind, 1)[0]
 
     def _read(self, attribute: Attribute, room: int, elements: Any) -> int:
         count = ctypes.c_int64()

@@ -14,12 +14,10 @@ __all__ = [
     "HEURISTICS",
     "Engine",
     "EngineConfig",
-    "enumerate_engines",
     "execution_plan",
     "heuristic_configs",
     "is_engine",
     "offer_of",
-    "plan_from_json",
     "plan_to_json",
 ]
 
@@ -123,20 +121,6 @@ def heuristic_configs(
         raise error
 
 
-def enumerate_engines(
-    graph: BackendDescriptor, context: Any, unwanted: Container[str]
-) -> Iterator[EngineConfig]:
-    """Yield every engine that supports a native graph, with the default knobs.
-
-    The heuristics return about forty configurations at most, which may all be of engines with ``unwanted``
-    notes. This finds the other engines in milliseconds; it omits engines with an ``unwanted`` note.
-    """
-    for index in range(graph.one("engine_global_count")):
-        found = offer_of(graph, Engine(index), context, unwanted)
-        if found is not None:
-            yield found
-
-
 def offer_of(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
 ) -> EngineConfig | None:
@@ -174,16 +158,6 @@ def execution_plan(
 def plan_to_json(plan: BackendDescriptor) -> str:
     """Write an execution plan as JSON: the graph, the device and the engine with its knobs."""
     return str(plan.get("json_representation"))
-
-
-def plan_from_json(text: str, context: Any) -> BackendDescriptor:
-    """Read an execution plan from JSON, for the kind of device that it was written for."""
-    return BackendDescriptor(
-        context.library,
-        "execution_plan",
-        **target(context, "execution_plan"),
-        json_representation=text.encode(),
-    )
 
 
 def _engine(graph: BackendDescriptor, index: int, context: Any) -> BackendDescriptor:

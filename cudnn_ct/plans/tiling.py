@@ -151,5 +151,4 @@ class SlicedPlan:
         run_all(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"{self._pieces[0][0].describe()}; {len(self._pieces)} calls, one for each slice"

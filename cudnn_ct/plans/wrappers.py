@@ -138,7 +138,6 @@ class ScaleResult:
         self._copy.run(context, (unscaled, out), alpha, beta)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"{self._inner.describe()}; alpha and beta applied by a separate call"
 
 
@@ -167,5 +166,4 @@ class ZeroOrScale:
             library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return "chosen: no terms to sum, the output is only scaled"

@@ -27,7 +27,7 @@ from cudnn_ct.doctor import libraryset, stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_from_json, plan_to_json
+from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation import activation_graph
@@ -122,7 +122,6 @@ def plans_of(wanted: Any, planner: Planner) -> dict[str, Any]:
                 "workspace": made.workspace,
                 "describe": made.describe(),
                 "json": text,
-                "again": plan_to_json(plan_from_json(text, planner)),
             }
         )
     return {
@@ -151,7 +150,6 @@ def test_engines_are_offered_and_become_plans(name: str, direction: str) -> None
     assert all(row["deterministic"] == ("nondeterministic" not in (row["offered"] or ())) for row in usable)
     for made in found["plans"]:
         assert made["workspace"] == made["announced"]
-        assert made["again"] == made["json"]
         assert made["algorithm"] in made["describe"]
 
 
@@ -302,7 +300,6 @@ def test_a_convolution_with_bias_residual_and_relu_is_one_plan() -> None:
     for wanted, found in zip(FUSED, run("child_fused"), strict=True):
         assert found["plans"], found
         for made in found["plans"]:
-            assert made["again"] == made["json"]
             nodes = json.loads(made["json"])["operationGraph"]["nodes"]
             assert len(nodes) == 2 + bool(wanted.z) + (wanted.activation != "identity")
 
@@ -374,7 +371,6 @@ def test_sums_of_bytes_have_engines() -> None:
     for (name, result), found in zip(cases, run("child_bytes"), strict=True):
         assert found["plans"], found
         for made in found["plans"]:
-            assert made["again"] == made["json"]
             (node,) = json.loads(made["json"])["operationGraph"]["nodes"]
             assert node["alpha"] == (2.0**-149 if result == "int32" else 1), (name, result)
             assert node["beta"] == 0

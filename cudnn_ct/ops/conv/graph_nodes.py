@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...graph.attributes import AsDouble, AsInt32
-from ...graph.operations import ALIGNMENT, Graph, Node, Tensor, node
+from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.specs import LAYOUTS, TensorSpec, packed_strides
 
@@ -80,7 +80,7 @@ class Lowering:
         """Return the next tensor of the graph."""
         self._made += 1
         written = _two_axes(_with_packed_strides(spec, self._problem))
-        return Tensor(self._made, written, ALIGNMENT, virtual)
+        return Tensor(self._made, written, virtual)
 
 
 def _layout(problem: ConvProblem) -> str:
