@@ -29,7 +29,7 @@ from .errors import (
     warn_caller,
     without_frames,
 )
-from .plans.base import Candidate, Heuristic, Plan, Problem
+from .plans.base import Candidate, Heuristic, Plan, Problem, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 
@@ -118,7 +118,7 @@ class Selection:
         reason = self.fallback_reason
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
-        return "\n".join([*lines, *self._decision.rejections()])
+        return "\n  refused: ".join(["\n".join(lines), *self._decision.rejections()])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
@@ -140,9 +140,7 @@ class Selection:
             return _PendingAutotune(self)
         if trouble is not None:
             raise trouble
-        raise NotSupportedError(
-            "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.rejections()])
-        )
+        raise unsupported(self.problem, self._decision.rejections())
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         plan = self._source.plan(self.problem, row, context)

@@ -139,7 +139,7 @@ class CandidateSet:
         return f"  how: {self.request.algo or 'as it was given'}{f', {self._how}' if self._how else ''}{time}"
 
     def rejections(self) -> list[str]:
-        return [f"  refused: {row}: {row.rejected}" for row in self._rows if row.rejected]
+        return [f"{row}: {row.rejected}" for row in self._rows if row.rejected]
 
     def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
         known = {row.key for row in self._rows}
