@@ -92,9 +92,9 @@ def _bytes(limit: Any) -> int:
     try:
         number = operator.index(limit)
     except TypeError:
-        raise TypeError(f"workspace_limit must be a number of bytes, not {limit!r}") from None
+        raise TypeError(f"workspace_limit must be a number of bytes: got {limit!r}") from None
     if number < 0:
-        raise ValueError(f"workspace_limit must be at least 0 bytes, got {number}")
+        raise ValueError(f"workspace_limit must be at least 0 bytes: got {number}")
     return number
 
 

@@ -247,40 +247,6 @@ def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) 
         ct.conv_plan(x, w, stride=2, algo="fft", strict=True)
 
 
-FLAT = ("float32", 2)
-BAD_ALGO: list[tuple[dict[str, Any], tuple[str, int], type[Exception], str]] = [
-    ({"algo": "fastest"}, FLAT, ValueError, "algo is unknown: got 'fastest', expected one of .* names none,"),
-    (
-        {"algo": "deterministic"},
-        FLAT,
-        ValueError,
-        "for forward of float32 with 2 spatial axes; none, small",
-    ),
-    ({"algo": "winograd"}, ("float32", 3), ValueError, "with 3 spatial axes; none, small, fft_tiling are"),
-    (
-        {"algo": "fft"},
-        ("float64", 2),
-        ValueError,
-        "forward of float64 .*; none, small, large, fft_tiling",
-    ),
-    ({"algo": 3}, FLAT, TypeError, "algo must be a name or a Candidate, not 3"),
-    ({"workspace_limit": -1}, FLAT, ValueError, "workspace_limit must be at least 0 bytes, got -1"),
-    ({"workspace_limit": "1G"}, FLAT, TypeError, "workspace_limit must be a number of bytes"),
-]
-
-
-@pytest.mark.parametrize(
-    ("keywords", "kind", "error", "message"), BAD_ALGO, ids=lambda value: str(value)[:30]
-)
-def test_conv_rejects_a_bad_request(
-    fake: FakeCudnn, keywords: dict[str, Any], kind: tuple[str, int], error: type[Exception], message: str
-) -> None:
-    dtype, axes = kind
-    x, w = images(1, 1, *[4] * axes, dtype=dtype), images(1, 1, *[2] * axes, dtype=dtype)
-    with pytest.raises(error, match=message):
-        ct.conv(x, w, **keywords)
-
-
 def test_names_are_those_of_cudnns_enums() -> None:
     from cudnn_ct.ops.conv.legacy_descriptors import DIRECTIONS
 

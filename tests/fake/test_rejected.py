@@ -54,6 +54,14 @@ ct.conv(x, w, dilation=9) | ValueError: the output would be empty along spatial 
 ct.conv(x, w, groups=2) | ValueError: x has 3 channels; w expects 3 x groups 2 = 6
 ct.conv(x, w, padding="same") | ValueError: padding must be one of valid, half, full
 ct.conv(x, w, padding=(1, 2, 3)) | ValueError: has 3 numbers; the window has 2 axes
+ct.conv(x, w, algo="fastest") | ValueError: algo is unknown: got 'fastest', expected one of .* names none,
+ct.conv(x, w, algo="deterministic") | ValueError: forward of float32 with 2 spatial axes; none, small
+ct.conv(images(1, 1, 4, 4, 4), images(1, 1, 2, 2, 2), algo="winograd") | ValueError: 3 spatial axes; none
+ct.conv(ct.zeros((1, 1, 4), "float64"), ct.zeros((1, 1, 2), "float64"), algo="fft") | ValueError: of float64
+ct.conv(x, w, algo=3) | TypeError: algo must be a name or a Candidate, not 3
+ct.conv(x, w, algo="graph gemm") | ValueError: got 'graph gemm'
+ct.conv(x, w, workspace_limit=-1) | ValueError: workspace_limit must be at least 0 bytes: got -1
+ct.conv(x, w, workspace_limit="1G") | TypeError: workspace_limit must be a number of bytes: got '1G'
 ct.conv(x, w, alpha=None) | TypeError: alpha must be a number: got None
 ct.conv(x, images(4, 3, 3, 3, dtype="float64")) | TypeError: x is float32 and w is float64
 ct.conv(x, images(4, 3, 3)) | ValueError: w has 3 dimensions \(4, 3, 3\)
@@ -99,6 +107,12 @@ ct.grid_sample(images(2, 3, 4), images(2, 2, 2, 2)) | ValueError: expected \(N, 
 ct.spatial_transformer(x, images(2, 2, 3), scale_width=0) | ValueError: scale_width must be more than 0
 ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x) | TypeError: x must be an array on
 ct.lrn(x, n=17) | ValueError: n must be between 1 and 16: got 17
+ct.lrn(x, k=float("nan")) | ValueError: must be finite
+ct.activation(x, coefficient=10**400) | ValueError: too large for a float
+ct.spatial_transformer(x, images(2, 2, 3), scale_width=1e308) | ValueError: 5 x inf pixels
+ct.DropoutState().restore([-1] * 64) | ValueError: saved has invalid values
+ct.softmax(x, alpha=None) | TypeError: alpha must be
+ct.conv_backward_bias(x, alpha="x") | TypeError: alpha must be
 ct.lrn(x, k=0) | ValueError: k must be at least 1e-05: got 0
 ct.lrn(x, lrn_beta=0) | ValueError: lrn_beta must be at least 0.01: got 0
 ct.lrn(images(2, 3)) | ValueError: expected \(N, C, \*spatial\)
@@ -164,6 +178,9 @@ ct.transform(images(2, 3), strides=(1, 2), out=images(2, 3)) | ValueError: expec
 ct.transform(x, dtype="int8") | TypeError: got float32 to int8
 ct.transform(x, out=ct.zeros((2, 3, 5, 6), "float16")) | TypeError: the result is float32
 ct.reduce(x, axis=4) | ValueError: axis is out of range: got 4
+ct.reduce(x, axis=(axis for axis in (0, 1))) | TypeError: axis must be an int or a tuple of ints
+ct.reduce(x, alpha=(2, 3)) | TypeError: alpha must be
+ct.add(x, x, alpha="x") | TypeError: alpha must be
 ct.reduce(x, axis=(0, -4)) | ValueError: contains an axis twice
 ct.reduce(x, op="median") | ValueError: op must be one of add, mul, min, max, amax
 ct.reduce_with_indices(x, op="avg") | ValueError: got 'avg', expected 'min' or 'max'
@@ -255,20 +272,20 @@ def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
         function.__name__: function for function in (images, Fake, closed, elsewhere, strided)
     }
     return functions | {
-        **{
-            "ct": ct,
-            "np": np,
-            "many": np.zeros((1, 2)),
-            "foreign": lambda values: ForeignArray(host, values),
-        },
-        **{"x": x, "w": images(4, 3, 3, 3), "v": ct.full((3,), 1), "half": ct.asarray(x, "float16")},
-        **{
-            "i": ct.asarray(x, "int8"),
-            "j": ct.zeros((4, 3, 3, 3), "int8"),
-            "dy": ct.zeros((2, 4, 3, 4), "int8"),
-        },
-        **{"net": net, "weights": ct.zeros((net.weight_size,)), "seq": ct.zeros((3, 2, 2))},
+        "ct": ct,
+        "np": np,
+        "many": np.zeros((1, 2)),
+        "foreign": lambda values: ForeignArray(host, values),
+        "x": x,
+        "w": images(4, 3, 3, 3),
+        "v": ct.full((3,), 1),
+        "half": ct.asarray(x, "float16"),
+        "i": ct.asarray(x, "int8"),
+        "j": ct.zeros((4, 3, 3, 3), "int8"),
         "dy": ct.zeros((2, 4, 3, 4), "int8"),
+        "net": net,
+        "weights": ct.zeros((net.weight_size,)),
+        "seq": ct.zeros((3, 2, 2)),
         "side1": streams.as_stream(0x77, 1),
     }
 
