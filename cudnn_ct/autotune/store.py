@@ -278,13 +278,8 @@ def _check_permissions(path: Path, status: os.stat_result) -> None:
         raise PermissionError(f"{path} is world-writable; run chmod o-w {path}")
 
 
-def _named_text(key: object, entry: object) -> tuple[str, str]:
-    """Return the name and the content of the file for an entry; raise if it is not one."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key must be a str: got {key!r}")
-    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
-        raise TypeError(f"the entry for {key!r} must be a dict with names that are str: got {entry!r}")
-    try:
-        return _name(key), json.dumps({"key": key, "entry": entry}, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the entry for {key!r} cannot be written as JSON: {error}") from error
+def _named_text(key: str, entry: object) -> tuple[str, str]:
+    """Return the name and the content of the file for an entry; raise if JSON cannot hold it."""
+    if not isinstance(entry, dict):
+        raise TypeError(f"the entry for {key!r} must be a dict: got {entry!r}")
+    return _name(key), json.dumps({"key": key, "entry": entry}, allow_nan=False)

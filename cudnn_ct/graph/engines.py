@@ -59,20 +59,19 @@ class Engine(NamedTuple):
             engine = cls(int(index), tuple((int(knob), int(choice)) for knob, choice in pairs))
         except ValueError:
             engine = None
-        # ctypes takes larger numbers modulo 2**64: another engine than the one the errata are checked for.
-        if engine is None or str(engine) != text or not engine._fits:
+        # C takes larger numbers modulo 2**64: another engine than the one the errata are checked for. The
+        # types of knobs are of an enum, the others are int64_t.
+        fits = (
+            engine is not None
+            and 0 <= engine.number < 2**63
+            and all(0 <= knob < 2**31 and -(2**63) <= choice < 2**63 for knob, choice in engine.knobs)
+        )
+        if engine is None or str(engine) != text or not fits:
             raise ValueError(
                 f"invalid engine: got {text!r}, expected one like 'engine 38' or 'engine 38 knobs 2=0,5=1', "
                 "with numbers that C's int64_t holds"
             )
         return engine
-
-    @property
-    def _fits(self) -> bool:
-        """Whether C holds the numbers: the types of knobs are of an enum, the others are int64_t."""
-        return 0 <= self.number < 2**63 and all(
-            0 <= knob < 2**31 and -(2**63) <= choice < 2**63 for knob, choice in self.knobs
-        )
 
 
 def is_engine(name: str) -> bool:

@@ -6,76 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NamedTuple
 
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.specs import INT_MAX, TensorSpec
-from .axes import canonical_strides, images
+from .axes import Axis, canonical_strides, coalesce, images
 from .base import Plan
 from .chain import run_all
 
-__all__ = ["SlicedPlan", "coalesce", "is_contiguous", "pad_axes_to_4d", "tile"]
+__all__ = ["SlicedPlan", "pad_axes_to_4d", "tile"]
 
 MAX_CALL_AXES = 5  # axes of an elementwise call
 MAX_CALLS = 4096  # calls for one operation; each takes microseconds of host time
-
-
-class Axis(NamedTuple):
-    """One axis of several tensors: its length and stride in each. The first has the full length."""
-
-    lengths: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def reach(self) -> int:
-        """The largest product of length and stride."""
-        return max(n * s for n, s in zip(self.lengths, self.strides, strict=True))
-
-
-def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]:
-    """Merge axes that are adjacent in all tensors, whose lengths are that of the first or 1.
-
-    Axes of length 1 in the first tensor are omitted. The result is in the order of its memory, or with
-    ``in_order`` in the order of the shape.
-    """
-    first = specs[0]
-    places = [place for place, length in enumerate(first.shape) if length != 1]
-    if not in_order:
-        places.sort(key=lambda place: -first.strides[place])
-    axes: list[Axis] = []
-    for place in places:
-        inner = Axis(
-            tuple(spec.shape[place] for spec in specs),
-            tuple(spec.strides[place] if spec.shape[place] > 1 else 1 for spec in specs),
-        )
-        if axes and _mergeable(axes[-1], inner):
-            lengths = tuple(m * n for m, n in zip(axes.pop().lengths, inner.lengths, strict=True))
-            inner = Axis(lengths, inner.strides)
-        axes.append(inner)
-    return axes
-
-
-def is_contiguous(axes: Sequence[Axis], tensor: int) -> bool:
-    """Return whether one of the tensors is contiguous with its axes in this order."""
-    step = 1
-    for axis in reversed(axes):
-        if axis.lengths[tensor] > 1:
-            if axis.strides[tensor] != step:
-                return False
-            step *= axis.lengths[tensor]
-    return True
-
-
-def _mergeable(outer: Axis, inner: Axis) -> bool:
-    """Return whether two axes can be one: in each tensor they are adjacent, or both have length 1."""
-    if outer.lengths[0] * inner.lengths[0] > INT_MAX:
-        return False
-    return all(
-        m == n == 1 or (m > 1 and n > 1 and step == n * s)
-        for m, step, n, s in zip(outer.lengths, outer.strides, inner.lengths, inner.strides, strict=True)
-    )
 
 
 def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -15,10 +15,10 @@ from ...dtypes import DTYPES
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...graph.plan import first_plan
+from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import op_tensor_of
-from ...plans.tiling import coalesce, is_contiguous
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides

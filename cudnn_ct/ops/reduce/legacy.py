@@ -9,11 +9,12 @@ from ...context import Context
 from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
+from ...plans.axes import coalesce
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
 from ...plans.scalars import scalar_type
-from ...plans.tiling import coalesce, pad_axes_to_4d
+from ...plans.tiling import pad_axes_to_4d
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, MAX_AXES, ReduceSpec, TensorSpec
