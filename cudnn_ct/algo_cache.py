@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
@@ -56,14 +57,15 @@ class Selection:
     Made by :func:`select`.
     """
 
-    __slots__ = ("_decision", "_row", "_source", "plan", "problem")
+    __slots__ = ("_decision", "_row", "_shared", "_source", "plan", "problem")
 
     def __init__(
-        self, problem: Problem, source: CandidateSource, decision: CandidateSet, context: Context
+        self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
     ) -> None:
         self.problem = problem
         self._source = source
-        self._decision = decision
+        self._shared = partial(_decision, problem, source, request=request)
+        self._decision = self._shared(context)
         self._row: Candidate | None = None
         self.plan: Plan = self._next_plan(context)
 
@@ -102,7 +104,7 @@ class Selection:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
-        self._reset(context)
+        self._decision = self._shared(context)
         with self._decision.lock:
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
@@ -166,7 +168,8 @@ class Selection:
         and a lack of memory never does: memory may be free again later.
         """
         assert self._row is not None
-        if not self._reset(context):
+        known, self._decision = self._decision, self._shared(context)
+        if known is self._decision:
             if not isinstance(error, TRANSIENT):
                 self._reject(self._row, error)
             failed = [(self._row, error)]
@@ -208,13 +211,6 @@ class Selection:
             self._adopt(row, plan)
         elif self._decision.warn_once():
             warn_caller(f"{short}; {row} ran instead")
-
-    def _reset(self, context: Context) -> bool:
-        """Begin a new decision, and return True, if an earlier call rejected all candidates."""
-        if not self._decision.exhausted:
-            return False
-        self._decision = _decision(self.problem, self._source, context, self._decision.request)
-        return True
 
     def _reject(self, row: Candidate, reason: CudnnError) -> bool:
         _forget_once(self._decision.kind, row)
@@ -301,7 +297,7 @@ def select(
     problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
 ) -> Selection:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
-    return Selection(problem, source, _decision(problem, source, context, request or AlgoRequest()), context)
+    return Selection(problem, source, context, request or AlgoRequest())
 
 
 def _decision(
@@ -310,15 +306,15 @@ def _decision(
     """Return the decision that the threads share; a new one if all candidates were rejected."""
     key = (context.device, type(problem), problem, request)  # problems of two operations may be equal tuples
     with _lock:
-        decision = _decisions.get(key)
-    if decision is None or decision.exhausted:
-        fresh = _first_decision(problem, source, context, request)
-        with _lock:
-            kept = _decisions.get(key)
-            if kept is None or kept is decision:  # else another thread was faster
-                kept = _decisions[key] = fresh
-            decision = kept
-    return decision
+        known: CandidateSet | None = _decisions.get(key)
+    if known is not None and not known.exhausted:
+        return known
+    fresh = _first_decision(problem, source, context, request)
+    with _lock:
+        if _decisions.get(key) in (None, known):  # else another thread was faster
+            _decisions[key] = fresh
+        shared: CandidateSet = _decisions[key]
+    return shared
 
 
 def _first_decision(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._config import config
 from ..graph.engines import is_engine
 from ..plans.base import Candidate, Problem
-from ..shapes.parse import as_bool
+from ..shapes.parse import as_bool, as_int
 
 __all__ = ["POLICIES", "SYNONYMS", "AlgoRequest", "request"]
 
@@ -71,10 +70,15 @@ def request(
     ValueError
         The name is unknown, or not for this problem; a row belongs to another problem; the limit is negative.
     """
-    limit = None if workspace_limit is None else _bytes(workspace_limit)
+    limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
+    if limit is not None and limit < 0:
+        raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")
     limits = (
-        *(as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict")),
-        *(config.autotune_max_engines, config.allow_runtime_compilation),
+        as_bool(deterministic, "deterministic"),
+        limit,
+        as_bool(strict, "strict"),
+        config.autotune_max_engines,
+        config.allow_runtime_compilation,
     )
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
@@ -86,16 +90,6 @@ def request(
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)
-
-
-def _bytes(limit: Any) -> int:
-    try:
-        number = operator.index(limit)
-    except TypeError:
-        raise TypeError(f"workspace_limit must be a number of bytes: got {limit!r}") from None
-    if number < 0:
-        raise ValueError(f"workspace_limit must be at least 0 bytes: got {number}")
-    return number
 
 
 def _check_row(row: Candidate, problem: Problem | None) -> None:
