@@ -100,6 +100,13 @@ def test_pruned_candidates_come_last(fake: FakeCudnn) -> None:
     ]
 
 
+def test_candidates_of_several_sources_differ_by_arithmetic_and_copies(fake: FakeCudnn) -> None:
+    row = Candidate("legacy", "gemm", "fma", 0, True)
+    rows = [row, row._replace(math="tensor_op"), row._replace(relayout=(("x", "nhwc"),))]
+    found = CandidateSet(AlgoRequest(), [lambda _: [row], lambda _: [row._replace(workspace=8), *rows]])
+    assert list(found.viable(context.current(streams.default_stream(0)))) == rows
+
+
 @pytest.mark.parametrize("algo", [GUESS, TIME, "large"])
 def test_plan_selects_again_when_everything_was_rejected(fake: FakeCudnn, algo: str) -> None:
     x, w = operands()
