@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,9 @@ __all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 def in_thread(work: Any) -> Any:
-    """What ``work`` returns in a thread of its own."""
-    results: list[Any] = []
-
-    def body() -> None:
-        results.append(work())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return results[0]
+    """Return the result of a function in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 # --- failures ---
@@ -296,63 +290,48 @@ def test_preferred_engine_is_in_the_table_and_timed(
 # --- what a failure leaves behind ---
 
 
-class Way:
-    """A plan that does as the name of its row says, to a result of one element."""
-
-    workspace = 0
-
-    def __init__(self, does: str, result: list[float]) -> None:
-        self.does, self.result = does, result
-
-    def describe(self) -> str:
-        return self.does
-
-    def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
-        if self.does.startswith("refuse"):
-            raise NotSupportedError("not this way")
-        if self.does.startswith("fault"):
-            self.result[0] = -999.0  # a kernel wrote before it failed
-            raise ExecutionFailedError("failed", status=5000)
-        self.result[0] = alpha * 10 + beta * self.result[0]
-
-
-class Ways:
-    """A family of such ways, for a problem that is nothing but a kind."""
+class AnyProblem:
+    """A problem that is nothing but a kind."""
 
     kind = "of the tests"
 
-    def __init__(self, *names: str) -> None:
-        self.result = [1.0]
-        self.rows = [Candidate("legacy", name, "any", 0, True) for name in names]
 
-    def heuristics(self, problem: Any) -> list[Any]:
-        return [lambda context: self.rows]
+def selection_among(algo: str, *names: str) -> tuple[Any, context.Context, list[float]]:
+    """Return a selection among plans that do as their names say, its context, and their result."""
+    result = [1.0]
+    rows = [Candidate("legacy", name, "any", 0, True) for name in names]
 
-    def autotune_candidates(self, *_: Any) -> list[Candidate]:
-        return self.rows
+    def plan(problem: Any, row: Candidate, where: Any) -> Any:
+        def run(where: Any, pointers: Any, alpha: float, beta: float) -> None:
+            if row.algorithm.startswith("reject"):
+                raise NotSupportedError("rejected")
+            if row.algorithm == "fault":
+                result[0] = -999.0  # a kernel wrote before it failed
+                raise ExecutionFailedError("failed", status=5000)
+            result[0] = alpha * 10 + beta * result[0]
 
-    def plan(self, problem: Any, row: Candidate, context: Any) -> Way:
-        return Way(row.algorithm, self.result)
+        return SimpleNamespace(workspace=0, run=run, describe=lambda: row.algorithm)
 
-    def choose(self, algo: str) -> Any:
-        here = context.current(streams.default_stream(0))
-        return algo_cache.select(self, self, here, AlgoRequest(algo)), here  # type: ignore[arg-type]
+    source: Any = SimpleNamespace(
+        heuristics=lambda problem: [lambda where: rows], autotune_candidates=lambda *_: rows, plan=plan
+    )
+    here = context.current(streams.default_stream(0))
+    problem: Any = AnyProblem()
+    return algo_cache.select(problem, source, here, AlgoRequest(algo)), here, result
 
 
-@pytest.mark.parametrize("names", [("fault", "good"), ("refuse", "fault", "good")])
+@pytest.mark.parametrize("names", [("fault", "good"), ("reject", "fault", "good")])
 def test_selection_tries_no_fallback_after_a_fault_when_beta_is_given(
     fake: FakeCudnn, names: tuple[str, ...]
 ) -> None:
-    ways = Ways(*names)
-    choice, here = ways.choose(GUESS)
+    choice, here, result = selection_among(GUESS, *names)
     with pytest.raises(ExecutionFailedError):
         choice.run(here, (0,), 1.0, 1.0)
-    assert ways.result == [-999.0], "another way ran on what was destroyed"
-    without = Ways(*names)
-    choice, here = without.choose(GUESS)
+    assert result == [-999.0], "another plan ran on what was overwritten"
+    choice, here, result = selection_among(GUESS, *names)
     with pytest.warns(ct.CudnnWarning, match="legacy fault .* failed"):
         choice.run(here, (0,), 1.0, 0.0)
-    assert without.result == [10.0]
+    assert result == [10.0]
 
 
 @pytest.mark.parametrize("algo", [GUESS, TIME])
@@ -362,10 +341,9 @@ def test_failed_candidates_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str
 
     def caller() -> Any:
         array = Array()
-        ways = Ways("refuse", "refuse too", "good")
-        choice, here = ways.choose(algo)
+        choice, here, result = selection_among(algo, "reject", "reject too", "good")
         choice.run(here, (0,), 1.0, 0.0)
-        assert ways.result == [10.0]
+        assert result == [10.0]
         return weakref.ref(array), choice
 
     gc.collect()
