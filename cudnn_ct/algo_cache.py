@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ._caches import BoundedDict
 from .autotune import benchmark
 from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, store_key
-from .autotune.request import AlgoRequest
+from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import allocator
 from .cuda import stream as streams
@@ -153,7 +153,6 @@ class Selection:
 
     def _adopt(self, row: Candidate, plan: Plan) -> None:
         self._row, self.plan = row, plan
-        _keep_once(self._decision.kind, row)
         reason = self.fallback_reason
         if reason and self._decision.warn_once():
             name = self._decision.request.algo
@@ -213,7 +212,6 @@ class Selection:
             warn_caller(f"{short}; {row} ran instead")
 
     def _reject(self, row: Candidate, reason: CudnnError) -> bool:
-        _forget_once(self._decision.kind, row)
         return self._decision.reject(row, str(reason))
 
 
@@ -288,7 +286,6 @@ def _kind(row: Candidate) -> benchmark.EngineGroup:
 # --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = BoundedDict(16_384)
-_once = BoundedDict(4096)
 _lock = threading.Lock()
 _benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
 
@@ -324,36 +321,13 @@ def _first_decision(
     if request.row is not None:
         return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
-    if not (request.timed or request.once or name == "heuristic"):
+    if name not in POLICIES:
         sources, instead = source.by_name(problem, name)
         return CandidateSet(request, sources, instead=() if request.strict else instead)
-    kept, kind, how, key = None, None, "", ""
-    if request.once:
-        kind = (context.device, type(problem), problem.kind, request)
-        with _lock:
-            kept = _once.get(kind)
-        how = "kept from the first problem of its kind" if kept else ""
-    rows = [kept] if kept else []
-    if request.timed and not kept:
+    rows, key = [], ""
+    if request.timed:
         key = store_key(problem, context, request)
         rows = [row for row in load_candidates(key) if row.rejected or not request.refusal(row)]
-        how = "as the cache file has it" if rows else ""
     # The sources also serve after a benchmark in which no candidate worked.
-    decision = CandidateSet(request, source.heuristics(problem), rows, how)
-    decision.key, decision.kind = key, kind
-    return decision
-
-
-def _keep_once(kind: Any, row: Candidate) -> None:
-    """Keep a selection for further problems of its kind, under the policies ``*_once``."""
-    if kind is not None:
-        with _lock:
-            _once.setdefault(kind, row._replace(workspace=0, time_ms=None))
-
-
-def _forget_once(kind: Any, row: Candidate) -> None:
-    """Drop a kept selection that failed."""
-    if kind is not None:
-        with _lock:
-            if _once.get(kind) == row._replace(workspace=0, time_ms=None):
-                del _once[kind]
+    how = "as the cache file has it" if rows else ""
+    return CandidateSet(request, source.heuristics(problem), rows, how, key=key)

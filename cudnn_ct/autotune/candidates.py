@@ -39,13 +39,16 @@ class CandidateSet:
         kept: Sequence[Candidate] = (),
         how: str = "",
         *,
+        key: str = "",
         instead: Sequence[Heuristic] = (),
     ) -> None:
-        """Begin with rows that are kept, then rows of ``stages``; ``instead`` replace what was named."""
+        """Begin with ``kept`` rows, then rows of ``stages``; those of ``instead`` replace a named algorithm.
+
+        With a ``key`` of the store, timed rows are stored.
+        """
         self.request = request
         self.lock = threading.RLock()
-        self.key = ""  # of the store, for a decision that is to be kept there
-        self.kind: Any = None  # of the first choices that are kept, for the policies *_once
+        self._key = key
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
         self._rows = [*map(self.apply_limits, kept)]
         self._how = how
@@ -116,8 +119,8 @@ class CandidateSet:
             )
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
-        if self.key and not passing and not config.debug_sync:  # its waits would be in the times
-            store().put(self.key, _as_json(self._rows))
+        if self._key and not passing and not config.debug_sync:  # its waits would be in the times
+            store().put(self._key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
         with self.lock:

@@ -12,8 +12,13 @@ from ..shapes.parse import as_bool, as_int
 
 __all__ = ["POLICIES", "SYNONYMS", "AlgoRequest", "request"]
 
-POLICIES = ("heuristic", "autotune", "guess_once", "time_once")
-SYNONYMS = {"guess_on_shape_change": "heuristic", "time_on_shape_change": "autotune"}  # Theano's words
+POLICIES = ("heuristic", "autotune")
+SYNONYMS = {  # Theano's words
+    "guess_once": "heuristic",
+    "guess_on_shape_change": "heuristic",
+    "time_once": "autotune",
+    "time_on_shape_change": "autotune",
+}
 
 
 class AlgoRequest(NamedTuple):
@@ -35,12 +40,7 @@ class AlgoRequest(NamedTuple):
     @property
     def timed(self) -> bool:
         """Whether candidates are to be timed."""
-        return self.algo in ("autotune", "time_once")
-
-    @property
-    def once(self) -> bool:
-        """Whether the first selection for a kind of problem is kept for others of the kind."""
-        return self.algo in ("guess_once", "time_once")
+        return self.algo == "autotune"
 
     def refusal(self, row: Candidate) -> str:
         """Return which limit a candidate exceeds; empty if none."""

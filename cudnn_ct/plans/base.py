@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import NotSupportedError
@@ -79,10 +79,6 @@ class Problem(Protocol):
     @property
     def result(self) -> TensorSpec:
         """Where the result goes."""
-
-    @property
-    def kind(self) -> Hashable:
-        """All but the sizes: one first choice serves problems of a kind, under the policies ``*_once``."""
 
     @property
     def plain(self) -> Problem:

@@ -73,32 +73,6 @@ def test_settings_are_the_defaults_of_a_call(fake: FakeCudnn, monkeypatch: pytes
     assert ran(fake, deterministic=False) == "GEMM"
 
 
-@pytest.mark.parametrize("family", ["guess", "time"])
-def test_once_keeps_the_first_selection_for_its_kind(fake: FakeCudnn, family: str) -> None:
-    once, each = f"{family}_once", f"{family}_on_shape_change"
-    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
-    first = ran(fake, algo=once)
-    fake.refused = {"GEMM"} if first == "GEMM" else set()
-    fake.costs = {"GEMM": 1.0, "IMPLICIT_GEMM": 9.0}
-    fake.calls.clear()
-    x, w = images(1, 3, 7, 7), images(2, 3, 2, 2)
-    plan = ct.conv_plan(x, w, algo=once)
-    assert plan.candidate.algorithm.upper() == first
-    assert "kept from the first problem of its kind" in plan.describe()
-    assert not any("Algorithm_v7" in name for name in fake.names()), "the heuristics were asked again"
-    assert ct.conv_plan(x, w, algo=each).candidate.algorithm.upper() != first
-    other = ct.conv_plan(images(1, 3, 7), images(2, 3, 2), algo=once)  # another kind: one axis
-    assert "kept" not in other.describe()
-
-
-def test_once_selects_again_when_the_kept_algorithm_exceeds_a_limit(fake: FakeCudnn) -> None:
-    fake.workspaces = {"GEMM": 100}
-    assert ran(fake, algo="guess_once", workspace_limit=100) == "GEMM"
-    fake.workspaces = {"GEMM": 101}
-    plan = ct.conv_plan(images(1, 3, 7, 7), images(2, 3, 2, 2), algo="guess_once", workspace_limit=100)
-    assert plan.candidate.algorithm == "implicit_gemm"
-
-
 def test_policies_share_no_decisions(fake: FakeCudnn) -> None:
     x, w = operands()
     for policy in POLICIES:
@@ -130,7 +104,7 @@ def test_autotune_raises_in_a_capture(fake: FakeCudnn, host: Host) -> None:
 def test_deterministic_excludes_other_algorithms(fake: FakeCudnn) -> None:
     fake.random = {"GEMM"}
     for policy in POLICIES:
-        timed = policy in ("autotune", "time_once")
+        timed = policy == TIME
         assert ran(fake, algo=policy) == (algorithms(fake)[-1] if timed else "GEMM")
         assert ran(fake, algo=policy, deterministic=True) == "IMPLICIT_GEMM"
         assert set(algorithms(fake)) == {"IMPLICIT_GEMM"}

@@ -226,8 +226,7 @@ def test_table_is_not_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
 
 def test_uneven_padding_reaches_no_legacy_call(fake: FakeCudnn) -> None:
     x, w = operands()
-    ct.conv(x, w, algo="guess_once", padding=1)  # keeps a legacy algorithm for its kind
-    for algo in ("guess_once", "none", TIME):
+    for algo in (GUESS, "none", TIME):
         fake.calls.clear()
         with pytest.raises(NotSupportedError, match="pad both sides of an axis alike"):
             ct.conv(x, w, algo=algo, padding=((0, 1), (1, 1)))
@@ -290,12 +289,6 @@ def test_preferred_engine_is_in_the_table_and_timed(
 # --- what a failure leaves behind ---
 
 
-class AnyProblem:
-    """A problem that is nothing but a kind."""
-
-    kind = "of the tests"
-
-
 def selection_among(algo: str, *names: str) -> tuple[Any, context.Context, list[float]]:
     """Return a selection among plans that do as their names say, its context, and their result."""
     result = [1.0]
@@ -316,7 +309,7 @@ def selection_among(algo: str, *names: str) -> tuple[Any, context.Context, list[
         heuristics=lambda problem: [lambda where: rows], autotune_candidates=lambda *_: rows, plan=plan
     )
     here = context.current(streams.default_stream(0))
-    problem: Any = AnyProblem()
+    problem: Any = object()
     return algo_cache.select(problem, source, here, AlgoRequest(algo)), here, result
 
 

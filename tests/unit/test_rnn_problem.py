@@ -350,12 +350,10 @@ def test_full_sequences_are_the_same_memory_packed(
     assert (problem.layout, problem.ragged) == (wanted, set(lengths) != {steps})
 
 
-def test_a_problem_has_no_algorithm_and_its_kind_no_sizes() -> None:
+def test_problem_has_no_algorithm() -> None:
     spec = rnn_spec("gru", 4, 5, algo="persist_dynamic")
     problem = rnn_problem(spec, "batch_major", 3, 2, (3, 1), False)
     assert problem.spec.algo == "standard"
-    assert problem.kind == rnn_problem(spec, "batch_major", 9, 7, (3,) * 7, False).kind
-    assert problem.kind != problem._replace(training=True).kind
     assert problem.result.shape == (3, 2, 5)
     assert str(problem) == (
         "gru 4 -> 5, 1 layer, unidirectional, linear input, double_bias, float32 (sums in float32, default "
