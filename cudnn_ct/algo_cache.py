@@ -124,24 +124,20 @@ class Selection:
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
-        trouble = None
-        for row in self._decision.viable(context):
-            if trouble is not None and self._decision.is_substitute(row):
-                raise trouble  # the algorithm that was named may work another time
+        failures: list[CudnnError] = []
+        for row in self._decision.viable(context, failures):
             try:
                 plan = self._planned(row, context)
             except (NotSupportedError, BadParamError) as error:
                 self._decision.reject(row, str(error))
             except TRANSIENT as error:
-                trouble = trouble or without_frames(error)
+                failures.append(without_frames(error))
             else:
                 self._adopt(row, plan)
                 return plan
         if self._decision.needs_timing:
             self._row = None
             return _PendingAutotune(self)
-        if trouble is not None:
-            raise trouble
         raise unsupported(self.problem, self._decision.rejections())
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
@@ -173,7 +169,7 @@ class Selection:
                 self._reject(self._row, error)
             failed = [(self._row, error)]
             room = self.plan.workspace if isinstance(error, AllocationError) else None
-            for row in self._decision.viable(context):
+            for row in self._decision.viable(context, []):
                 if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
                     continue
                 try:

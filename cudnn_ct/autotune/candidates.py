@@ -67,27 +67,29 @@ class CandidateSet:
         with self.lock:
             return bool(self._rows) and not self._stages and all(row.rejected for row in self._rows)
 
-    def viable(self, context: Context) -> Iterator[Candidate]:
+    def viable(self, context: Context, failures: list[CudnnError]) -> Iterator[Candidate]:
         """Yield the candidates that may be tried, the best first, from further sources once it runs out.
 
-        A source with a transient failure is queried again next time.
+        A source with a transient failure is queried again next time. The first of such ``failures`` is raised
+        instead of yielding nothing, or a replacement of the named algorithm, which may work another time.
         """
-        seen, asked, trouble = 0, 0, None
+        seen, asked = 0, 0
         while True:
             with self.lock:
                 while seen >= len(self._rows) and asked < len(self._stages) and not self.needs_timing:
                     stage, substitute = self._stages[asked]
-                    if substitute and trouble is not None:
-                        raise trouble  # the algorithm that was named may work another time
+                    if substitute and failures:
+                        raise failures[0]
                     try:
                         self._add(stage(context), substitute)
                     except TRANSIENT as error:
-                        trouble, asked = trouble or without_frames(error), asked + 1
+                        failures.append(without_frames(error))
+                        asked += 1
                     else:
                         del self._stages[asked]
                 row = self._rows[seen] if seen < len(self._rows) else None
-            if row is None and trouble is not None:
-                raise trouble
+            if failures and (row is None or self.is_substitute(row)):
+                raise failures[0]
             if row is None:
                 return
             seen += 1

@@ -59,17 +59,7 @@ def request(
     problem: Problem | None = None,
     check_name: Callable[[str], object] = str,
 ) -> AlgoRequest:
-    """Check the arguments that select an algorithm.
-
-    ``check_name`` raises ValueError for names that ``problem`` does not have.
-
-    Raises
-    ------
-    TypeError
-        An argument has the wrong type.
-    ValueError
-        The name is unknown, or not for this problem; a row belongs to another problem; the limit is negative.
-    """
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
     limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
     if limit is not None and limit < 0:
         raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")

@@ -20,13 +20,6 @@ class BackendDescriptor(NativeHandle):
     ``name`` is the kind of descriptor, such as ``"tensor"`` or ``"execution_plan"``. ``attributes`` have
     their short names in lower case. A value is a number, the name of an enum member or a dtype, a descriptor,
     a sequence of them, or a ctypes array. None is omitted.
-
-    Raises
-    ------
-    AttributeError
-        The kind does not have the attribute; the message lists its attributes.
-    BadParamError, NotSupportedError
-        cuDNN rejected an attribute, or the descriptor.
     """
 
     # cuDNN does not document whether it keeps the parts of a descriptor alive.

@@ -92,12 +92,8 @@ def heuristic_configs(
 ) -> Iterator[EngineConfig]:
     """Yield the engines that the heuristics return for a native graph, best first, without repetition.
 
-    The next mode is queried only after all engines of the previous one were consumed.
-
-    Raises
-    ------
-    NotSupportedError
-        No mode has an engine; the notes have the error of each.
+    The next mode is queried only after all engines of the previous one were consumed. If no mode has an
+    engine, NotSupportedError is raised, with the error of each mode in its notes.
     """
     seen: set[Engine] = set()
     reasons = []
@@ -140,13 +136,7 @@ def offer_of(
 def execution_plan(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
 ) -> BackendDescriptor:
-    """Build the execution plan of an engine for a native graph.
-
-    Raises
-    ------
-    NotSupportedError
-        The engine does not support the graph, or has an ``unwanted`` note.
-    """
+    """Build a plan; raise NotSupportedError if the engine has an ``unwanted`` note or rejects the graph."""
     native = _engine(graph, engine.number, context)
     found = [note for note in _notes(native) if note in unwanted] if unwanted else []
     if found:

@@ -71,13 +71,7 @@ def node(row: str, **attributes: Any) -> Node:
 
 
 def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
-    """Build the native graph, for the device of a context or of a planner.
-
-    Raises
-    ------
-    NotSupportedError, BadParamError
-        cuDNN does not support the graph.
-    """
+    """Build the native graph, for the device of a context or of a planner."""
     for one in graph.nodes:
         _check_layouts(one)
     library = context.library

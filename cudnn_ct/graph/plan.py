@@ -24,11 +24,6 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
     """Return a plan of the first engine that supports the graph.
 
     ``order`` are places among the first answers of the heuristics that are tried before the others.
-
-    Raises
-    ------
-    NotSupportedError
-        No engine does; the message has the error of each.
     """
     native, reasons = operation_graph(graph, context), []
     offered = heuristic_configs(native, context)
@@ -66,11 +61,7 @@ class GraphPlan:
         self._execute = native.library.cudnnBackendExecute
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Enqueue the graph; ``pointers`` has those of its operands, the output last.
-
-        Raises NotSupportedError if ``alpha`` is not 1 or ``beta`` not 0, BadParamError if a pointer is
-        misaligned, and ValueError if the number of pointers is wrong.
-        """
+        """Enqueue the graph; ``pointers`` has those of its operands, the output last."""
         if alpha != 1 or beta != 0:
             raise NotSupportedError(
                 f"a graph plan cannot scale: got alpha {alpha}, beta {beta}, expected 1 and 0"
@@ -85,7 +76,6 @@ class GraphPlan:
         self._execute(context.handle, self.native, pack)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"chosen: {self.candidate}"
 
     def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:

@@ -70,12 +70,8 @@ def _mergeable(outer: Axis, inner: Axis) -> bool:
 def collapse(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
     """Merge each group of axes into one axis, equally in all specs; return specs of at least four axes.
 
-    Elements of a group may be visited in any order, as long as it is the same in all tensors.
-
-    Raises
-    ------
-    NotSupportedError
-        The strides of a tensor do not allow it; a contiguous copy does.
+    Elements of a group may be visited in any order, as long as it is the same in all tensors. If strides do
+    not allow it, NotSupportedError is raised: a contiguous copy serves.
     """
     merged = [_merged(specs, group) for group in groups]
     merged += [Axis((1,) * len(specs), (1,) * len(specs))] * (4 - len(groups))

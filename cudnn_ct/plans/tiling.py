@@ -39,11 +39,6 @@ def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
 
     It runs once for each index into the axes that a call cannot take: those whose strides no descriptor can
     hold, and the shortest of those that are too many.
-
-    Raises
-    ------
-    NotSupportedError
-        There would be too many calls, or one would have too many elements.
     """
     axes = coalesce(specs)
     wide = [axis for axis in axes if axis.reach > INT_MAX]

@@ -67,7 +67,6 @@ class RelayoutPlan:
         self.workspace = self._placed(self._moves)[1]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Copy the inputs, run the inner plan, copy the outputs."""
         moved = {
             place: move for place, move in self._moves.items() if move.always or pointers[place] % ALIGNMENT
         }
@@ -93,7 +92,6 @@ class RelayoutPlan:
             raise partial_write_error(error) from error
 
     def describe(self) -> str:
-        """Return the description of the inner plan, and which operands are copied."""
         packed = sum(move.always for move in self._moves.values())
         lines = [f"{packed} operands copied into a packed layout"] if packed else []
         lines += ["misaligned operands copied to aligned memory"] if packed < len(self._moves) else []

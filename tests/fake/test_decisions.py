@@ -88,7 +88,7 @@ def test_pruned_candidates_come_last(fake: FakeCudnn) -> None:
     untimed, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
     race.store_timings([untimed, quick._replace(time_ms=2.0), untimed._replace(rejected="no")], [])
     ctx = context.current(streams.default_stream(0))
-    assert [(row.algorithm, row.time_ms) for row in race.viable(ctx)] == [
+    assert [(row.algorithm, row.time_ms) for row in race.viable(ctx, [])] == [
         ("engine 2", 2.0),
         ("engine 1", None),
     ]
@@ -98,7 +98,7 @@ def test_candidates_of_several_sources_differ_by_arithmetic_and_copies(fake: Fak
     row = Candidate("legacy", "gemm", "fma", 0, True)
     rows = [row, row._replace(math="tensor_op"), row._replace(relayout=(("x", "nhwc"),))]
     found = CandidateSet(AlgoRequest(), [lambda _: [row], lambda _: [row._replace(workspace=8), *rows]])
-    assert list(found.viable(context.current(streams.default_stream(0)))) == rows
+    assert list(found.viable(context.current(streams.default_stream(0)), [])) == rows
 
 
 @pytest.mark.parametrize("algo", [GUESS, TIME, "large"])
