@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
@@ -250,14 +250,8 @@ def benchmark_rows(
         pointers = [*pointers[:-1], int(scratch.handle)]
 
     def run(row: Candidate) -> Callable[[], None]:
-        made: list[Plan] = []
-
-        def once() -> None:
-            if not made:
-                made.append(make(problem, row, context))
-            made[0].run(context, pointers, alpha, beta)
-
-        return once
+        plan = cache(partial(make, problem, row, context))
+        return lambda: plan().run(context, pointers, alpha, beta)
 
     kinds = () if every else [_kind(row) for row in rows]
     try:

@@ -116,9 +116,7 @@ class CandidateSet:
         if passing and all(row.rejected for row in rows):
             raise passing[0]
         with self.lock:
-            self._rows += sorted(
-                rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0)
-            )
+            self._rows += sorted(rows, key=lambda row: row.rank)
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
         if self._key and not passing and not config.debug_sync:  # its waits would be in the times

