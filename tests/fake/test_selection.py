@@ -148,17 +148,6 @@ def test_selection_takes_the_first_candidate_without_an_erratum(double: Any) -> 
         double("none")
 
 
-def test_selection_autotunes_and_stores_the_fastest_candidate(double: Any, host: Host, on_disk: Path) -> None:
-    assert double("autotune", shape=(7,)) == "fast"
-    ((key, entry),) = store().export().items()
-    assert "Doubling(x=TensorSpec(shape=(7,)" in key
-    assert [row["algorithm"] for row in entry["rows"]] == ["fast", "slow"]
-    testing.reset()
-    before = host.clock
-    assert double("autotune", shape=(7,)) == "fast"
-    assert host.clock == before + COSTS["fast"], "benchmarked although it was stored"
-
-
 def test_selection_checks_a_candidate_of_the_caller_or_of_the_store(double: Any, on_disk: Path) -> None:
     row = Candidate("legacy", "wrong for rows", "fma", 0, True)
     assert double(row) == "wrong for rows"

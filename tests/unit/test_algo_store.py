@@ -255,27 +255,25 @@ def test_store_ignores_the_file_of_an_earlier_version_with_one_line(home: Path) 
     assert Store(store().path).get("key") == CHOICE  # without a warning
 
 
-def assert_off(words: str) -> None:
-    with one_warning(words):
-        assert use(store()) is None
-        assert use(store()) is None
-    assert store().path is None
-
-
-def test_store_is_off_without_a_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("setting", [None, "~/mine"])
+def test_store_is_off_without_a_home_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
+) -> None:
     def without_home(*args: object) -> None:
         raise KeyError
 
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", without_home)
-    assert_off("kept on disk: .*home")
-    monkeypatch.setattr(config, "algo_cache", "~/mine")
-    assert_off("kept on disk: .*home")
+    monkeypatch.setattr(config, "algo_cache", setting)
+    with one_warning("kept on disk: .*home"):
+        assert use(store()) is None
+    assert store().path is None
 
 
 def test_store_is_off_without_platformdirs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "platformdirs", None)
-    assert_off("kept on disk: .*platformdirs")
+    with one_warning("kept on disk: .*platformdirs"):
+        assert use(store()) is None
 
 
 # --- export and import -------------------------------------------------------------------------------------
