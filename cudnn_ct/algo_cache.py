@@ -166,7 +166,7 @@ class Selection:
         known, self._decision = self._decision, self._shared(context)
         if known is self._decision:
             if not isinstance(error, TRANSIENT):
-                self._reject(self._row, error)
+                self._decision.reject(self._row, str(error))
             failed = [(self._row, error)]
             room = self.plan.workspace if isinstance(error, AllocationError) else None
             for row in self._decision.viable(context, []):
@@ -176,7 +176,7 @@ class Selection:
                     plan = self._planned(row, context)
                     plan.run(context, pointers, alpha, beta)
                 except (NotSupportedError, BadParamError) as another:
-                    self._reject(row, another)
+                    self._decision.reject(row, str(another))
                     failed.append((row, without_frames(another)))
                 except TRANSIENT as another:
                     if beta and isinstance(another, ExecutionFailedError):
@@ -200,15 +200,12 @@ class Selection:
         short = next((reason for _, reason in failed if isinstance(reason, AllocationError)), None)
         for other, reason in failed:
             lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, AllocationError)
-            if lasting and self._reject(other, reason):
+            if lasting and self._decision.reject(other, str(reason)):
                 warn_caller(f"{other} failed: {reason}; {row} ran instead")
         if not short:
             self._adopt(row, plan)
         elif self._decision.warn_once():
             warn_caller(f"{short}; {row} ran instead")
-
-    def _reject(self, row: Candidate, reason: CudnnError) -> bool:
-        return self._decision.reject(row, str(reason))
 
 
 class _PendingAutotune:

@@ -43,12 +43,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path).absolute()
-        self._warned = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether a warning has reported that the folder cannot be used."""
-        return self._warned
+        self.failed = False  # whether a warning has reported that the folder cannot be used
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the entry for a key; None if there is none that can be read."""
@@ -125,7 +120,7 @@ class Store:
 
     def _warn(self, trouble: str) -> None:
         with _LOCK:
-            first, self._warned = not self._warned, True
+            first, self.failed = not self.failed, True
         if first:
             warn_caller(
                 f"{trouble}. Algorithms are timed again in this process; set CUDNN_CT_ALGO_CACHE to another "

@@ -100,7 +100,11 @@ def heuristic_configs(
     facts: dict[int, tuple[int, tuple[str, ...]]] = {}
     for mode in heuristics:
         try:
-            configs = _query_heuristics(graph, mode, context)
+            device = target(context, "engineheur")
+            native = BackendDescriptor(
+                graph.library, "engineheur", operation_graph=graph, mode=mode, **device
+            )
+            configs = native.children("results", "enginecfg")
         except NotSupportedError as rejected:
             reasons.append(f"heuristics {mode}: {rejected}")
             continue
@@ -164,13 +168,6 @@ def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Any) -> BackendDe
     return BackendDescriptor(
         library, "execution_plan", **target(context, "execution_plan"), engine_config=config
     )
-
-
-def _query_heuristics(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescriptor]:
-    heuristics = BackendDescriptor(
-        graph.library, "engineheur", operation_graph=graph, mode=mode, **target(context, "engineheur")
-    )
-    return heuristics.children("results", "enginecfg")
 
 
 def _offer(config: BackendDescriptor, facts: dict[int, tuple[int, tuple[str, ...]]]) -> EngineConfig:

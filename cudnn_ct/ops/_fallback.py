@@ -83,7 +83,9 @@ class FirstSupported:
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
-                if not self._misaligned and _are_misaligned(pointers):
+                # Arguments of other types are in host memory.
+                misaligned = any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
+                if misaligned and not self._misaligned:
                     return self._run_elsewhere(context, pointers, alpha, beta)
                 self._refusals.append(f"{self.plan.describe()}: {error}")
                 self._next(context)
@@ -140,11 +142,6 @@ def _makers(
         for target in dict.fromkeys(targets)
         for one in ordered
     ]
-
-
-def _are_misaligned(pointers: Sequence[Any]) -> bool:
-    """Return whether a pointer is misaligned; arguments of other types are in host memory."""
-    return any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
 
 
 def _on_copies(make: PlanMaker, problem: Any, target: Any, align: bool, context: Context) -> Plan | None:
