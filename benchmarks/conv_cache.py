@@ -24,7 +24,7 @@ def cache_record() -> Record:
     """First calls of a known problem in processes of their own: milliseconds, by policy."""
     record: Record = {"section": "cache", "id": "cache", "times": {}, "errors": {}}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "algo_cache.sqlite"
+        file = Path(folder) / "algo_cache"
         try:
             record["first_ms"] = {"time": in_a_process("time", file, warm=True)}  # fills the file
             for state in ("warm", "cold"):

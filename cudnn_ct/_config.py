@@ -94,7 +94,7 @@ SETTINGS: dict[str, Setting] = {
     "algo_cache": Setting(
         None,
         Kind("a path, 'off' or None", _PATH_TYPES),
-        "the file of tuned algorithms; None is a file in the user's cache folder",
+        "the folder of tuned algorithms; None is a folder in the user's cache folder",
     ),
     "debug_sync": Setting(
         False, _SWITCH, "whether to wait for each operation, so that an error on the device names it"

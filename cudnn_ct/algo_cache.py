@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
 from .autotune import benchmark
 from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, store_key
-from .autotune.request import AlgoRequest
+from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import allocator
 from .cuda import stream as streams
@@ -29,7 +30,7 @@ from .errors import (
     warn_caller,
     without_frames,
 )
-from .plans.base import Candidate, Heuristic, Plan, Problem
+from .plans.base import Candidate, Heuristic, Plan, Problem, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 
@@ -56,14 +57,15 @@ class Selection:
     Made by :func:`select`.
     """
 
-    __slots__ = ("_decision", "_row", "_source", "plan", "problem")
+    __slots__ = ("_decision", "_row", "_shared", "_source", "plan", "problem")
 
     def __init__(
-        self, problem: Problem, source: CandidateSource, decision: CandidateSet, context: Context
+        self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
     ) -> None:
         self.problem = problem
         self._source = source
-        self._decision = decision
+        self._shared = partial(_decision, problem, source, request=request)
+        self._decision = self._shared(context)
         self._row: Candidate | None = None
         self.plan: Plan = self._next_plan(context)
 
@@ -102,7 +104,7 @@ class Selection:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
-        self._reset(context)
+        self._decision = self._shared(context)
         with self._decision.lock:
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
@@ -118,31 +120,25 @@ class Selection:
         reason = self.fallback_reason
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
-        return "\n".join([*lines, *self._decision.rejections()])
+        return "\n  refused: ".join(["\n".join(lines), *self._decision.rejections()])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
-        trouble = None
-        for row in self._decision.viable(context):
-            if trouble is not None and self._decision.is_substitute(row):
-                raise trouble  # the algorithm that was named may work another time
+        failures: list[CudnnError] = []
+        for row in self._decision.viable(context, failures):
             try:
                 plan = self._planned(row, context)
             except (NotSupportedError, BadParamError) as error:
                 self._decision.reject(row, str(error))
             except TRANSIENT as error:
-                trouble = trouble or without_frames(error)
+                failures.append(without_frames(error))
             else:
                 self._adopt(row, plan)
                 return plan
         if self._decision.needs_timing:
             self._row = None
             return _PendingAutotune(self)
-        if trouble is not None:
-            raise trouble
-        raise NotSupportedError(
-            "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.rejections()])
-        )
+        raise unsupported(self.problem, self._decision.rejections())
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         plan = self._source.plan(self.problem, row, context)
@@ -153,7 +149,6 @@ class Selection:
 
     def _adopt(self, row: Candidate, plan: Plan) -> None:
         self._row, self.plan = row, plan
-        _keep_once(self._decision.kind, row)
         reason = self.fallback_reason
         if reason and self._decision.warn_once():
             name = self._decision.request.algo
@@ -168,19 +163,20 @@ class Selection:
         and a lack of memory never does: memory may be free again later.
         """
         assert self._row is not None
-        if not self._reset(context):
+        known, self._decision = self._decision, self._shared(context)
+        if known is self._decision:
             if not isinstance(error, TRANSIENT):
-                self._reject(self._row, error)
+                self._decision.reject(self._row, str(error))
             failed = [(self._row, error)]
             room = self.plan.workspace if isinstance(error, AllocationError) else None
-            for row in self._decision.viable(context):
+            for row in self._decision.viable(context, []):
                 if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
                     continue
                 try:
                     plan = self._planned(row, context)
                     plan.run(context, pointers, alpha, beta)
                 except (NotSupportedError, BadParamError) as another:
-                    self._reject(row, another)
+                    self._decision.reject(row, str(another))
                     failed.append((row, without_frames(another)))
                 except TRANSIENT as another:
                     if beta and isinstance(another, ExecutionFailedError):
@@ -204,23 +200,12 @@ class Selection:
         short = next((reason for _, reason in failed if isinstance(reason, AllocationError)), None)
         for other, reason in failed:
             lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, AllocationError)
-            if lasting and self._reject(other, reason):
+            if lasting and self._decision.reject(other, str(reason)):
                 warn_caller(f"{other} failed: {reason}; {row} ran instead")
         if not short:
             self._adopt(row, plan)
         elif self._decision.warn_once():
             warn_caller(f"{short}; {row} ran instead")
-
-    def _reset(self, context: Context) -> bool:
-        """Begin a new decision, and return True, if an earlier call rejected all candidates."""
-        if not self._decision.exhausted:
-            return False
-        self._decision = _decision(self.problem, self._source, context, self._decision.request)
-        return True
-
-    def _reject(self, row: Candidate, reason: CudnnError) -> bool:
-        _forget_once(self._decision.kind, row)
-        return self._decision.reject(row, str(reason))
 
 
 class _PendingAutotune:
@@ -262,14 +247,8 @@ def benchmark_rows(
         pointers = [*pointers[:-1], int(scratch.handle)]
 
     def run(row: Candidate) -> Callable[[], None]:
-        made: list[Plan] = []
-
-        def once() -> None:
-            if not made:
-                made.append(make(problem, row, context))
-            made[0].run(context, pointers, alpha, beta)
-
-        return once
+        plan = cache(partial(make, problem, row, context))
+        return lambda: plan().run(context, pointers, alpha, beta)
 
     kinds = () if every else [_kind(row) for row in rows]
     try:
@@ -294,7 +273,6 @@ def _kind(row: Candidate) -> benchmark.EngineGroup:
 # --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = BoundedDict(16_384)
-_once = BoundedDict(4096)
 _lock = threading.Lock()
 _benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
 
@@ -303,7 +281,7 @@ def select(
     problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
 ) -> Selection:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
-    return Selection(problem, source, _decision(problem, source, context, request or AlgoRequest()), context)
+    return Selection(problem, source, context, request or AlgoRequest())
 
 
 def _decision(
@@ -312,15 +290,15 @@ def _decision(
     """Return the decision that the threads share; a new one if all candidates were rejected."""
     key = (context.device, type(problem), problem, request)  # problems of two operations may be equal tuples
     with _lock:
-        decision = _decisions.get(key)
-    if decision is None or decision.exhausted:
-        fresh = _first_decision(problem, source, context, request)
-        with _lock:
-            kept = _decisions.get(key)
-            if kept is None or kept is decision:  # else another thread was faster
-                kept = _decisions[key] = fresh
-            decision = kept
-    return decision
+        known: CandidateSet | None = _decisions.get(key)
+    if known is not None and not known.exhausted:
+        return known
+    fresh = _first_decision(problem, source, context, request)
+    with _lock:
+        if _decisions.get(key) in (None, known):  # else another thread was faster
+            _decisions[key] = fresh
+        shared: CandidateSet = _decisions[key]
+    return shared
 
 
 def _first_decision(
@@ -330,36 +308,13 @@ def _first_decision(
     if request.row is not None:
         return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
-    if not (request.timed or request.once or name == "heuristic"):
+    if name not in POLICIES:
         sources, instead = source.by_name(problem, name)
         return CandidateSet(request, sources, instead=() if request.strict else instead)
-    kept, kind, how, key = None, None, "", ""
-    if request.once:
-        kind = (context.device, type(problem), problem.kind, request)
-        with _lock:
-            kept = _once.get(kind)
-        how = "kept from the first problem of its kind" if kept else ""
-    rows = [kept] if kept else []
-    if request.timed and not kept:
+    rows, key = [], ""
+    if request.timed:
         key = store_key(problem, context, request)
         rows = [row for row in load_candidates(key) if row.rejected or not request.refusal(row)]
-        how = "as the cache file has it" if rows else ""
     # The sources also serve after a benchmark in which no candidate worked.
-    decision = CandidateSet(request, source.heuristics(problem), rows, how)
-    decision.key, decision.kind = key, kind
-    return decision
-
-
-def _keep_once(kind: Any, row: Candidate) -> None:
-    """Keep a selection for further problems of its kind, under the policies ``*_once``."""
-    if kind is not None:
-        with _lock:
-            _once.setdefault(kind, row._replace(workspace=0, time_ms=None))
-
-
-def _forget_once(kind: Any, row: Candidate) -> None:
-    """Drop a kept selection that failed."""
-    if kind is not None:
-        with _lock:
-            if _once.get(kind) == row._replace(workspace=0, time_ms=None):
-                del _once[kind]
+    how = "as the cache file has it" if rows else ""
+    return CandidateSet(request, source.heuristics(problem), rows, how, key=key)

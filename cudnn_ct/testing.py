@@ -37,7 +37,6 @@ def reset() -> None:
     >>> testing.reset()
     """
     algo_cache._decisions.clear()
-    algo_cache._once.clear()
     store._STORES.clear()
     launch_log._history.clear()
     context._forget()
@@ -114,7 +113,6 @@ def cache_sizes() -> dict[str, CacheSize]:
     described = descriptors._cached.cache_info()
     return {
         "decisions": CacheSize(len(algo_cache._decisions), algo_cache._decisions.limit),
-        "first choices": CacheSize(len(algo_cache._once), algo_cache._once.limit),
         "stores": CacheSize(len(store._STORES), store._STORES.limit),
         "descriptors": CacheSize(described.currsize, described.maxsize),
         "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),

@@ -172,20 +172,18 @@ def lowered(limit: int) -> Iterator[None]:
     """Lower the limits of shared caches, and of all caches that are created from now on."""
     create = BoundedDict.__init__
     cached = descriptors._cached
-    shared = algo_cache._decisions, algo_cache._once
-    limits, max_streams = [cache.limit for cache in shared], streams.MAX_STREAMS
+    decisions = algo_cache._decisions
+    max_decisions, max_streams = decisions.limit, streams.MAX_STREAMS
     BoundedDict.__init__ = lambda self, usual: create(self, min(max(usual // PART, 2), limit))  # type: ignore[method-assign]
     descriptors._cached = lru_cache(maxsize=limit)(cached.__wrapped__)
     streams.MAX_STREAMS = min(max_streams, limit)
-    for cache in shared:
-        cache.limit = limit
+    decisions.limit = limit
     try:
         yield
     finally:
         descriptors._cached, BoundedDict.__init__ = cached, create  # type: ignore[method-assign]
         streams.MAX_STREAMS = max_streams
-        for cache, usual in zip(shared, limits, strict=True):
-            cache.limit = usual
+        decisions.limit = max_decisions
 
 
 def cycles() -> list[str]:

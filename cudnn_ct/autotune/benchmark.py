@@ -47,9 +47,7 @@ class EngineGroup(NamedTuple):
     name: str
 
 
-def benchmark(
-    runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None] = ()
-) -> list[Time | None]:
+def benchmark(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup] = ()) -> list[Time | None]:
     """Measure ``runs``, which enqueue work on ``stream``; return milliseconds per call, or the error.
 
     Each runs once unmeasured, to load its kernels. All are measured briefly, and those near the best again,
@@ -58,21 +56,20 @@ def benchmark(
     With ``kinds``, the group of each run, a run is skipped and has None if its group was pruned, or if it is
     in a new group and several groups of its backend in a row were pruned.
     """
-    clock = _GpuTimer(stream)
-    times: list[Time | None] = []
+    clock, pruner, best = _GpuTimer(stream), _Pruner(), inf
+    times: list[Time | None] = [None] * len(runs)
     samples: dict[int, _Samples] = {}
-    best, pruner = inf, _Pruner()
-    for i, (run, kind) in enumerate(zip(runs, kinds or [None] * len(runs), strict=True)):
-        if kind and not pruner.keeps(kind, best):
-            times.append(None)
+    for i, run in enumerate(runs):
+        if kinds and not pruner.keeps(kinds[i], best):
             continue
         try:
             samples[i] = _quick_measure(run, best, clock)
         except CudnnError as error:
-            times.append(without_frames(error))
+            times[i] = without_frames(error)
             continue
-        times.append(time := samples[i].minimum)
-        pruner.note(kind, time, best)
+        times[i] = time = samples[i].minimum
+        if kinds:
+            pruner.note(kinds[i], time, best)
         best = min(best, time)
     near = {i: one for i, one in samples.items() if one.minimum <= REMEASURE_WITHIN * best}
     if len(near) > 1:
@@ -169,9 +166,7 @@ class _Pruner:
             return not _prune(self._best[kind], best)
         return self._in_a_row[kind.backend] < PRUNED_GROUPS_LIMIT
 
-    def note(self, kind: EngineGroup | None, time: float, best: float) -> None:
-        if kind is None:
-            return
+    def note(self, kind: EngineGroup, time: float, best: float) -> None:
         if _prune(time, best):
             self._in_a_row[kind.backend] += kind not in self._best
         else:

@@ -39,13 +39,16 @@ class CandidateSet:
         kept: Sequence[Candidate] = (),
         how: str = "",
         *,
+        key: str = "",
         instead: Sequence[Heuristic] = (),
     ) -> None:
-        """Begin with rows that are kept, then rows of ``stages``; ``instead`` replace what was named."""
+        """Begin with ``kept`` rows, then rows of ``stages``; those of ``instead`` replace a named algorithm.
+
+        With a ``key`` of the store, timed rows are stored.
+        """
         self.request = request
         self.lock = threading.RLock()
-        self.key = ""  # of the store, for a decision that is to be kept there
-        self.kind: Any = None  # of the first choices that are kept, for the policies *_once
+        self._key = key
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
         self._rows = [*map(self.apply_limits, kept)]
         self._how = how
@@ -64,27 +67,29 @@ class CandidateSet:
         with self.lock:
             return bool(self._rows) and not self._stages and all(row.rejected for row in self._rows)
 
-    def viable(self, context: Context) -> Iterator[Candidate]:
+    def viable(self, context: Context, failures: list[CudnnError]) -> Iterator[Candidate]:
         """Yield the candidates that may be tried, the best first, from further sources once it runs out.
 
-        A source with a transient failure is queried again next time.
+        A source with a transient failure is queried again next time. The first of such ``failures`` is raised
+        instead of yielding nothing, or a replacement of the named algorithm, which may work another time.
         """
-        seen, asked, trouble = 0, 0, None
+        seen, asked = 0, 0
         while True:
             with self.lock:
                 while seen >= len(self._rows) and asked < len(self._stages) and not self.needs_timing:
                     stage, substitute = self._stages[asked]
-                    if substitute and trouble is not None:
-                        raise trouble  # the algorithm that was named may work another time
+                    if substitute and failures:
+                        raise failures[0]
                     try:
                         self._add(stage(context), substitute)
                     except TRANSIENT as error:
-                        trouble, asked = trouble or without_frames(error), asked + 1
+                        failures.append(without_frames(error))
+                        asked += 1
                     else:
                         del self._stages[asked]
                 row = self._rows[seen] if seen < len(self._rows) else None
-            if row is None and trouble is not None:
-                raise trouble
+            if failures and (row is None or self.is_substitute(row)):
+                raise failures[0]
             if row is None:
                 return
             seen += 1
@@ -111,13 +116,11 @@ class CandidateSet:
         if passing and all(row.rejected for row in rows):
             raise passing[0]
         with self.lock:
-            self._rows += sorted(
-                rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0)
-            )
+            self._rows += sorted(rows, key=lambda row: row.rank)
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
-        if self.key and not passing and not config.debug_sync:  # its waits would be in the times
-            store().put(self.key, _as_json(self._rows))
+        if self._key and not passing and not config.debug_sync:  # its waits would be in the times
+            store().put(self._key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
         with self.lock:
@@ -139,7 +142,7 @@ class CandidateSet:
         return f"  how: {self.request.algo or 'as it was given'}{f', {self._how}' if self._how else ''}{time}"
 
     def rejections(self) -> list[str]:
-        return [f"  refused: {row}: {row.rejected}" for row in self._rows if row.rejected]
+        return [f"{row}: {row.rejected}" for row in self._rows if row.rejected]
 
     def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
         known = {row.key for row in self._rows}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._config import config
 from ..graph.engines import is_engine
 from ..plans.base import Candidate, Problem
-from ..shapes.parse import as_bool
+from ..shapes.parse import as_bool, as_int
 
 __all__ = ["POLICIES", "SYNONYMS", "AlgoRequest", "request"]
 
-POLICIES = ("heuristic", "autotune", "guess_once", "time_once")
-SYNONYMS = {"guess_on_shape_change": "heuristic", "time_on_shape_change": "autotune"}  # Theano's words
+POLICIES = ("heuristic", "autotune")
+SYNONYMS = {  # Theano's words
+    "guess_once": "heuristic",
+    "guess_on_shape_change": "heuristic",
+    "time_once": "autotune",
+    "time_on_shape_change": "autotune",
+}
 
 
 class AlgoRequest(NamedTuple):
@@ -36,12 +40,7 @@ class AlgoRequest(NamedTuple):
     @property
     def timed(self) -> bool:
         """Whether candidates are to be timed."""
-        return self.algo in ("autotune", "time_once")
-
-    @property
-    def once(self) -> bool:
-        """Whether the first selection for a kind of problem is kept for others of the kind."""
-        return self.algo in ("guess_once", "time_once")
+        return self.algo == "autotune"
 
     def refusal(self, row: Candidate) -> str:
         """Return which limit a candidate exceeds; empty if none."""
@@ -60,21 +59,16 @@ def request(
     problem: Problem | None = None,
     check_name: Callable[[str], object] = str,
 ) -> AlgoRequest:
-    """Check the arguments that select an algorithm.
-
-    ``check_name`` raises ValueError for names that ``problem`` does not have.
-
-    Raises
-    ------
-    TypeError
-        An argument has the wrong type.
-    ValueError
-        The name is unknown, or not for this problem; a row belongs to another problem; the limit is negative.
-    """
-    limit = None if workspace_limit is None else _bytes(workspace_limit)
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
+    limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
+    if limit is not None and limit < 0:
+        raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")
     limits = (
-        *(as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict")),
-        *(config.autotune_max_engines, config.allow_runtime_compilation),
+        as_bool(deterministic, "deterministic"),
+        limit,
+        as_bool(strict, "strict"),
+        config.autotune_max_engines,
+        config.allow_runtime_compilation,
     )
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
@@ -86,16 +80,6 @@ def request(
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)
-
-
-def _bytes(limit: Any) -> int:
-    try:
-        number = operator.index(limit)
-    except TypeError:
-        raise TypeError(f"workspace_limit must be a number of bytes, not {limit!r}") from None
-    if number < 0:
-        raise ValueError(f"workspace_limit must be at least 0 bytes, got {number}")
-    return number
 
 
 def _check_row(row: Candidate, problem: Problem | None) -> None:

@@ -1,7 +1,7 @@
-"""Tuned algorithms on disk: one small SQLite file in the user's cache folder, shared by processes.
+"""Tuned algorithms on disk: a folder in the user's cache folder, with one JSON file for each problem.
 
-An entry is only advice: whatever is wrong with the file costs one warning, and neither an error nor a
-wrong result. Rows are JSON text; nothing in them is evaluated.
+An entry is only advice: a problem with the folder costs one warning, never an error or a wrong result. Files
+are replaced as a whole, so any number of processes may read and write at once.
 """
 
 from __future__ import annotations
@@ -10,198 +10,136 @@ import json
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .._caches import BoundedDict
 from .._config import config
 from ..errors import warn_caller
 
-if TYPE_CHECKING:
-    import sqlite3  # elsewhere when it is needed: it takes time, and some Pythons are built without it
-
 __all__ = ["Store", "export_algo_cache", "import_algo_cache", "store"]
 
-# The version is part of the table's name: a package that writes other rows makes its own table next to this.
-TABLE = "algo_cache_2"
-OLD_TABLE = "choices_1"
 FORMAT = "cudnn_ct algo_cache 2"
-NAME = "algo_cache.sqlite"  # the default file
-MAX_ROWS = 100_000
-BUSY_SECONDS = 2.0
-WORK_SECONDS = 5.0  # for one transaction, apart from waiting for other processes
-MAX_BYTES = 1 << 20  # of a key or an entry
-BUSY, LOCKED, CORRUPT, NOT_A_DATABASE = 5, 6, 11, 26  # SQLite's codes
+# The version is part of the names: a package that writes other rows makes its own files next to these.
+SUFFIX = ".algo_cache_2.json"
+NAME = "algo_cache"  # the default folder
+MAX_ENTRIES = 16_384
+MAX_BYTES = 1 << 20  # of an entry
 
-CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT PRIMARY KEY, entry TEXT)"
-KEPT = CREATE.replace(" IF NOT EXISTS", "").encode()  # as SQLite keeps it
-SCHEMA = "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL"
-ROW_BYTES = 4  # that a row takes in the file at least, even if it is empty
-# A replaced row keeps its rowid, as it would not with INSERT OR REPLACE: rowids have no gaps, and the oldest
-# rows that are too many are found without counting, however often the same entries are imported.
-PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET entry = excluded.entry"
-TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
-
-_T = TypeVar("_T")
 STORES = 64  # settings for which a process keeps one
 _STORES = BoundedDict(STORES)
+_LOCK = threading.Lock()
 
-# Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
-# would inherit its locks for good.
-_LOCK = threading.RLock()
-os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+_T = TypeVar("_T")
 
 
 class Store:
-    """A map from keys to entries, in the file ``path`` that many processes may use at once, or nowhere.
+    """A map from keys to entries, in the folder ``path`` that many processes may use at once, or nowhere.
 
-    Parameters
-    ----------
-    path : path or None
-        The file; it and its folder are made by the first entry. None remembers nothing.
-    timeout : float
-        Seconds to wait for other processes that write. Once that was not enough, nothing waits again.
+    The first entry creates the folder. If ``path`` is None, nothing is stored.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, timeout: float = BUSY_SECONDS) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path).absolute()
-        self._timeout = timeout
-        self._readable = self._writable = path is not None
-        self._warned = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether something was found wrong with the file, of which a warning told."""
-        return self._warned
+        self.failed = False  # whether a warning has reported that the folder cannot be used
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the entry for a key, None where there is none that can be read."""
-        return self._read("WHERE key = ?", key).get(key)
+        """Return the entry for a key; None if there is none that can be read."""
+        return self._attempt("read", lambda folder: self._read(folder / _name(key)).get(key), None)
 
     def put(self, key: str, entry: dict[str, Any]) -> None:
-        """Store an entry, which JSON must be able to hold; it replaces the one that is there."""
-        self._write(PUT, [_row(key, entry)])
+        """Store an entry, which JSON must be able to hold; it replaces the one for the same key."""
+        self.load({key: entry})
 
     def export(self) -> dict[str, dict[str, Any]]:
         """Return all entries, the oldest first, for another store's :meth:`load`."""
-        return self._read("ORDER BY rowid")
+
+        def read(folder: Path) -> dict[str, dict[str, Any]]:
+            files = [file for file in _files(folder) if file.name.endswith(SUFFIX)]
+            return {key: entry for file in files for key, entry in self._read(file).items()}
+
+        return self._attempt("read", read, {})
 
     def load(self, entries: Mapping[str, dict[str, Any]]) -> int:
-        """Store these entries; return how many were written, 0 where none can be.
+        """Store these entries and return how many were written; 0 if the folder cannot be written.
 
-        A bad one is a TypeError or ValueError, and none is written then.
+        If one is bad, a TypeError or ValueError is raised, and none is written.
         """
         if not isinstance(entries, Mapping):
-            raise TypeError(f"entries are a mapping of keys to dicts, not {entries!r}")
-        rows = [_row(key, entry) for key, entry in entries.items()]
-        return len(rows) if self._write(PUT, rows) else 0
+            raise TypeError(f"entries must be a mapping of keys to dicts: got {entries!r}")
+        texts = dict(_named_text(key, entry) for key, entry in entries.items())
+
+        def write(folder: Path) -> int:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            for name, text in texts.items():
+                _replace(folder / name, text)
+            for file in _files(folder)[:-MAX_ENTRIES]:
+                file.unlink(missing_ok=True)
+            return len(texts)
+
+        return self._attempt("written", write, 0)
 
     def clear(self) -> None:
-        """Delete all entries; tables of other versions of the package stay."""
-        if os.path.exists(self.path or ""):
-            self._write(f"DELETE FROM {TABLE}", [()])
+        """Delete all entries; files of other versions of the package stay."""
 
-    def _read(self, which: str, *parameters: str) -> dict[str, dict[str, Any]]:
-        def read(database: sqlite3.Connection) -> list[Any]:
-            _check_schema(database)
-            return _fetch(database, f"SELECT key, entry FROM {TABLE} {which}", parameters)
+        def delete(folder: Path) -> None:
+            for file in _files(folder):
+                file.unlink(missing_ok=True)
 
-        rows: list[Any] = self._attempt("read", read, [])
-        entries = dict(filter(None, (_decoded(*row) for row in rows)))
-        if len(entries) < len(rows):
-            self._warn(f"the algorithm cache {self.path} has a row that is not a JSON object")
-        return entries
+        self._attempt("written", delete, None)
 
-    def _write(self, statement: str, rows: list[Any]) -> bool:
-        def write(database: sqlite3.Connection) -> bool:
-            database.execute("BEGIN IMMEDIATE")  # a lock that is raised later may fail without waiting
-            database.execute(CREATE)
-            _check_schema(database)
-            database.executemany(statement, rows)
-            database.execute(TRIM, (MAX_ROWS,))
-            database.execute("COMMIT")
-            return True
+    def _read(self, file: Path) -> dict[str, dict[str, Any]]:
+        """Return the key and the entry of a file; nothing if it is malformed."""
+        try:
+            content = json.loads(_bytes(file))
+            key, entry = content["key"], content["entry"]
+            if _name(key) == file.name and isinstance(entry, dict):
+                return {key: entry}
+        except FileNotFoundError:
+            return {}
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+            pass
+        self._warn(f"the algorithm cache {self.path} has a malformed file, {file.name}")
+        return {}
 
-        return self._attempt("written", write, False)
-
-    def _attempt(self, doing: str, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
-        """Do work in one transaction; where that fails, learn from it and warn once."""
-        with _LOCK:
-            if not (self._readable if doing == "read" else self._writable):
-                return otherwise
-            import sqlite3
-
-            try:
-                with closing(self._connect(doing)) as database:
-                    return work(database)
-            except (sqlite3.Error, OSError) as error:
-                trouble = f"the algorithm cache {self.path} cannot be {doing}: {error}"
-                if doing == "read" and ("no such table" in str(error) or not os.path.exists(self.path or "")):
-                    if OLD_TABLE not in str(error):
-                        return otherwise  # nothing is written yet
-                else:
-                    self._learn(doing, error)
-        self._warn(trouble)
-        return otherwise
-
-    def _connect(self, doing: str) -> sqlite3.Connection:
-        """Open the file for one transaction: a connection must cross neither a fork nor a thread.
-
-        The journal stays SQLite's default: a write-ahead log needs shared memory, which network file systems
-        lack. For reading, ``rw`` makes no file and takes a read-only one, and can undo what a killed writer
-        left, which ``ro`` cannot.
-        """
-        import sqlite3
-
-        assert self.path is not None
-        if self.path.is_dir():
-            raise IsADirectoryError(f"it is a folder; a file in it would be {self.path / NAME}")
-        if self.path.exists() and self.path.stat().st_mode & stat.S_IWOTH:
-            raise PermissionError(f"everybody may write it, and it is not believed; chmod o-w {self.path}")
-        if doing == "written":
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        uri = f"{self.path.as_uri()}?mode={'rw' if doing == 'read' else 'rwc'}"
-        database = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
-        database.text_factory = bytes  # damaged text is then a bad row, not a failed query
-        # A hostile file holds a tree of pages without an end, or text whose pages form a circle.
-        end = time.monotonic() + self._timeout + WORK_SECONDS
-        database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
-        return database
-
-    def _learn(self, doing: str, error: Exception) -> None:
-        """Stop what would fail again; a file that is locked now may be free later, but is not waited for."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its details
-        if code in (BUSY, LOCKED):
-            self._timeout = 0.0
-        else:
-            self._writable = False
-            self._readable &= doing == "written" and code not in (CORRUPT, NOT_A_DATABASE)
+    def _attempt(self, doing: str, work: Callable[[Path], _T], otherwise: _T) -> _T:
+        """Do work in the folder; if that fails, warn once."""
+        if self.path is None:
+            return otherwise
+        try:
+            if self.path.exists():
+                _check_permissions(self.path, self.path.stat())
+            elif (old := self.path.with_suffix(".sqlite")).is_file():
+                self._warn(f"the algorithm cache of an earlier version, {old}, is ignored")
+            return work(self.path)
+        except (OSError, ValueError) as error:
+            self._warn(f"the algorithm cache {self.path} cannot be {doing}: {error}")
+            return otherwise
 
     def _warn(self, trouble: str) -> None:
         with _LOCK:
-            first, self._warned = not self._warned, True
+            first, self.failed = not self.failed, True
         if first:
-            cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
-            text = f"{trouble}. Algorithms are timed again in this process; {cure} CUDNN_CT_ALGO_CACHE"
-            warn_caller(f"{text} to another path or to 'off'")
+            warn_caller(
+                f"{trouble}. Algorithms are timed again in this process; set CUDNN_CT_ALGO_CACHE to another "
+                "folder or to 'off'"
+            )
 
 
 def store() -> Store:
     """Return the process's store for the present ``config.algo_cache``."""
     setting = config.algo_cache
     with _LOCK:
-        if setting in _STORES:
-            known: Store = _STORES[setting]
-            return known
+        known: Store | None = _STORES.get(setting)
+    if known is None:
         path, trouble = _place(setting)
-        made = _STORES[setting] = Store(path)
-    if trouble:
-        made._warn(trouble)
-    return made
+        with _LOCK:
+            known = _STORES.setdefault(setting, Store(path))
+        if trouble:
+            known._warn(trouble)
+    return known
 
 
 def export_algo_cache(path: str | os.PathLike[str]) -> int:
@@ -229,8 +167,7 @@ def export_algo_cache(path: str | os.PathLike[str]) -> int:
     ...     exported, imported = ct.export_algo_cache(path), ct.import_algo_cache(path)
     """
     entries = store().export()
-    text = json.dumps({"format": FORMAT, "entries": entries}, indent=1)
-    _replace(Path(path), text + "\n")
+    _replace(Path(path), json.dumps({"format": FORMAT, "entries": entries}, indent=1) + "\n")
     return len(entries)
 
 
@@ -269,85 +206,72 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
 
 
 def _place(setting: Any) -> tuple[Path | None, str]:
-    """The path for a setting, None for nowhere; and what is wrong, if anything."""
+    """Return the folder for a setting, None for nowhere; and what is wrong, if anything."""
     if setting == "off":
         return None, ""
     try:
-        import sqlite3  # noqa: F401
+        if setting is not None:
+            return Path(setting).expanduser(), ""
+        import platformdirs
 
-        return _default_path() if setting is None else Path(setting).expanduser().absolute(), ""
+        path = platformdirs.user_cache_path("cudnn_ct") / NAME
+        if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
+            raise RuntimeError("this user has no home folder")
+        return path, ""
     except (ImportError, RuntimeError, OSError) as error:
-        return None, f"tuned algorithms cannot be kept in a file: {error}"
-
-
-def _default_path() -> Path:
-    import platformdirs
-
-    path = platformdirs.user_cache_path("cudnn_ct") / NAME
-    if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
-        raise RuntimeError("this user has no home folder")
-    return path
+        return None, f"tuned algorithms cannot be kept on disk: {error}"
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all: whoever reads it meanwhile has the one that was there."""
-    if path.exists() and not path.is_file():  # /dev/stdout, say, which nothing can take the place of
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve()  # a link stays one
+    """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
+    path = path.resolve()
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
     new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
+        new.touch(mode=0o644)
         new.write_text(text, encoding="utf-8")
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
 
 
-def _check_schema(database: sqlite3.Connection) -> None:
-    """Raise unless the table is exactly ours: views, triggers and generated columns run code of the file."""
-    import sqlite3
+def _files(folder: Path) -> list[Path]:
+    """Return the files of this version, the oldest first, with those that killed writers left."""
 
-    found = database.execute(SCHEMA, (TABLE,)).fetchmany(2)
-    if not found:
-        old = database.execute(SCHEMA, (OLD_TABLE,)).fetchone()
-        why = f"; {OLD_TABLE}, the table of an earlier version, is ignored" if old else ""
-        raise sqlite3.OperationalError(f"no such table: {TABLE}{why}")
-    if found != [(b"table", KEPT)]:
-        raise sqlite3.DatabaseError(f"{TABLE} is not the table that cudnn_ct makes")
+    def age(file: Path) -> int:
+        try:
+            return file.stat().st_mtime_ns
+        except OSError:  # another process has just replaced or deleted it
+            return 0
 
-
-def _fetch(database: sqlite3.Connection, query: str, parameters: tuple[str, ...]) -> list[Any]:
-    """Fetch the rows of a query; a sound file is larger than all of its rows."""
-    import sqlite3
-
-    cursor, rows = database.execute(query, parameters), []
-    pages, size = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    left = pages * size
-    for row in cursor:
-        left -= ROW_BYTES + sum(len(value) for value in row if isinstance(value, bytes))
-        if left < 0:
-            raise sqlite3.DatabaseError("its rows are larger than the file")
-        rows.append(row)
-    return rows
+    names = os.listdir(folder) if folder.exists() else []
+    return sorted((folder / name for name in names if SUFFIX in name), key=age)
 
 
-def _row(key: object, entry: object) -> tuple[str, str]:
-    if not isinstance(key, str):
-        raise TypeError(f"a key is a str, not {key!r}")
-    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
-        raise TypeError(f"the entry for {key!r} is a dict with names that are str, not {entry!r}")
-    try:
-        key.encode()
-        return key, json.dumps(entry, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the entry for {key!r} cannot be written as JSON: {error}") from error
+def _name(key: str) -> str:
+    """Return the name of the file for a key."""
+    return sha256(key.encode()).hexdigest() + SUFFIX
 
 
-def _decoded(key: Any, text: Any) -> tuple[str, dict[str, Any]] | None:
-    try:
-        entry = json.loads(text)
-        return (key.decode(), entry) if isinstance(entry, dict) else None
-    except (AttributeError, TypeError, ValueError, RecursionError):
-        return None
+def _bytes(file: Path) -> bytes:
+    """Read a file; raise ValueError if it cannot be one of this package. Opening a pipe must not wait."""
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        status = os.fstat(opened.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise ValueError("not a small file")
+        _check_permissions(file, status)
+        return opened.read(MAX_BYTES)
+
+
+def _check_permissions(path: Path, status: os.stat_result) -> None:
+    """Raise if any user may write a file or folder: its content is not trusted."""
+    if status.st_mode & stat.S_IWOTH:
+        raise PermissionError(f"{path} is world-writable; run chmod o-w {path}")
+
+
+def _named_text(key: str, entry: object) -> tuple[str, str]:
+    """Return the name and the content of the file for an entry; raise if JSON cannot hold it."""
+    if not isinstance(entry, dict):
+        raise TypeError(f"the entry for {key!r} must be a dict: got {entry!r}")
+    return _name(key), json.dumps({"key": key, "entry": entry}, allow_nan=False)

@@ -18,8 +18,7 @@ class Algorithms(tuple[Candidate, ...]):
     problem: Any
 
     def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
-        """Sort the rows."""
-        ordered = sorted(rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0))
+        ordered = sorted(rows, key=lambda row: row.rank)
         table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
         table.problem = problem
         return table

@@ -1,9 +1,8 @@
-"""``cudnn-ct cache``: manage the algorithm cache, the file of tuned algorithms."""
+"""``cudnn-ct cache``: manage the algorithm cache, the folder of tuned algorithms."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +31,7 @@ def command() -> None:
 @command.command()
 @plainly
 def path() -> None:
-    """Print the path of the file."""
+    """Print the path of the folder."""
     from ..autotune.store import store
 
     here = store().path
@@ -61,8 +60,7 @@ def show_(as_json: bool) -> None:
 
 
 def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
-    size = f", {os.path.getsize(path):,} bytes" if path.exists() else ""
-    click.echo(f"{printable(str(path))}: {len(choices)} tuned algorithms{size}")
+    click.echo(f"{printable(str(path))}: {len(choices)} tuned algorithms")
     if choices:
         columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
         show(columns, [_cells(key, choice) for key, choice in choices.items()])
@@ -115,13 +113,13 @@ def import_(file: str) -> None:
 
 
 def _end(kept: Store) -> None:
-    """Exit with an error if a warning has reported that the file is not usable."""
+    """Exit with an error if a warning has reported that the folder or a file in it is not usable."""
     if kept.failed:
         sys.exit(FAILED)
 
 
 def _cells(key: str, choice: dict[str, Any]) -> list[str]:
-    """Return the cells of a record, as far as it can be read: the file may be malformed."""
+    """Return the cells of a record, as far as it can be read: its file may be malformed."""
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}

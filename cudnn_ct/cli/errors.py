@@ -90,5 +90,5 @@ def verdict_of(error: BaseException) -> list[str]:
 
 
 def _print(text: str) -> None:
-    """Print a line on stderr without control characters, which SQLite may quote from a file."""
+    """Print a line on stderr without the control characters that names of files may contain."""
     click.echo(f"cudnn-ct: {printable(text, keep=chr(10))}", err=True)

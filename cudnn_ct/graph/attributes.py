@@ -44,13 +44,7 @@ class DescriptorType(NamedTuple):
 
 
 def kind(name: str) -> DescriptorType:
-    """Return a kind of descriptor by its name in C, in lower case and without ``_DESCRIPTOR``.
-
-    Raises
-    ------
-    ValueError
-        The kind does not exist; the message lists the existing ones.
-    """
+    """Return a kind of descriptor by its name in C, in lower case and without ``_DESCRIPTOR``."""
     kinds = _kinds()
     if name not in kinds:
         raise ValueError(f"unknown backend descriptor: got {name!r}, expected one of {', '.join(kinds)}")

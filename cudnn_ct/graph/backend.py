@@ -20,13 +20,6 @@ class BackendDescriptor(NativeHandle):
     ``name`` is the kind of descriptor, such as ``"tensor"`` or ``"execution_plan"``. ``attributes`` have
     their short names in lower case. A value is a number, the name of an enum member or a dtype, a descriptor,
     a sequence of them, or a ctypes array. None is omitted.
-
-    Raises
-    ------
-    AttributeError
-        The kind does not have the attribute; the message lists its attributes.
-    BadParamError, NotSupportedError
-        cuDNN rejected an attribute, or the descriptor.
     """
 
     # cuDNN does not document whether it keeps the parts of a descriptor alive.
@@ -113,10 +106,7 @@ class BackendDescriptor(NativeHandle):
 
     def child(self, name: str, of_kind: str) -> BackendDescriptor:
         """Read an attribute of one descriptor."""
-        attribute = self.kind.attribute(name)
-        blank = BackendDescriptor.empty(self.library, of_kind, self)
-        self._read(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
-        return blank
+        return self.children(name, of_kind, 1)[0]
 
     def _read(self, attribute: Attribute, room: int, elements: Any) -> int:
         count = ctypes.c_int64()

@@ -11,7 +11,6 @@ from .engines import (
     HEURISTICS,
     Engine,
     EngineConfig,
-    enumerate_engines,
     execution_plan,
     heuristic_configs,
     offer_of,
@@ -25,7 +24,6 @@ __all__ = [
     "engine_candidates",
     "engine_plan",
     "no_engine",
-    "preferred_engine",
 ]
 
 
@@ -72,21 +70,13 @@ def engine_candidates(
     except (NotSupportedError, BadParamError) as error:
         return [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
     if rules.excluded and "fallback" in heuristics:
+        # The heuristics return about forty configurations at most, which may all have excluded notes.
         named = {Engine.parse(row.algorithm).number for row in rows}
-        others = enumerate_engines(native, context, rules.excluded)
-        rows += [_candidate(offer, rules) for offer in others if offer.engine.number not in named]
+        others = [number for number in range(native.one("engine_global_count")) if number not in named]
+        found = (offer_of(native, Engine(number), context, rules.excluded) for number in others)
+        rows += [_candidate(offer, rules) for offer in found if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
-
-
-def preferred_engine(graph: Graph, rules: EngineRules, name: str, context: Any) -> list[Candidate]:
-    """Return the engine of a name if it supports the graph and the rules allow it, else nothing."""
-    try:
-        native = operation_graph(graph, context)
-    except (NotSupportedError, BadParamError):  # the candidates of the heuristics report the reason
-        return []
-    offer = offer_of(native, Engine.parse(name), context, rules.excluded)
-    return [] if offer is None else [_candidate(offer, rules)]
 
 
 def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Any) -> Candidate:

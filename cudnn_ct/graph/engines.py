@@ -14,12 +14,10 @@ __all__ = [
     "HEURISTICS",
     "Engine",
     "EngineConfig",
-    "enumerate_engines",
     "execution_plan",
     "heuristic_configs",
     "is_engine",
     "offer_of",
-    "plan_from_json",
     "plan_to_json",
 ]
 
@@ -61,20 +59,19 @@ class Engine(NamedTuple):
             engine = cls(int(index), tuple((int(knob), int(choice)) for knob, choice in pairs))
         except ValueError:
             engine = None
-        # ctypes takes larger numbers modulo 2**64: another engine than the one the errata are checked for.
-        if engine is None or str(engine) != text or not engine._fits:
+        # C takes larger numbers modulo 2**64: another engine than the one the errata are checked for. The
+        # types of knobs are of an enum, the others are int64_t.
+        fits = (
+            engine is not None
+            and 0 <= engine.number < 2**63
+            and all(0 <= knob < 2**31 and -(2**63) <= choice < 2**63 for knob, choice in engine.knobs)
+        )
+        if engine is None or str(engine) != text or not fits:
             raise ValueError(
                 f"invalid engine: got {text!r}, expected one like 'engine 38' or 'engine 38 knobs 2=0,5=1', "
                 "with numbers that C's int64_t holds"
             )
         return engine
-
-    @property
-    def _fits(self) -> bool:
-        """Whether C holds the numbers: the types of knobs are of an enum, the others are int64_t."""
-        return 0 <= self.number < 2**63 and all(
-            0 <= knob < 2**31 and -(2**63) <= choice < 2**63 for knob, choice in self.knobs
-        )
 
 
 def is_engine(name: str) -> bool:
@@ -95,19 +92,19 @@ def heuristic_configs(
 ) -> Iterator[EngineConfig]:
     """Yield the engines that the heuristics return for a native graph, best first, without repetition.
 
-    The next mode is queried only after all engines of the previous one were consumed.
-
-    Raises
-    ------
-    NotSupportedError
-        No mode has an engine; the notes have the error of each.
+    The next mode is queried only after all engines of the previous one were consumed. If no mode has an
+    engine, NotSupportedError is raised, with the error of each mode in its notes.
     """
     seen: set[Engine] = set()
     reasons = []
     facts: dict[int, tuple[int, tuple[str, ...]]] = {}
     for mode in heuristics:
         try:
-            configs = _query_heuristics(graph, mode, context)
+            device = target(context, "engineheur")
+            native = BackendDescriptor(
+                graph.library, "engineheur", operation_graph=graph, mode=mode, **device
+            )
+            configs = native.children("results", "enginecfg")
         except NotSupportedError as rejected:
             reasons.append(f"heuristics {mode}: {rejected}")
             continue
@@ -121,20 +118,6 @@ def heuristic_configs(
         for reason in reasons:
             error.add_note(reason)
         raise error
-
-
-def enumerate_engines(
-    graph: BackendDescriptor, context: Any, unwanted: Container[str]
-) -> Iterator[EngineConfig]:
-    """Yield every engine that supports a native graph, with the default knobs.
-
-    The heuristics return about forty configurations at most, which may all be of engines with ``unwanted``
-    notes. This finds the other engines in milliseconds; it omits engines with an ``unwanted`` note.
-    """
-    for index in range(graph.one("engine_global_count")):
-        found = offer_of(graph, Engine(index), context, unwanted)
-        if found is not None:
-            yield found
 
 
 def offer_of(
@@ -157,13 +140,7 @@ def offer_of(
 def execution_plan(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
 ) -> BackendDescriptor:
-    """Build the execution plan of an engine for a native graph.
-
-    Raises
-    ------
-    NotSupportedError
-        The engine does not support the graph, or has an ``unwanted`` note.
-    """
+    """Build a plan; raise NotSupportedError if the engine has an ``unwanted`` note or rejects the graph."""
     native = _engine(graph, engine.number, context)
     found = [note for note in _notes(native) if note in unwanted] if unwanted else []
     if found:
@@ -174,16 +151,6 @@ def execution_plan(
 def plan_to_json(plan: BackendDescriptor) -> str:
     """Write an execution plan as JSON: the graph, the device and the engine with its knobs."""
     return str(plan.get("json_representation"))
-
-
-def plan_from_json(text: str, context: Any) -> BackendDescriptor:
-    """Read an execution plan from JSON, for the kind of device that it was written for."""
-    return BackendDescriptor(
-        context.library,
-        "execution_plan",
-        **target(context, "execution_plan"),
-        json_representation=text.encode(),
-    )
 
 
 def _engine(graph: BackendDescriptor, index: int, context: Any) -> BackendDescriptor:
@@ -201,13 +168,6 @@ def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Any) -> BackendDe
     return BackendDescriptor(
         library, "execution_plan", **target(context, "execution_plan"), engine_config=config
     )
-
-
-def _query_heuristics(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescriptor]:
-    heuristics = BackendDescriptor(
-        graph.library, "engineheur", operation_graph=graph, mode=mode, **target(context, "engineheur")
-    )
-    return heuristics.children("results", "enginecfg")
 
 
 def _offer(config: BackendDescriptor, facts: dict[int, tuple[int, tuple[str, ...]]]) -> EngineConfig:

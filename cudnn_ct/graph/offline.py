@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import _lib
 from ..cuda import device as devices
-from ..errors import NotInitializedError
 from .backend import BackendDescriptor
 
 __all__ = ["Planner", "compute_capability", "target"]
@@ -39,11 +38,6 @@ class Planner:
         self.library = _lib.load()
         text = json.dumps(self.description).encode()
         self.properties = BackendDescriptor(self.library, "deviceprop", json_representation=text)
-
-    @property
-    def handle(self) -> NoReturn:
-        """Not available: a plan without a device cannot run."""
-        raise NotInitializedError(f"{self!r} cannot run plans: it has no device")
 
     def __repr__(self) -> str:
         return f"<Planner for {self.description.get('deviceName', 'an unnamed device')}>"

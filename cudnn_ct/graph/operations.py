@@ -43,13 +43,11 @@ class Tensor(NamedTuple):
     """A tensor of a graph.
 
     ``uid`` is unique in a graph. A virtual tensor connects two nodes and has no memory. The pointers of other
-    tensors are multiples of ``alignment`` bytes: with fewer than 16, only the slowest engines remain, and a
-    larger alignment adds none.
+    tensors are multiples of 16 bytes: with fewer, only the slowest engines remain, and more adds none.
     """
 
     uid: int
     spec: TensorSpec
-    alignment: int = ALIGNMENT
     virtual: bool = False
 
 
@@ -73,13 +71,7 @@ def node(row: str, **attributes: Any) -> Node:
 
 
 def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
-    """Build the native graph, for the device of a context or of a planner.
-
-    Raises
-    ------
-    NotSupportedError, BadParamError
-        cuDNN does not support the graph.
-    """
+    """Build the native graph, for the device of a context or of a planner."""
     for one in graph.nodes:
         _check_layouts(one)
     library = context.library
@@ -119,7 +111,7 @@ def _tensor(library: Any, tensor: Tensor) -> BackendDescriptor:
         data_type=tensor.spec.dtype,
         dimensions=tensor.spec.shape,
         strides=tensor.spec.strides,
-        byte_alignment=tensor.alignment,
+        byte_alignment=ALIGNMENT,
         is_virtual=tensor.virtual or None,
     )
 

@@ -26,14 +26,9 @@ def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     A remainder of fewer elements than a pixel has is a call of its own.
     """
     whole, rest = divmod(specs[0].size, CHANNELS)
-    images = [(whole, CHANNELS)] * bool(whole) + [(1, rest)] * bool(rest)
-    plans = [make(*(pixels(*image, spec.dtype) for spec in specs)) for image in images]
-    if len(plans) == 1:
-        return plans[0]
-    starts = (0, whole * CHANNELS)
-    return SlicedPlan(
-        [
-            (plan, tuple(start * DTYPES[spec.dtype].itemsize for spec in specs))
-            for plan, start in zip(plans, starts, strict=True)
-        ]
-    )
+    images = [(0, whole, CHANNELS)] * bool(whole) + [(whole * CHANNELS, 1, rest)] * bool(rest)
+    pieces = []
+    for start, count, channels in images:
+        plan = make(*(pixels(count, channels, spec.dtype) for spec in specs))
+        pieces.append((plan, tuple(start * DTYPES[spec.dtype].itemsize for spec in specs)))
+    return pieces[0][0] if len(pieces) == 1 else SlicedPlan(pieces)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import chain, islice
-from operator import mod
 
 from .._caches import BoundedDict
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
+from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
 from .engines import execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
@@ -24,11 +24,6 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
     """Return a plan of the first engine that supports the graph.
 
     ``order`` are places among the first answers of the heuristics that are tried before the others.
-
-    Raises
-    ------
-    NotSupportedError
-        No engine does; the message has the error of each.
     """
     native, reasons = operation_graph(graph, context), []
     offered = heuristic_configs(native, context)
@@ -53,7 +48,7 @@ class GraphPlan:
     A plan and its variant packs belong to the thread whose handle it was made with.
     """
 
-    __slots__ = ("_alignments", "_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
+    __slots__ = ("_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
 
     def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -63,15 +58,10 @@ class GraphPlan:
         self._graph = graph
         self._packs = BoundedDict(MAX_VARIANT_PACKS)
         self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))
-        self._alignments = tuple(tensor.alignment for tensor in graph.operands)
         self._execute = native.library.cudnnBackendExecute
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Enqueue the graph; ``pointers`` has those of its operands, the output last.
-
-        Raises NotSupportedError if ``alpha`` is not 1 or ``beta`` not 0, BadParamError if a pointer is
-        misaligned, and ValueError if the number of pointers is wrong.
-        """
+        """Enqueue the graph; ``pointers`` has those of its operands, the output last."""
         if alpha != 1 or beta != 0:
             raise NotSupportedError(
                 f"a graph plan cannot scale: got alpha {alpha}, beta {beta}, expected 1 and 0"
@@ -86,27 +76,20 @@ class GraphPlan:
         self._execute(context.handle, self.native, pack)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"chosen: {self.candidate}"
 
     def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:
         """Create the variant pack of a set of pointers: a finalised descriptor cannot be changed."""
         if len(pointers) != len(self._uids):
             raise ValueError(f"number of pointers is wrong: got {len(pointers)}, expected {len(self._uids)}")
-        if any(map(mod, pointers, self._alignments)):
-            raise self._misaligned(pointers)
+        for tensor, pointer in zip(self._graph.operands, pointers, strict=True):
+            if pointer & UNALIGNED:  # a 16-byte load of it would destroy the CUDA context
+                expected = f"expected a multiple of {ALIGNMENT}"
+                raise BadParamError(f"pointer of {tensor.spec} is misaligned: got {pointer:#x}, {expected}")
         return BackendDescriptor(
             self.native.library,
             "variant_pack",
             unique_ids=self._uids,
             data_pointers=(ctypes.c_void_p * len(self._uids))(*pointers),
             workspace=(ctypes.c_void_p * 1)(workspace),
-        )
-
-    def _misaligned(self, pointers: Sequence[int]) -> BadParamError:
-        """Return the error for a misaligned pointer: a 16-byte load of it would destroy the CUDA context."""
-        bad = next(i for i, pointer in enumerate(pointers) if pointer % self._alignments[i])
-        return BadParamError(
-            f"pointer of {self._graph.operands[bad].spec} is misaligned: got {pointers[bad]:#x}, "
-            f"expected a multiple of {self._alignments[bad]}"
         )

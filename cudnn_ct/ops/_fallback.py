@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, NotSupportedError
-from ..plans.base import Layer, Plan, packed_of, tensors_of
+from ..plans.base import Plan, packed_of, tensors_of, unsupported
 from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import RelayoutPlan, ZeroOrScale
 from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
@@ -49,7 +49,7 @@ class FirstSupported:
 
     def __init__(
         self,
-        problem: Layer,
+        problem: Any,
         implementations: Sequence[Implementation],
         context: Context,
         *,
@@ -57,20 +57,16 @@ class FirstSupported:
         relayout: bool = True,
         misaligned: bool = False,
     ) -> None:
-        self._problem = problem
-        self._implementations = implementations
-        self._scaled = scaled
-        self._relayout = relayout
-        self._misaligned = misaligned
+        self._problem, self._relayout, self._misaligned = problem, relayout, misaligned
+        self._implementations = [one for one in implementations if one.scales or not scaled]
+        self._makers = _makers(problem, self._implementations, relayout, misaligned)
+        self._elsewhere: FirstSupported | None = None
         self._begin(context)
 
     def _begin(self, context: Context) -> None:
-        self._spent = True  # until there is a plan
-        self._left = self._makers()
+        self._left = iter(self._makers)
         self._refusals: list[str] = []
-        self._elsewhere: FirstSupported | None = None
-        self.plan: Plan = self._next(context)
-        self._spent = False
+        self._next(context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan, or the next one if cuDNN rejects it, which it does before any kernel starts.
@@ -83,90 +79,72 @@ class FirstSupported:
             if self._needs_alignment:
                 for pointer in pointers:
                     if pointer & UNALIGNED:
-                        return self._for_misaligned(context).run(context, pointers, alpha, beta)
+                        return self._run_elsewhere(context, pointers, alpha, beta)
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
-                if not self._misaligned and _are_misaligned(pointers):
-                    return self._for_misaligned(context).run(context, pointers, alpha, beta)
+                # Arguments of other types are in host memory.
+                misaligned = any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
+                if misaligned and not self._misaligned:
+                    return self._run_elsewhere(context, pointers, alpha, beta)
                 self._refusals.append(f"{self.plan.describe()}: {error}")
-                self._spent = True
-                if not self._left:
-                    raise self._nothing() from error
-                self.plan = self._next(context)
-                self._spent = False
-
-    def _for_misaligned(self, context: Context) -> FirstSupported:
-        """Return the implementations for misaligned operands.
-
-        A refusal there may have no other reason than the address, so this object stays as it is for aligned
-        operands.
-        """
-        if self._elsewhere is None:
-            self._elsewhere = FirstSupported(
-                self._problem,
-                self._implementations,
-                context,
-                scaled=self._scaled,
-                relayout=self._relayout,
-                misaligned=True,
-            )
-        return self._elsewhere
+                self._next(context)
 
     def describe(self) -> str:
-        """Tell what was chosen, and what was refused and why."""
+        """Return what was chosen, and what was rejected and why."""
         return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
 
+    def _run_elsewhere(self, context: Context, *arguments: Any) -> None:
+        """Run on misaligned operands: a rejection there may have no other reason, so they have own plans."""
+        if self._elsewhere is None:
+            self._elsewhere = FirstSupported(
+                self._problem, self._implementations, context, relayout=self._relayout, misaligned=True
+            )
+        self._elsewhere.run(context, *arguments)
+
     @streams.relaxed()  # cuDNN loads modules for a plan
-    def _next(self, context: Context) -> Plan:
-        while self._left:
-            make, self._needs_alignment = self._left.pop(0)
+    def _next(self, context: Context) -> None:
+        self._spent = True  # until there is a plan
+        for make, needs_alignment in self._left:
             try:
                 plan = make(context)
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
                 self._refusals.append(str(error))
             else:
                 if plan is not None:
-                    return plan
-        raise self._nothing()
-
-    # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
-    def _makers(self) -> list[tuple[Callable[[Context], Plan | None], bool]]:
-        """Return makers of plans on the operands in their current layout, then on packed copies of some.
-
-        Each has a flag, whether it must run on aligned operands only. For misaligned operands,
-        implementations that need no copy come first, and the plans of the others make the copies.
-        """
-        problem = self._problem
-        if not any(spec.size for spec in problem.results):
-            return [(lambda _: ZeroOrScale(problem.results[0]), False)]
-        ways = [one for one in self._implementations if one.scales or not self._scaled]
-        if self._misaligned:
-            ways.sort(key=lambda one: one.aligned)
-        targets = [problem]
-        if self._relayout:
-            first = next(iter(tensors_of(problem).values()))
-            targets += [packed_of(problem, layout) for layout in (nearest_layout(first), *LAYOUTS)]
-        return [
-            (
-                partial(_on_copies, one.make, problem, target, one.aligned and self._misaligned),
-                one.aligned and not self._misaligned,
-            )
-            for target in dict.fromkeys(targets)
-            for one in ways
-        ]
-
-    def _nothing(self) -> NotSupportedError:
-        lines = [f"cuDNN has no way to compute this {self._problem}", *self._refusals]
-        return NotSupportedError("\n  refused: ".join(lines))
+                    self.plan: Plan = plan
+                    self._needs_alignment, self._spent = needs_alignment, False
+                    return
+        raise unsupported(self._problem, self._refusals)
 
 
-def _are_misaligned(pointers: Sequence[Any]) -> bool:
-    """Return whether a pointer is misaligned; arguments of other types are in host memory."""
-    return any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
+# The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
+def _makers(
+    problem: Any, implementations: Sequence[Implementation], relayout: bool, misaligned: bool
+) -> list[tuple[Callable[[Context], Plan | None], bool]]:
+    """Return makers of plans on the operands in their current layout, then on packed copies of some.
+
+    Each has a flag, whether it must run on aligned operands only. For misaligned operands, implementations
+    that need no copy come first, and the plans of the others make the copies.
+    """
+    if not any(spec.size for spec in problem.results):
+        return [(lambda _: ZeroOrScale(problem.results[0]), False)]
+    ordered = sorted(implementations, key=lambda one: one.aligned and misaligned)
+    targets = [problem]
+    if relayout:
+        first = next(iter(tensors_of(problem).values()))
+        targets += [packed_of(problem, layout) for layout in (nearest_layout(first), *LAYOUTS)]
+    return [
+        (
+            partial(_on_copies, one.make, problem, target, one.aligned and misaligned),
+            one.aligned and not misaligned,
+        )
+        for target in dict.fromkeys(targets)
+        for one in ordered
+    ]
 
 
-def _on_copies(make: PlanMaker, problem: Layer, target: Layer, align: bool, context: Context) -> Plan | None:
+def _on_copies(make: PlanMaker, problem: Any, target: Any, align: bool, context: Context) -> Plan | None:
     """Return a plan for a problem whose operands are copied into those of ``target``, or are misaligned."""
     inner = make(target, context)
     if inner is None or (target == problem and not align):

@@ -3,50 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..errors import NotSupportedError
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec, packed_strides
 
-__all__ = ["canonical_strides", "collapse", "images", "pad_to_4d", "pad_to_two_axes"]
+__all__ = ["Axis", "canonical_strides", "coalesce", "collapse", "images", "is_contiguous", "pad_to_two_axes"]
+
+
+class Axis(NamedTuple):
+    """One axis of several tensors: its length and stride in each. The first has the full length."""
+
+    lengths: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def reach(self) -> int:
+        """The largest product of length and stride."""
+        return max(n * s for n, s in zip(self.lengths, self.strides, strict=True))
+
+
+def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]:
+    """Merge axes that are adjacent in all tensors, whose lengths are that of the first or 1.
+
+    Axes of length 1 in the first tensor are omitted. The result is in the order of its memory, or with
+    ``in_order`` in the order of the shape.
+    """
+    first = specs[0]
+    places = [place for place, length in enumerate(first.shape) if length != 1]
+    if not in_order:
+        places.sort(key=lambda place: -first.strides[place])
+    axes: list[Axis] = []
+    for place in places:
+        inner = Axis(
+            tuple(spec.shape[place] for spec in specs),
+            tuple(spec.strides[place] if spec.shape[place] > 1 else 1 for spec in specs),
+        )
+        if axes and _mergeable(axes[-1], inner):
+            lengths = tuple(m * n for m, n in zip(axes.pop().lengths, inner.lengths, strict=True))
+            inner = Axis(lengths, inner.strides)
+        axes.append(inner)
+    return axes
+
+
+def is_contiguous(axes: Sequence[Axis], tensor: int) -> bool:
+    """Return whether one of the tensors is contiguous with its axes in this order."""
+    step = 1
+    for axis in reversed(axes):
+        if axis.lengths[tensor] > 1:
+            if axis.strides[tensor] != step:
+                return False
+            step *= axis.lengths[tensor]
+    return True
+
+
+def _mergeable(outer: Axis, inner: Axis) -> bool:
+    """Return whether two axes can be one: in each tensor they are adjacent, or both have length 1."""
+    if outer.lengths[0] * inner.lengths[0] > INT_MAX:
+        return False
+    return all(
+        m == n == 1 or (m > 1 and n > 1 and step == n * s)
+        for m, step, n, s in zip(outer.lengths, outer.strides, inner.lengths, inner.strides, strict=True)
+    )
 
 
 def collapse(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
     """Merge each group of axes into one axis, equally in all specs; return specs of at least four axes.
 
-    Elements of a group may be visited in any order, as long as it is the same in all tensors.
-
-    Raises
-    ------
-    NotSupportedError
-        The strides of a tensor do not allow it; a contiguous copy does.
+    Elements of a group may be visited in any order, as long as it is the same in all tensors. If strides do
+    not allow it, NotSupportedError is raised: a contiguous copy serves.
     """
     merged = [_merged(specs, group) for group in groups]
-    axes: list[list[tuple[int, int]]] = [list(tensor) for tensor in zip(*merged, strict=True)]
+    merged += [Axis((1,) * len(specs), (1,) * len(specs))] * (4 - len(groups))
     made = []
-    for spec, pairs in zip(specs, axes, strict=True):
-        pairs += [(1, 1)] * (4 - len(pairs))
-        shape, strides = zip(*pairs, strict=True)
+    for i, spec in enumerate(specs):
+        shape, strides = zip(*((axis.lengths[i], axis.strides[i]) for axis in merged), strict=True)
         made.append(canonical_strides(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
     return made
 
 
-def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the length and the stride of the merged axis of a group, for each tensor."""
-    axes = [axis for axis in group if specs[0].shape[axis] != 1]
-    axes.sort(key=lambda axis: -specs[0].strides[axis])
-    result = []
-    for spec in specs:
-        length, stride = 1, 1
-        for axis in reversed(axes):
-            if length == 1:
-                stride = spec.strides[axis]
-            elif spec.strides[axis] != length * stride:
-                raise NotSupportedError(f"axes {list(group)} of {spec} are not adjacent in memory")
-            length *= spec.shape[axis]
-        if length > INT_MAX:
-            raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {INT_MAX:,}")
-        result.append((length, stride))
-    return result
+def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> Axis:
+    parts = [
+        TensorSpec(tuple(spec.shape[i] for i in group), tuple(spec.strides[i] for i in group), spec.dtype)
+        for spec in specs
+    ]
+    axes = coalesce(parts) or [Axis((1,) * len(specs), (1,) * len(specs))]
+    if len(axes) > 1:
+        raise NotSupportedError(
+            f"axes {list(group)} of {', '.join(map(str, specs))} are not one axis in memory, of at most "
+            f"{INT_MAX:,} elements"
+        )
+    return axes[0]
 
 
 def images(*specs: TensorSpec) -> list[TensorSpec]:
@@ -76,10 +123,3 @@ def pad_to_two_axes(spec: TensorSpec) -> TensorSpec:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
     return TensorSpec((n, c, 1, length), (step_n, step_c, step, step), spec.dtype)
-
-
-def pad_to_4d(spec: TensorSpec) -> TensorSpec:
-    """Insert axes of length 1 at the front: ``cudnnSetTensor`` and ``cudnnScaleTensor`` need four."""
-    missing = max(4 - len(spec.shape), 0)
-    step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)
-    return TensorSpec((1,) * missing + spec.shape, (step,) * missing + spec.strides, spec.dtype)

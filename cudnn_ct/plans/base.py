@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import NotSupportedError
 from ..shapes.specs import TensorSpec
 
 
 class Candidate(NamedTuple):
-    """One implementation of a problem: a legacy algorithm or a graph engine, with what is known of it.
+    """One implementation of a problem: a legacy algorithm or a graph engine.
 
     Attributes
     ----------
     backend : {"legacy", "graph", "unfused"}
         ``"unfused"`` is a convolution followed by calls that add and activate.
     algorithm : str
-        Its name: a legacy algorithm, or an engine with its knobs; for ``"unfused"``, backend and name of the
-        convolution.
+        A legacy algorithm, or an engine with its knobs; for ``"unfused"``, those of the convolution.
     math : str
         The arithmetic that it uses.
     workspace : int
-        Bytes of scratch memory that it needs.
+        In bytes.
     deterministic : bool
         Whether its results are the same from run to run.
     relayout : tuple of (str, str)
         Operands that are copied first, each with the layout of its copy.
     notes : tuple of str
-        What cuDNN says of an engine's numbers and behaviour, in lower case.
+        cuDNN's notes about an engine's numbers and behaviour, in lower case.
     rejected : str
         Why the candidate was rejected; empty for a usable one.
     time_ms : float or None
-        Milliseconds a call, if it was measured.
+        Milliseconds of a call, if it was measured.
     problem : optional
-        What the row of a table was made for.
+        The problem of a row of a table.
     """
 
     backend: str
@@ -56,6 +56,11 @@ class Candidate(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         """Identity among the candidates of a problem, independent of measurements."""
         return self.backend, self.algorithm, self.math, self.relayout
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Place in a table: usable ones first, the fastest first, unmeasured ones last."""
+        return bool(self.rejected), self.time_ms is None, self.time_ms or 0.0
 
     def __str__(self) -> str:
         facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
@@ -81,10 +86,6 @@ class Problem(Protocol):
         """Where the result goes."""
 
     @property
-    def kind(self) -> Hashable:
-        """All but the sizes: one first choice serves problems of a kind, under the policies ``*_once``."""
-
-    @property
     def plain(self) -> Problem:
         """The problem without the facts of one call, such as scaling; rows of tables belong to it."""
 
@@ -107,24 +108,19 @@ class Plan(Protocol):
         """Tell what was chosen and why, one fact a line."""
 
 
-class Layer(Protocol):
-    """An operation with few ways to compute it, as a value: a NamedTuple with its tensors among its fields.
-
-    The fields that are tensors stand in the order of a run's pointers, the results last.
-    """
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
+def unsupported(problem: Any, reasons: Sequence[str]) -> NotSupportedError:
+    """Return the error for a problem whose implementations were all rejected, with a line for each reason."""
+    first = f"cuDNN has no way to compute this {problem}"
+    return NotSupportedError("\n  refused: ".join([first, *reasons]))
 
 
 def tensors_of(problem: Any) -> dict[str, TensorSpec]:
-    """The tensors of a problem by name, in the order of a run's pointers."""
+    """Return the tensors of a problem by name: fields in the order of a run's pointers, the results last."""
     return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
 
 
 def packed_of(problem: Any, layout: str) -> Any:
-    """The problem with all of its tensors without gaps, images in ``layout``."""
+    """Return a problem with all of its tensors contiguous, images in ``layout``."""
     packed = {}
     for name, spec in tensors_of(problem).items():
         own = layout if 3 <= len(spec.shape) <= 5 else "nchw"

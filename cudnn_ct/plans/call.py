@@ -46,7 +46,6 @@ class CallPlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call."""
         arguments = self._arguments.copy()
         for at, place in self._places:
             arguments[at] = pointers[place]
@@ -57,7 +56,6 @@ class CallPlan:
         getattr(context.library, self._function)(context.handle, *arguments, pointers[-1])
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"chosen: {self._function}"
 
 

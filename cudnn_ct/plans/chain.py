@@ -42,7 +42,6 @@ class ChainPlan:
             self._offsets.append(offset)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run each step."""
         base, last = context.workspace(self.workspace), len(self._steps) - 1
         memory = [*pointers, *(base + offset for offset in self._offsets)]
         for i, (plan, places, factor) in enumerate(self._steps):
@@ -50,7 +49,6 @@ class ChainPlan:
             plan.run(context, [memory[place] for place in places], a, b)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         texts = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
         return f"chosen: {'; then '.join(texts)}"
 

@@ -20,14 +20,13 @@ from .tiling import tile
 from .workspace import nbytes_of
 
 __all__ = [
-    "absolute_plan",
     "cast_or_copy_plan",
     "cast_plan",
     "copy_plan",
     "duplicate_plan",
-    "extreme_plan",
     "fill_plan",
     "op_tensor",
+    "op_tensor_of",
     "scale_plan",
     "scaling_by_op_tensor",
 ]
@@ -35,18 +34,16 @@ __all__ = [
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
     """Return a plan of ``cudnnOpTensor``."""
-    spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
-    make = partial(OpTensorPlan, spec, 1.0, 1.0)
-    return tile(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
+    specs = [tensor for tensor in (problem.a, problem.b, problem.c) if tensor]
+    return op_tensor_of(problem.op, *specs, propagate_nan=problem.propagate_nan)
 
 
-# Conversions by one call of cudnnOpTensor, in float32. It does not support float64.
-_CONVERSIONS = {
-    ("float16", "float32"),
-    ("bfloat16", "float32"),
-    ("float32", "float16"),
-    ("float32", "bfloat16"),
-}
+def op_tensor_of(
+    op: str, *specs: TensorSpec, alpha1: float = 1.0, alpha2: float = 1.0, propagate_nan: bool = True
+) -> Plan:
+    """Return a plan of ``cudnnOpTensor`` on alpha1 a and alpha2 b; with one operand, b is a."""
+    spec = OpTensorSpec(op, DTYPES[specs[0].dtype].accumulate, propagate_nan)
+    return tile(partial(OpTensorPlan, spec, alpha1, alpha2), *specs)
 
 
 def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -54,10 +51,11 @@ def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
     float16 and bfloat16 are converted to each other through float32, which is exact.
     """
-    if (x.dtype, y.dtype) in _CONVERSIONS:
-        return tile(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
+    halves = {x.dtype, y.dtype} - {"float32"}
+    if halves in ({"float16"}, {"bfloat16"}):
+        return op_tensor_of("max", x, y)
     between = TensorSpec.packed(x.shape, "float32")
-    if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
+    if halves != {"float16", "bfloat16"}:
         raise NotSupportedError(f"cudnnOpTensor cannot convert {x.dtype} to {y.dtype}")
     return ChainPlan([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
 
@@ -74,8 +72,7 @@ def scale_plan(x: TensorSpec) -> Plan:
 
 def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
     """Return a plan of ``cudnnOpTensor``, which works in place: the maximum of alpha x and alpha x."""
-    spec = OpTensorSpec("max", DTYPES[specs[0].dtype].accumulate)
-    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), *specs)
+    return op_tensor_of("max", *specs)
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
@@ -83,26 +80,14 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     return tile(partial(FillPlan, value), x)
 
 
-def absolute_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan of the absolute value: the maximum of x and -x."""
-    return extreme_plan("max", -1.0, x, y)
-
-
-def extreme_plan(op: str, factor: float, *specs: TensorSpec) -> Plan:
-    """Return a plan of the "max" or "min" of a and ``factor`` times b; with one operand, b is a."""
-    return tile(partial(ExtremePlan, op, factor), *specs)
-
-
-_EXTREMES = ("max", "min")
-
-
 class OpTensorPlan:
-    """One ``cudnnOpTensor``; alpha is a factor of both terms, or a pair of factors.
+    """One ``cudnnOpTensor``: c = op(alpha alpha1 a, alpha alpha2 b) + beta c; alpha may be a pair.
 
     The result is the last pointer, and may equal another one. With one operand, b is a.
     """
 
-    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar", "workspace")
+    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar")
+    workspace = 0
 
     def __init__(self, spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> None:
         self._op = spec.op
@@ -112,12 +97,10 @@ class OpTensorPlan:
         self._a = TensorDescriptor.cached(specs[0])
         self._b = TensorDescriptor.cached(specs[1]) if len(specs) == 3 else self._a
         self._c = TensorDescriptor.cached(specs[-1])
-        self.workspace = 0
 
     def run(
         self, context: Context, pointers: Sequence[int], alpha: float | OpTensorScales, beta: float
     ) -> None:
-        """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
         scalar, c = self._scalar, pointers[-1]
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
         first = scalar(of_a * self._alpha1), self._a, pointers[0]
@@ -129,75 +112,42 @@ class OpTensorPlan:
         )
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"chosen: cudnnOpTensor, {self._op}"
-
-
-class ExtremePlan:
-    """y = alpha max(a, factor b) + beta y, or with min; a negative alpha exchanges max and min.
-
-    With one operand, b is a. NaN in either operand is propagated.
-    """
-
-    __slots__ = ("_factor", "_opposite", "_plan", "workspace")
-
-    def __init__(self, op: str, factor: float, *specs: TensorSpec) -> None:
-        compute = DTYPES[specs[0].dtype].accumulate
-        plans = {name: OpTensorPlan(OpTensorSpec(name, compute), 1.0, factor, *specs) for name in _EXTREMES}
-        self._plan = plans.pop(op)
-        (self._opposite,) = plans.values()
-        self._factor = factor
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call."""
-        if alpha == 0:  # do not read b, which may be infinite
-            pointers = (pointers[0], *pointers[:-2], pointers[-1])
-        plan = self._opposite if alpha < 0 else self._plan
-        plan.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        """Return a description of the plan."""
-        return f"{self._plan.describe()} of an operand and {self._factor:g} times the other"
 
 
 class ScalePlan:
     """``cudnnScaleTensor`` by alpha."""
 
-    __slots__ = ("_scalar", "_x", "workspace")
+    __slots__ = ("_scalar", "_x")
+    workspace = 0
 
     def __init__(self, x: TensorSpec) -> None:
         self._x = TensorDescriptor.cached(x)
         self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
-        self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
         context.library.cudnnScaleTensor(context.handle, self._x, pointers[-1], self._scalar(alpha))
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return "chosen: cudnnScaleTensor"
 
 
 class FillPlan:
     """``cudnnSetTensor`` to a value, or if that is None to ``context.state.value``; alpha is not used."""
 
-    __slots__ = ("_bytes", "_dtype", "_x", "workspace")
+    __slots__ = ("_bytes", "_dtype", "_x")
+    workspace = 0
 
     def __init__(self, value: float | None, x: TensorSpec) -> None:
         self._x = TensorDescriptor.cached(x)
         self._dtype = x.dtype
         self._bytes = None if value is None else scalar_bytes(x.dtype, value)
-        self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
         value = self._bytes or scalar_bytes(self._dtype, context.state.value)
         context.library.cudnnSetTensor(context.handle, self._x, pointers[-1], value)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return "chosen: cudnnSetTensor"
 
 
@@ -218,15 +168,14 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 class _BytesPlan:
     """``cuMemcpyDtoDAsync``, or another plan if alpha is not 1 or beta not 0."""
 
-    __slots__ = ("_nbytes", "_scaled", "workspace")
+    __slots__ = ("_nbytes", "_scaled")
+    workspace = 0
 
     def __init__(self, nbytes: int, scaled: Plan) -> None:
         self._nbytes = nbytes
         self._scaled = scaled
-        self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the copy."""
         if alpha == 1 and beta == 0:
             source, target = pointers
             memories.copy_device(target, source, self._nbytes, context.stream)
@@ -234,5 +183,4 @@ class _BytesPlan:
             self._scaled.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
-        """Return the name of the driver's function."""
         return "chosen: cuMemcpyDtoDAsync"

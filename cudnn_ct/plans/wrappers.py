@@ -6,15 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..context import Context
-from ..descriptors import TensorDescriptor
-from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
-from .axes import canonical_strides, pad_to_4d
 from .base import Plan
 from .chain import partial_write_error
-from .elementwise import copy_plan, duplicate_plan
-from .scalars import scalar_bytes, scalar_type
+from .elementwise import copy_plan, duplicate_plan, fill_plan, scale_plan
 from .workspace import align_after, append, nbytes_of
 
 __all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale"]
@@ -71,7 +67,6 @@ class RelayoutPlan:
         self.workspace = self._placed(self._moves)[1]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Copy the inputs, run the inner plan, copy the outputs."""
         moved = {
             place: move for place, move in self._moves.items() if move.always or pointers[place] % ALIGNMENT
         }
@@ -97,7 +92,6 @@ class RelayoutPlan:
             raise partial_write_error(error) from error
 
     def describe(self) -> str:
-        """Return the description of the inner plan, and which operands are copied."""
         packed = sum(move.always for move in self._moves.values())
         lines = [f"{packed} operands copied into a packed layout"] if packed else []
         lines += ["misaligned operands copied to aligned memory"] if packed < len(self._moves) else []
@@ -138,34 +132,24 @@ class ScaleResult:
         self._copy.run(context, (unscaled, out), alpha, beta)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return f"{self._inner.describe()}; alpha and beta applied by a separate call"
 
 
 class ZeroOrScale:
     """result = beta * result: the result of sums without terms."""
 
-    __slots__ = ("_spec", "workspace")
+    __slots__ = ("_plans",)
+    workspace = 0
 
     def __init__(self, spec: TensorSpec) -> None:
         # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
-        self._spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
-        self.workspace = 0
+        spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
+        # Zeros are set, because scaling by 0 keeps NaN.
+        self._plans: tuple[Plan, ...] = (fill_plan(spec, 0.0), scale_plan(spec)) if spec.size else ()
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Set or scale the output in place."""
-        if not self._spec.size:
-            return
-        scalar = scalar_type(DTYPES[self._spec.dtype].accumulate)
-        scalar(alpha)  # raises if alpha is not a number
-        descriptor = TensorDescriptor.cached(pad_to_4d(canonical_strides(self._spec, [])))
-        library = context.library
-        if beta == 0:  # set, because scaling by 0 keeps NaN
-            value = scalar_bytes(self._spec.dtype)
-            library.cudnnSetTensor(context.handle, descriptor, pointers[-1], value)
-        else:
-            library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        if self._plans:
+            self._plans[bool(beta)].run(context, pointers[-1:], beta, 0.0)
 
     def describe(self) -> str:
-        """Return a description of the plan."""
         return "chosen: no terms to sum, the output is only scaled"

@@ -84,16 +84,6 @@ class ConvProblem(NamedTuple):
         """The problem without scaling and with aligned operands."""
         return self._replace(scaled="", aligned=True)
 
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Everything except the sizes; problems of one kind can share an algorithm."""
-        return (
-            self.direction,
-            len(self.stride),
-            tuple((spec.dtype, spec.layouts) for spec in (self.x, self.w, self.y)),
-            *(self.mode, self.compute, self.tensor_cores, self.scaled, self.aligned, self.groups == 1),
-        )
-
     def __str__(self) -> str:
         return (
             f"{self.direction} convolution: x {self.x}, w {self.w}, y {self.y}, padding {self.padding}, "

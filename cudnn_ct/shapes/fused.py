@@ -48,12 +48,6 @@ class FusedConv(NamedTuple):
         """The problem with aligned operands."""
         return self._replace(conv=self.conv.plain)
 
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Everything except the sizes; problems of one kind can share an algorithm."""
-        extras = tuple(None if spec is None else spec.layouts for spec in (self.bias, self.z))
-        return (self.conv.kind, extras, self.activation, self.coefficient, self.alpha1, self.alpha2)
-
     def __str__(self) -> str:
         terms = [f"{self.alpha1} * conv", *([f"{self.alpha2} * z {self.z}"] if self.z else [])]
         terms += [f"bias {self.bias}"] if self.bias else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 from .rnn import RNN_ALGOS, RNNSpec
@@ -44,11 +43,6 @@ class RNNProblem(NamedTuple):
         """The output, had all sequences all steps."""
         shape = (self.steps, self.batch, self.spec.output_size * self.spec.directions)
         return TensorSpec.packed(shape, self.spec.dtype)
-
-    @property
-    def kind(self) -> Hashable:
-        """All but the sizes of the data."""
-        return self._replace(steps=0, batch=0)
 
     @property
     def plain(self) -> RNNProblem:

@@ -68,10 +68,10 @@ def test_timed_choice_for_misaligned_operands_is_exported_and_imported(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.engines = True
-    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
+    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "algo_cache"))
     timed = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")
     assert ct.export_algo_cache(tmp_path / "algo_cache.json") == 1
-    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "other.sqlite"))
+    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "other"))
     forget()
     assert ct.import_algo_cache(tmp_path / "algo_cache.json") == 1
     plan = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")

@@ -109,7 +109,7 @@ def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> N
 
 
 def test_debug_does_not_store_timings(debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache"))
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w, algo="autotune")
     assert not ct.export_algo_cache(tmp_path / "out.json")

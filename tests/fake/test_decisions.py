@@ -1,19 +1,20 @@
-"""What failures may and may not decide, and what a prepared plan keeps to: on the fakes."""
+"""Decisions about algorithms after failures, and the facts that a plan keeps. On the fakes."""
 
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, testing
+from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.autotune.request import AlgoRequest
@@ -43,23 +44,16 @@ __all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 def in_thread(work: Any) -> Any:
-    """What ``work`` returns in a thread of its own."""
-    results: list[Any] = []
-
-    def body() -> None:
-        results.append(work())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    return results[0]
+    """Return the result of a function in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 # --- failures ---
 
 
 @pytest.mark.parametrize(("status", "error"), [(5000, ExecutionFailedError), (4003, AllocationError)])
-def test_trouble_while_timing_decides_nothing(
+def test_autotune_stores_nothing_when_all_runs_fail(
     fake: FakeCudnn, on_disk: Path, status: int, error: type[Exception]
 ) -> None:
     fake.costs = {"GEMM": 9.0}
@@ -72,7 +66,7 @@ def test_trouble_while_timing_decides_nothing(
     assert len(store().export()) == 1
 
 
-def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn, on_disk: Path) -> None:
+def test_autotune_stores_nothing_when_one_run_fails(fake: FakeCudnn, on_disk: Path) -> None:
     x, w = operands()
     forget()
     fake.calls.clear()
@@ -89,33 +83,26 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
         np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
 
 
-def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
+def test_pruned_candidates_come_last(fake: FakeCudnn) -> None:
     race = CandidateSet(AlgoRequest("autotune"), ())
     untimed, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
     race.store_timings([untimed, quick._replace(time_ms=2.0), untimed._replace(rejected="no")], [])
     ctx = context.current(streams.default_stream(0))
-    assert [(row.algorithm, row.time_ms) for row in race.viable(ctx)] == [
+    assert [(row.algorithm, row.time_ms) for row in race.viable(ctx, [])] == [
         ("engine 2", 2.0),
         ("engine 1", None),
     ]
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("status", [2000, 3000])
-def test_where_everything_was_refused_the_next_call_looks_anew(
-    fake: FakeCudnn, status: int, fresh: bool
-) -> None:
-    fake.fail["cudnnConvolutionForward"] = status
-    with pytest.raises(NotSupportedError, match="no way to compute"):
-        ran(fake)
-    fake.fail.clear()
-    if fresh:
-        context.current(streams.current_stream()).calls.clear()  # as in another thread
-    assert ran(fake) == "GEMM"
+def test_candidates_of_several_sources_differ_by_arithmetic_and_copies(fake: FakeCudnn) -> None:
+    row = Candidate("legacy", "gemm", "fma", 0, True)
+    rows = [row, row._replace(math="tensor_op"), row._replace(relayout=(("x", "nhwc"),))]
+    found = CandidateSet(AlgoRequest(), [lambda _: [row], lambda _: [row._replace(workspace=8), *rows]])
+    assert list(found.viable(context.current(streams.default_stream(0)), [])) == rows
 
 
 @pytest.mark.parametrize("algo", [GUESS, TIME, "large"])
-def test_a_plan_looks_anew_too_and_takes_what_is_no_longer_refused(fake: FakeCudnn, algo: str) -> None:
+def test_plan_selects_again_when_everything_was_rejected(fake: FakeCudnn, algo: str) -> None:
     x, w = operands()
     expected = ct.reference.conv(x.numpy(), w.numpy())
     plan = ct.conv_plan(x, w, algo=algo, strict=True)
@@ -129,9 +116,7 @@ def test_a_plan_looks_anew_too_and_takes_what_is_no_longer_refused(fake: FakeCud
     assert algorithms(fake)[-1] == ("GEMM" if algo == "large" else "IMPLICIT_GEMM")
 
 
-def test_a_kept_row_that_its_run_refuses_is_followed_by_a_race_and_no_guess(
-    fake: FakeCudnn, on_disk: Path
-) -> None:
+def test_autotune_times_when_the_stored_row_is_rejected_at_its_run(fake: FakeCudnn, on_disk: Path) -> None:
     ran(fake, algo=TIME)
     ((key, choice),) = store().export().items()
     store().put(key, {"rows": [row for row in choice["rows"] if row["algorithm"] == "gemm"]})
@@ -146,7 +131,7 @@ def test_a_kept_row_that_its_run_refuses_is_followed_by_a_race_and_no_guess(
     assert len(algorithms(fake)) == 1, "what the race found is on disk"
 
 
-def test_the_first_of_several_failures_of_a_device_is_told(fake: FakeCudnn) -> None:
+def test_conv_raises_the_first_failure_of_a_device(fake: FakeCudnn) -> None:
     """After a fault cuDNN says anything, such as that it is not initialized: the fault is what matters."""
     x, w = operands()
     ct.conv(x, w)
@@ -162,7 +147,7 @@ def test_the_first_of_several_failures_of_a_device_is_told(fake: FakeCudnn) -> N
 @pytest.mark.parametrize(
     "where", ["cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"]
 )
-def test_a_transient_failure_replaces_no_algorithm(fake: FakeCudnn, where: str, algo: str) -> None:
+def test_transient_failure_replaces_no_algorithm(fake: FakeCudnn, where: str, algo: str) -> None:
     fake.fail[where] = 4000
     with pytest.raises(ct.InternalError):
         ran(fake, algo=algo)
@@ -173,14 +158,14 @@ def test_a_transient_failure_replaces_no_algorithm(fake: FakeCudnn, where: str, 
 # --- rows, and arguments as they may be written ---
 
 
-def test_a_named_algorithm_in_the_settings_is_not_for_tables(
+def test_table_ignores_an_algorithm_named_in_the_settings(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "algo", "large")  # which the gradient of the data has not
     assert ct.conv_algorithms(images(2, 4, 3, 4), images(4, 3, 3, 3), (2, 3, 5, 6), direction="backward_data")
 
 
-def test_a_row_of_the_caller_keeps_all_limits(fake: FakeCudnn) -> None:
+def test_row_of_the_caller_is_checked_against_all_limits(fake: FakeCudnn) -> None:
     fake.random = {"GEMM"}
     x, w = operands()
     row = next(row for row in ct.conv_algorithms(x, w, precision="float32") if row.algorithm == "gemm")
@@ -200,24 +185,8 @@ def test_a_row_of_the_caller_keeps_all_limits(fake: FakeCudnn) -> None:
         ct.conv(*halves, alpha=0.125, algo=engine)
 
 
-def test_settings_and_lists_that_change_later_change_no_plan(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.costs = {"GEMM": 9.0}
-    stride = [2, 1]
-    x, w = operands()
-    plan = ct.conv_plan(x, w, stride=stride, algo=GUESS)
-    expected = ct.reference.conv(x.numpy(), w.numpy(), stride=(2, 1))
-    stride[:] = [1, 1]
-    monkeypatch.setattr(config, "deterministic", True)
-    fake.random = {"GEMM"}
-    values, candidate = in_thread(lambda: (plan(x, w).numpy(), plan.candidate))
-    np.testing.assert_array_equal(values, expected)
-    assert candidate.algorithm == "gemm"
-
-
 @pytest.mark.parametrize("algo", [TIME, GUESS])
-def test_preparing_writes_into_no_operand(fake: FakeCudnn, algo: str) -> None:
+def test_preparing_writes_no_operand(fake: FakeCudnn, algo: str) -> None:
     x, w = images(1, 1, 4, 4), images(1, 1, 1, 1)
     before = x.numpy()
     ct.conv_plan(x, w, algo=algo, out=x)
@@ -225,13 +194,13 @@ def test_preparing_writes_into_no_operand(fake: FakeCudnn, algo: str) -> None:
     np.testing.assert_array_equal(x.numpy(), before)
 
 
-def test_nothing_to_compute_has_an_empty_table(fake: FakeCudnn) -> None:
+def test_table_of_an_empty_problem_is_empty(fake: FakeCudnn) -> None:
     table = ct.conv_algorithms(ct.empty((0, 3, 5, 6)), images(4, 3, 3, 3))
     assert table == ()
     assert "x float32[0, 3, 5, 6]" in str(table)
 
 
-def test_no_table_is_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
+def test_table_is_not_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
     x, w = operands()
     host.capturing.add(0x77)
     with pytest.raises(NotInitializedError, match="cannot be timed on a stream that is being captured"):
@@ -239,10 +208,9 @@ def test_no_table_is_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
     assert ct.conv_algorithms(x, w, stream=0x77, measure=False)
 
 
-def test_padding_that_differs_between_sides_reaches_no_legacy_call(fake: FakeCudnn) -> None:
+def test_uneven_padding_reaches_no_legacy_call(fake: FakeCudnn) -> None:
     x, w = operands()
-    ct.conv(x, w, algo="guess_once", padding=1)  # keeps a legacy algorithm for its kind
-    for algo in ("guess_once", "none", TIME):
+    for algo in (GUESS, "none", TIME):
         fake.calls.clear()
         with pytest.raises(NotSupportedError, match="pad both sides of an axis alike"):
             ct.conv(x, w, algo=algo, padding=((0, 1), (1, 1)))
@@ -252,7 +220,7 @@ def test_padding_that_differs_between_sides_reaches_no_legacy_call(fake: FakeCud
 @pytest.mark.parametrize(
     ("keywords", "with_bias"), [({"activation": "sigmoid"}, True), ({"activation": "relu"}, False)]
 )
-def test_a_name_serves_where_the_fused_call_does_not(
+def test_named_algorithm_runs_unfused_when_the_fused_call_does_not_support_it(
     fake: FakeCudnn, keywords: dict[str, Any], with_bias: bool
 ) -> None:
     x, w = operands()
@@ -262,7 +230,9 @@ def test_a_name_serves_where_the_fused_call_does_not(
     assert plan.candidate.backend == "unfused"
 
 
-def test_no_engines_are_timed_where_none_are_wanted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autotune_times_no_engine_when_the_setting_is_0(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(config, "autotune_max_engines", 0)
     x, w = operands()
     fake.calls.clear()
@@ -273,23 +243,7 @@ def test_no_engines_are_timed_where_none_are_wanted(fake: FakeCudnn, monkeypatch
 # --- what outlives a thread ---
 
 
-def test_what_was_captured_outlives_its_thread_and_its_plan(fake: FakeCudnn, host: Host) -> None:
-    fake.workspaces = {"GEMM": 512}
-    x, w = operands()
-    out = ct.full((2, 4, 3, 4), np.nan)
-
-    def capture() -> None:
-        with ct.use(stream=0x77):
-            plan = ct.conv_plan(x, w)
-            plan(x, w, out=out)
-            host.capturing.add(0x77)
-            plan(x, w, out=out)
-
-    in_thread(capture)
-    assert testing.cache_sizes()["captured"].entries == 2  # the workspace and the handle
-
-
-def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn) -> None:
+def test_plan_leaves_nothing_in_its_thread(fake: FakeCudnn) -> None:
     x, w = operands()
     plan = ct.conv_plan(x, w)
     ctx = context.current(streams.current_stream())
@@ -299,10 +253,9 @@ def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_what_a_guess_prefers_is_in_the_table_and_timed(
+def test_preferred_engine_is_in_the_table_and_timed(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, fused: bool
 ) -> None:
-    """No heuristic need name it with these knobs."""
     mine = Candidate("graph", "engine 70 knobs 2=4", "fma", 0, True)
     monkeypatch.setattr(graph, "preferred", lambda problem, context: [mine])
     monkeypatch.setattr(graph, "candidates", lambda *_: [mine._replace(algorithm="engine 0")])
@@ -320,76 +273,54 @@ def test_what_a_guess_prefers_is_in_the_table_and_timed(
 # --- what a failure leaves behind ---
 
 
-class Way:
-    """A plan that does as the name of its row says, to a result of one element."""
+def selection_among(algo: str, *names: str) -> tuple[Any, context.Context, list[float]]:
+    """Return a selection among plans that do as their names say, its context, and their result."""
+    result = [1.0]
+    rows = [Candidate("legacy", name, "any", 0, True) for name in names]
 
-    workspace = 0
+    def plan(problem: Any, row: Candidate, where: Any) -> Any:
+        def run(where: Any, pointers: Any, alpha: float, beta: float) -> None:
+            if row.algorithm.startswith("reject"):
+                raise NotSupportedError("rejected")
+            if row.algorithm == "fault":
+                result[0] = -999.0  # a kernel wrote before it failed
+                raise ExecutionFailedError("failed", status=5000)
+            result[0] = alpha * 10 + beta * result[0]
 
-    def __init__(self, does: str, result: list[float]) -> None:
-        self.does, self.result = does, result
+        return SimpleNamespace(workspace=0, run=run, describe=lambda: row.algorithm)
 
-    def describe(self) -> str:
-        return self.does
-
-    def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
-        if self.does.startswith("refuse"):
-            raise NotSupportedError("not this way")
-        if self.does.startswith("fault"):
-            self.result[0] = -999.0  # a kernel wrote before it failed
-            raise ExecutionFailedError("failed", status=5000)
-        self.result[0] = alpha * 10 + beta * self.result[0]
-
-
-class Ways:
-    """A family of such ways, for a problem that is nothing but a kind."""
-
-    kind = "of the tests"
-
-    def __init__(self, *names: str) -> None:
-        self.result = [1.0]
-        self.rows = [Candidate("legacy", name, "any", 0, True) for name in names]
-
-    def heuristics(self, problem: Any) -> list[Any]:
-        return [lambda context: self.rows]
-
-    def autotune_candidates(self, *_: Any) -> list[Candidate]:
-        return self.rows
-
-    def plan(self, problem: Any, row: Candidate, context: Any) -> Way:
-        return Way(row.algorithm, self.result)
-
-    def choose(self, algo: str) -> Any:
-        here = context.current(streams.default_stream(0))
-        return algo_cache.select(self, self, here, AlgoRequest(algo)), here  # type: ignore[arg-type]
+    source: Any = SimpleNamespace(
+        heuristics=lambda problem: [lambda where: rows], autotune_candidates=lambda *_: rows, plan=plan
+    )
+    here = context.current(streams.default_stream(0))
+    problem: Any = object()
+    return algo_cache.select(problem, source, here, AlgoRequest(algo)), here, result
 
 
-@pytest.mark.parametrize("names", [("fault", "good"), ("refuse", "fault", "good")])
-def test_what_beta_multiplies_may_be_gone_whichever_candidate_failed(
+@pytest.mark.parametrize("names", [("fault", "good"), ("reject", "fault", "good")])
+def test_selection_tries_no_fallback_after_a_fault_when_beta_is_given(
     fake: FakeCudnn, names: tuple[str, ...]
 ) -> None:
-    ways = Ways(*names)
-    choice, here = ways.choose(GUESS)
+    choice, here, result = selection_among(GUESS, *names)
     with pytest.raises(ExecutionFailedError):
         choice.run(here, (0,), 1.0, 1.0)
-    assert ways.result == [-999.0], "another way ran on what was destroyed"
-    without = Ways(*names)
-    choice, here = without.choose(GUESS)
+    assert result == [-999.0], "another plan ran on what was overwritten"
+    choice, here, result = selection_among(GUESS, *names)
     with pytest.warns(ct.CudnnWarning, match="legacy fault .* failed"):
         choice.run(here, (0,), 1.0, 0.0)
-    assert without.result == [10.0]
+    assert result == [10.0]
 
 
 @pytest.mark.parametrize("algo", [GUESS, TIME])
-def test_candidates_that_failed_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str) -> None:
+def test_failed_candidates_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str) -> None:
     class Array:
         pass
 
     def caller() -> Any:
         array = Array()
-        ways = Ways("refuse", "refuse too", "good")
-        choice, here = ways.choose(algo)
+        choice, here, result = selection_among(algo, "reject", "reject too", "good")
         choice.run(here, (0,), 1.0, 0.0)
-        assert ways.result == [10.0]
+        assert result == [10.0]
         return weakref.ref(array), choice
 
     gc.collect()
@@ -403,7 +334,7 @@ def test_candidates_that_failed_keep_nothing_of_the_caller(fake: FakeCudnn, algo
 
 
 @pytest.mark.parametrize("status", [1001, 1008, 3009])
-def test_what_an_installation_lacks_is_not_remembered_on_disk(
+def test_autotune_stores_nothing_when_the_installation_lacks_a_library(
     fake: FakeCudnn, on_disk: Path, status: int
 ) -> None:
     fake.fail["cudnnConvolutionForward"] = status
@@ -419,10 +350,9 @@ def test_what_an_installation_lacks_is_not_remembered_on_disk(
 @pytest.mark.parametrize(
     ("status", "tries", "kept"), [(3000, 1, 1), (3009, 1, 0), (4000, 1, 0), (4003, 2, 0), (5000, 2, 0)]
 )
-def test_what_the_making_of_a_plan_says_of_an_engine(
+def test_engine_is_tried_again_when_its_plan_failed_for_lack_of_memory(
     fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, status: int, tries: int, kept: int
 ) -> None:
-    """What passes is tried again in a guess; a race is kept on disk where an engine was only refused."""
     tried = []
 
     def execution_plan(*_: Any) -> Any:
@@ -440,24 +370,18 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
     assert len(store().export()) == kept
 
 
-def test_scratch_memory_of_other_streams_makes_room(fake: FakeCudnn, host: Host) -> None:
+def test_workspace_is_allocated_after_idle_ones_are_freed(fake: FakeCudnn, host: Host) -> None:
     host.limit = host.used() + 2**20
     context.current(streams.default_stream(0)).workspace(700_000)
     with ct.use(stream=0x77) as other:
-        assert context.current(other).workspace(600_000)
+        here = context.current(other)
+        assert here.workspace(600_000)
+        assert here.workspace(800_000)
+        with pytest.raises(AllocationError):
+            here.workspace(2**21)
 
 
-def test_a_workspace_that_grows_may_take_the_place_of_the_old_one(fake: FakeCudnn, host: Host) -> None:
-    here = context.current(streams.default_stream(0))
-    host.limit = host.used() + 2**20
-    here.workspace(400_000)
-    assert here.workspace(800_000)
-    with pytest.raises(AllocationError):
-        here.workspace(2**21)
-    assert here.workspace(800_000)
-
-
-def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
+def test_autotune_times_other_candidates_when_compiled_engines_are_excluded(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = ("tensor_core", "runtime_compilation")
@@ -508,25 +432,23 @@ def test_conv_scales_its_result_when_any_c_call_fails(
             break
 
 
-class FirstRunsRefused(dict[str, int]):
-    """Failures of the fake: the first runs of a forward algorithm are refused."""
+class FirstRunsRejected(dict[str, int]):
+    """Failures of the fake: the first runs of a forward algorithm are rejected."""
 
-    def __init__(self, count: int) -> None:
-        self.left = count
+    def __init__(self, left: int) -> None:
+        self.left = left
 
     def get(self, name: str, default: Any = None) -> Any:
-        if name != "cudnnConvolutionForward" or not self.left:
-            return default
-        self.left -= 1
-        return 3000
+        self.left -= name == "cudnnConvolutionForward"
+        return 3000 if name == "cudnnConvolutionForward" and self.left >= 0 else default
 
 
-def scaled_conv(fake: FakeCudnn, algo: str, refused: int) -> None:
-    """Check a scaled convolution, of which the first ``refused`` runs of an algorithm are refused."""
+def scaled_conv(fake: FakeCudnn, algo: str, rejected: int) -> None:
+    """Check a scaled convolution, of which the first ``rejected`` runs of an algorithm are rejected."""
     x, w = operands()
     product = ct.reference.conv(x.numpy(), w.numpy())
     out = ct.full(product.shape, 3.0)
-    fake.fail = FirstRunsRefused(refused)
+    fake.fail = FirstRunsRejected(rejected)
     try:
         ct.conv(x, w, algo=algo, alpha=-0.5, beta=2.0, out=out)
     finally:
@@ -534,7 +456,7 @@ def scaled_conv(fake: FakeCudnn, algo: str, refused: int) -> None:
     np.testing.assert_allclose(out.numpy(), -0.5 * product + 6.0, rtol=1e-6)
 
 
-def test_conv_scales_its_result_when_all_was_refused_in_another_thread(fake: FakeCudnn) -> None:
+def test_conv_scales_its_result_when_all_was_rejected_in_another_thread(fake: FakeCudnn) -> None:
     scaled_conv(fake, GUESS, 0)
 
     def refused() -> None:
@@ -545,7 +467,7 @@ def test_conv_scales_its_result_when_all_was_refused_in_another_thread(fake: Fak
     scaled_conv(fake, GUESS, 1)
 
 
-def test_conv_scales_its_result_when_all_stored_algorithms_are_refused(
+def test_conv_scales_its_result_when_all_stored_algorithms_are_rejected(
     fake: FakeCudnn, on_disk: Path
 ) -> None:
     fake.refused = {"IMPLICIT_PRECOMP_GEMM"}

@@ -320,7 +320,7 @@ def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: Fa
 def test_autotune_takes_the_fastest_and_keeps_it(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache"))
     costs = (5.0, 4.0, 1.5, 9.0)
     fake.costs = dict(zip(map(str.upper, RNN_ALGOS), costs, strict=True))
     fake.refused = {"PERSIST_STATIC"}

@@ -29,6 +29,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Keywords]] = 
     "uneven": ((2, 16, 9, 9), (8, 16, 3, 3), "float16", "nhwc", {"padding": ((0, 1), (2, 1))}),
     "flipped": ((2, 16, 9, 9), (8, 16, 3, 3), "float32", "nchw", {"mode": "convolution"}),
     "three axes": ((2, 8, 5, 6, 7), (8, 8, 3, 3, 3), "float16", "nhwc", {"padding": 1}),
+    "one pixel": ((2, 64, 1, 1), (32, 64, 1, 1), "float16", "nhwc", {}),
     "one axis": ((2, 16, 20), (8, 16, 3), "float32", "nchw", {"padding": 1, "stride": 2}),
 }
 OPERATIONS = {

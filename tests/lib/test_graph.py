@@ -1,8 +1,7 @@
 """The graph layer with the real cuDNN and no GPU: it plans for a device that is only described.
 
-cuDNN's run-time engines want ``libcuda.so.1``. Where there is no driver a stand-in serves, which must never
-stay in a process that may touch a GPU: all that plans runs in child processes, as functions of this module
-whose names begin with ``child_``.
+cuDNN's run-time engines need ``libcuda.so.1``. Without a driver a stub replaces it, which must never stay in
+a process that may use a GPU: tests that plan run in child processes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
+from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._lib import load
 from cudnn_ct.doctor import libraryset, stub_libcuda
-from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
+from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_from_json, plan_to_json
+from cudnn_ct.graph.engines import Engine, heuristic_configs, is_engine, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation import activation_graph
@@ -50,6 +51,25 @@ COARSE = {"tensor_core", "down_convert_inputs"}
 def _can_plan(cudnn: int) -> None:
     if cudnn < 90800:
         pytest.skip("cuDNN plans for a described device from 9.8 on")
+
+
+def in_child(test: Callable[[], None]) -> Callable[[], None]:
+    """Run a test in a child process that has loaded a stub of the driver."""
+
+    @wraps(test)
+    def parent() -> None:
+        code = f"from tests.lib import test_graph as t; t.load_stub(); t.{test.__name__}.__wrapped__()"
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,  # on stderr, cuDNN names every symbol that the stub lacks
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+
+    return parent
 
 
 # --- the grid ----------------------------------------------------------------------------------------------
@@ -100,83 +120,6 @@ GRID: dict[str, dict[str, Any]] = {
 CASES = [(name, direction) for name in GRID for direction in DIRECTIONS]
 
 
-def child_grid() -> list[dict[str, Any]]:
-    planner = Planner(DEVICE)
-    return [plans_of(problem(**GRID[name], direction=direction), planner) for name, direction in CASES]
-
-
-def plans_of(wanted: Any, planner: Planner) -> dict[str, Any]:
-    """What there is for a problem: all candidates, and the plans of the first, the last and one between."""
-    rows = candidates(wanted, planner)
-    usable = [row for row in rows if not row.rejected]
-    native = operation_graph(graph_of(wanted), planner)
-    notes = {str(offer.engine): offer.notes for offer in heuristic_configs(native, planner)}
-    plans = []
-    for row in dict.fromkeys([usable[0], usable[len(usable) // 2], usable[-1]] if usable else []):
-        made = plan(wanted, row, planner)
-        text = plan_to_json(made.native)
-        plans.append(
-            {
-                "algorithm": row.algorithm,
-                "announced": row.workspace,
-                "workspace": made.workspace,
-                "describe": made.describe(),
-                "json": text,
-                "again": plan_to_json(plan_from_json(text, planner)),
-            }
-        )
-    return {
-        "problem": str(wanted),
-        "rows": [row._asdict() | {"offered": notes.get(row.algorithm)} for row in rows],
-        "plans": plans,
-    }
-
-
-@cache
-def grid() -> dict[tuple[str, str], Any]:
-    return dict(zip(CASES, run("child_grid"), strict=True))
-
-
-each_case = pytest.mark.parametrize(("name", "direction"), CASES)
-
-
-@each_case
-def test_engines_are_offered_and_become_plans(name: str, direction: str) -> None:
-    found = grid()[name, direction]
-    usable = [row for row in found["rows"] if not row["rejected"]]
-    assert usable, found
-    algorithms = [row["algorithm"] for row in found["rows"]]
-    assert len(set(algorithms)) == len(algorithms)
-    assert all(row["backend"] == "graph" and row["workspace"] >= 0 for row in usable)
-    assert all(row["deterministic"] == ("nondeterministic" not in (row["offered"] or ())) for row in usable)
-    for made in found["plans"]:
-        assert made["workspace"] == made["announced"]
-        assert made["again"] == made["json"]
-        assert made["algorithm"] in made["describe"]
-
-
-@each_case
-def test_a_plan_is_of_the_problem_and_of_the_engine_that_were_asked_for(name: str, direction: str) -> None:
-    arguments = GRID[name]
-    wanted = problem(**arguments, direction=direction)
-    for made in grid()[name, direction]["plans"]:
-        written = json.loads(made["json"])
-        engine, chosen = written["engine"], Engine.parse(made["algorithm"])
-        assert engine["engineId"] == chosen.number
-        for knob, choice in chosen.knobs:
-            assert engine["knobChoices"][f"CUDNN_KNOB_TYPE_{BackendKnobType(knob).name}"] == choice
-        (node,) = written["operationGraph"]["nodes"]
-        assert node["operation"] == OPERATIONS[direction]
-        tensors = {tensor["name"]: tensor for tensor in written["operationGraph"]["tensors"]}
-        for uid, spec in enumerate((wanted.x, wanted.w, wanted.y), 1):
-            dims, strides = tensors[str(uid)]["dim"], tensors[str(uid)]["stride"]
-            steps = Counter((n, s) for n, s in zip(dims, strides, strict=True) if n > 1)
-            assert steps == Counter((n, s) for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1)
-        assert node["dilation"][-len(wanted.dilation) :] == list(wanted.dilation)
-        assert node["stride"][-len(wanted.stride) :] == list(wanted.stride)
-        assert ("CROSS" in node["mode"]) == (wanted.mode == "cross_correlation")
-
-
 OPERATIONS = {
     "forward": "CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR",
     "backward_data": "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR",
@@ -184,22 +127,68 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "direction"), [case for case in CASES if "strict" in case[0]])
-def test_strict_problems_have_only_engines_as_precise_as_asked(name: str, direction: str) -> None:
-    rows = grid()[name, direction]["rows"]
+def check_plans(wanted: Any, planner: Planner) -> list[dict[str, Any]]:
+    """Check the candidates of a problem and the plans of three of them; return the plans' graphs as JSON."""
+    rows = candidates(wanted, planner)
+    usable = [row for row in rows if not row.rejected]
+    assert usable, rows
+    assert len({row.algorithm for row in rows}) == len(rows)
+    assert all(row.backend == "graph" and row.workspace >= 0 for row in usable)
+    graphs = []
+    for row in dict.fromkeys([usable[0], usable[len(usable) // 2], usable[-1]]):
+        made = plan(wanted, row, planner)
+        assert made.workspace == row.workspace
+        assert row.algorithm in made.describe()
+        written = json.loads(plan_to_json(made.native))
+        chosen = Engine.parse(row.algorithm)
+        assert written["engine"]["engineId"] == chosen.number
+        for knob, choice in chosen.knobs:
+            name = f"CUDNN_KNOB_TYPE_{BackendKnobType(knob).name}"
+            assert written["engine"]["knobChoices"][name] == choice
+        graphs.append(written["operationGraph"])
+    return graphs
+
+
+def check_node(wanted: ConvProblem, graph: dict[str, Any]) -> None:
+    """Check that the graph of a plan computes the problem."""
+    (node,) = graph["nodes"]
+    assert node["operation"] == OPERATIONS[wanted.direction]
+    tensors = {tensor["name"]: tensor for tensor in graph["tensors"]}
+    for uid, spec in enumerate((wanted.x, wanted.w, wanted.y), 1):
+        dims, strides = tensors[str(uid)]["dim"], tensors[str(uid)]["stride"]
+        steps = Counter((n, s) for n, s in zip(dims, strides, strict=True) if n > 1)
+        assert steps == Counter((n, s) for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1)
+    assert node["dilation"][-len(wanted.dilation) :] == list(wanted.dilation)
+    assert node["stride"][-len(wanted.stride) :] == list(wanted.stride)
+    assert ("CROSS" in node["mode"]) == (wanted.mode == "cross_correlation")
+
+
+def check_precision(wanted: ConvProblem, planner: Planner) -> None:
+    """Check that engines are usable exactly if they are as precise as a strict problem requires."""
+    native = operation_graph(graph_of(wanted), planner)
+    offered = {str(offer.engine): offer.notes for offer in heuristic_configs(native, planner)}
+    rows = candidates(wanted, planner)
     for row in rows:
-        if row["offered"] is None:  # not of the heuristics
-            assert row["algorithm"].split()[0] == "engine"
+        assert row.deterministic == ("nondeterministic" not in row.notes)
+        if row.algorithm in offered:
+            assert bool(COARSE & set(offered[row.algorithm])) == ("coarser than" in row.rejected), row
         else:
-            assert bool(COARSE & set(row["offered"])) == ("coarser than" in row["rejected"]), row
-    statuses = [bool(row["rejected"]) for row in rows]
-    assert statuses == sorted(statuses)
-    assert all(row["math"] == "fma" for row in rows if not row["rejected"])
+            assert is_engine(row.algorithm)
+    assert rows == sorted(rows, key=lambda row: bool(row.rejected))
+    assert all(row.math == "fma" for row in rows if not row.rejected)
 
 
-def test_a_float32_forward_convolution_has_the_engines_that_the_heuristics_leave_out() -> None:
-    rows = grid()["float32 strict", "forward"]["rows"]
-    assert len([row for row in rows if not row["rejected"]]) >= 4
+@in_child
+def test_engines_become_plans_of_the_problem() -> None:
+    planner = Planner(DEVICE)
+    for name, direction in CASES:
+        wanted = problem(**GRID[name], direction=direction)
+        for graph in check_plans(wanted, planner):
+            check_node(wanted, graph)
+        if "strict" in name:
+            check_precision(wanted, planner)
+    rows = candidates(problem(**GRID["float32 strict"]), planner)
+    assert len([row for row in rows if not row.rejected]) >= 4, "with those that the heuristics omit"
 
 
 # One problem for each engine that comes before cuDNN's own order.
@@ -237,50 +226,32 @@ PREFERRED: list[tuple[str, dict[str, Any], str]] = [
 TRANSFORMS = ("engine 4", "engine 5", "engine 6", "engine 7")
 
 
-def child_preferred() -> list[list[list[list[str]]]]:
-    """The preferred engines on the described device, on an older one, and on one of unknown architecture."""
-    planners = [Planner(DEVICE), Planner(Planner(DEVICE).description | {"deviceVer": 800}), Planner(DEVICE)]
-    del planners[2].description["deviceVer"]
-    wanted = [problem(**arguments, direction=direction) for direction, arguments, _ in PREFERRED]
-    return [
-        [[[row.algorithm, row.rejected] for row in preferred(one, planner)] for one in wanted]
-        for planner in planners
-    ]
-
-
-def test_engines_that_measurements_prefer() -> None:
+def test_preference_names_the_engine_that_measurements_prefer() -> None:
     for direction, arguments, engine in PREFERRED:
         assert preference(problem(**arguments, direction=direction)) == engine, (direction, arguments)
 
 
-def test_engines_that_measurements_prefer_are_offered_where_they_were_measured() -> None:
-    here, *elsewhere = run("child_preferred")
-    for (_, _, engine), rows in zip(PREFERRED, here, strict=True):
-        assert rows == ([[engine, ""]] if engine and engine not in TRANSFORMS else [])
-    assert not any(rows for found in elsewhere for rows in found)
+@in_child
+def test_preferred_engines_are_offered_on_the_device_that_was_measured() -> None:
+    here, older, unknown = (Planner(DEVICE) for _ in range(3))
+    older.description["deviceVer"] = 800
+    del unknown.description["deviceVer"]
+    for direction, arguments, engine in PREFERRED:
+        wanted = problem(**arguments, direction=direction)
+        found = [(row.algorithm, row.rejected) for row in preferred(wanted, here)]
+        assert found == ([(engine, "")] if engine and engine not in TRANSFORMS else [])
+        assert not preferred(wanted, older) + preferred(wanted, unknown)
 
 
-def child_by_name() -> list[list[Any]]:
-    planner, found = Planner(DEVICE), []
+@in_child
+def test_by_name_returns_the_engine_that_the_heuristics_offer() -> None:
+    planner = Planner(DEVICE)
     for name, direction in CASES[:6]:
         wanted = problem(**GRID[name], direction=direction)
-        rows = [row for row in candidates(wanted, planner) if not row.rejected]
-        found += [[row, by_name(wanted, row.algorithm, planner)] for row in rows[:3]]
-        found.append([False, by_name(wanted, "engine 999", planner).rejected])
-    return found
-
-
-def test_by_name_returns_the_engine_that_the_heuristics_offer() -> None:
-    for row, named in run("child_by_name"):
-        if row:
-            assert row == named
-        else:
-            assert named == "cuDNN does not support this engine for the problem"
-
-
-def child_fused() -> list[dict[str, Any]]:
-    planner = Planner(DEVICE)
-    return [plans_of(fused, planner) for fused in FUSED]
+        for row in [row for row in candidates(wanted, planner) if not row.rejected][:3]:
+            assert by_name(wanted, row.algorithm, planner) == row
+        unknown = by_name(wanted, "engine 999", planner).rejected
+        assert unknown == "cuDNN does not support this engine for the problem"
 
 
 def fused(activation: str, *, residual: bool, **arguments: Any) -> FusedConv:
@@ -290,41 +261,20 @@ def fused(activation: str, *, residual: bool, **arguments: Any) -> FusedConv:
     return FusedConv(conv, bias, activation=activation, **factors)
 
 
-FUSED = [
-    fused(activation, residual=residual, **arguments)
-    for activation in ("relu", "identity")
-    for residual in (False, True)
-    for arguments in ({}, {"dtype": "bfloat16"}, {"dtype": "float32"}, STRICT | {"layout": "nchw"})
-]
-
-
+@in_child
 def test_a_convolution_with_bias_residual_and_relu_is_one_plan() -> None:
-    for wanted, found in zip(FUSED, run("child_fused"), strict=True):
-        assert found["plans"], found
-        for made in found["plans"]:
-            assert made["again"] == made["json"]
-            nodes = json.loads(made["json"])["operationGraph"]["nodes"]
-            assert len(nodes) == 2 + bool(wanted.z) + (wanted.activation != "identity")
-
-
-def child_identities() -> list[int]:
     planner = Planner(DEVICE)
-    counts = []
-    for x, y in (("float32", "float16"), ("bfloat16", "float32"), ("float64", "float32")):
-        value = identity_graph(*(TensorSpec.packed((3, 5), dtype) for dtype in (x, y)))
-        native = operation_graph(value, planner)
-        counts.append(native.one("engine_global_count"))
-    return counts
+    for arguments in ({}, {"dtype": "bfloat16"}, {"dtype": "float32"}, STRICT | {"layout": "nchw"}):
+        for activation in ("relu", "identity"):
+            for residual in (False, True):
+                wanted = fused(activation, residual=residual, **arguments)
+                for graph in check_plans(wanted, planner):
+                    assert len(graph["nodes"]) == 2 + residual + (activation != "identity")
 
 
-def test_a_conversion_is_a_graph_that_cudnn_knows() -> None:
-    """Its engines compile at run time, so that only a machine with a driver can tell which there are."""
-    assert min(run("child_identities")) > 0
-
-
-def child_large() -> list[int]:
-    planner = Planner(DEVICE)
-    shape = (2048, 1024, 1, 1)
+@in_child
+def test_conversions_reductions_and_activations_are_graphs_that_cudnn_supports() -> None:
+    """Their engines compile at run time, so cuDNN lists them only on a machine with a driver."""
     values = [
         reduction_graph(FORMS[op], dtype, MatrixView(2048, 1024, kept))
         for op in ("add", "norm2", "amax")
@@ -332,13 +282,13 @@ def child_large() -> list[int]:
         for kept in ("rows", "columns", "")
     ]
     for mode, operands in (("relu", 2), ("swish", 2), ("relu", 3), ("sigmoid", 3), ("tanh", 3)):
-        spec = TensorSpec.packed(shape, "float16", "nhwc")
+        spec = TensorSpec.packed((2048, 1024, 1, 1), "float16", "nhwc")
         values.append(activation_graph(ActivationSpec(mode, 1.0), *[spec] * operands))
-    return [operation_graph(value, planner).one("engine_global_count") for value in values]
-
-
-def test_reductions_and_activations_are_graphs_that_cudnn_knows() -> None:
-    assert min(run("child_large")) > 0
+    for pair in (("float32", "float16"), ("bfloat16", "float32"), ("float64", "float32")):
+        values.append(identity_graph(*(TensorSpec.packed((3, 5), dtype) for dtype in pair)))
+    planner = Planner(DEVICE)
+    for value in values:
+        assert operation_graph(value, planner).one("engine_global_count") > 0, value
 
 
 BYTES = {"x": (8, 64, 28, 28), "w": (64, 64, 3, 3), "padding": 1, "dtype": "int8"}
@@ -346,116 +296,75 @@ OF_BYTES: dict[str, dict[str, Any]] = {
     "NHWC": BYTES,
     "NCHW": BYTES | {"layout": "nchw"},
     "w in NCHW": BYTES | {"w_layout": "nchw"},
-    "stride": BYTES | {"stride": 2},
-    "dilation": BYTES | {"dilation": 2},
-    "groups": BYTES | {"w": (64, 16, 3, 3), "groups": 4},
     "uneven padding": BYTES | {"padding": ((0, 1), (2, 1))},
-    "flipped": BYTES | {"mode": "convolution"},
-    "odd channels": {"x": (2, 5, 9, 9), "w": (7, 5, 3, 3), "dtype": "int8"},
+    "odd channels, flipped": {"x": (2, 5, 9, 9), "w": (7, 5, 3, 3), "dtype": "int8", "mode": "convolution"},
     "one axis": {"x": (8, 64, 100), "w": (64, 64, 3), "dtype": "int8"},
     "three axes": {"x": (2, 8, 5, 6, 7), "w": (4, 8, 3, 3, 3), "dtype": "int8"},
 }
-SUMS = ("int32", "float32")
 
 
-def sums_of_bytes(name: str, result: str) -> ConvProblem:
-    wanted = problem(**OF_BYTES[name])
-    return wanted._replace(y=wanted.y._replace(dtype=result))
-
-
-def child_bytes() -> list[dict[str, Any]]:
+@in_child
+def test_sums_of_int8_have_engines() -> None:
+    """An engine that writes int32 reads an integer at alpha: a float's 1 would be 1,065,353,216."""
     planner = Planner(DEVICE)
-    return [plans_of(sums_of_bytes(name, result), planner) for name in OF_BYTES for result in SUMS]
+    for name, arguments in OF_BYTES.items():
+        for result, alpha in (("int32", 2.0**-149), ("float32", 1)):
+            wanted = problem(**arguments)
+            for graph in check_plans(wanted._replace(y=wanted.y._replace(dtype=result)), planner):
+                (node,) = graph["nodes"]
+                assert (node["alpha"], node["beta"]) == (alpha, 0), (name, result)
 
 
-def test_sums_of_bytes_have_engines() -> None:
-    """An engine that writes int32 reads an integer where alpha is: a float's 1 would be 1,065,353,216."""
-    cases = [(name, result) for name in OF_BYTES for result in SUMS]
-    for (name, result), found in zip(cases, run("child_bytes"), strict=True):
-        assert found["plans"], found
-        for made in found["plans"]:
-            assert made["again"] == made["json"]
-            (node,) = json.loads(made["json"])["operationGraph"]["nodes"]
-            assert node["alpha"] == (2.0**-149 if result == "int32" else 1), (name, result)
-            assert node["beta"] == 0
+# --- rejections --------------------------------------------------------------------------------------------
 
 
-def child_other_bytes() -> list[str]:
-    planner = Planner(DEVICE)
-    wanted = sums_of_bytes("NHWC", "int32")
-    strange = {"uint8": {"x": "uint8", "w": "uint8"}, "to float16": {"y": "float16"}}
-    rows = []
-    for dtypes in strange.values():
-        specs = {role: getattr(wanted, role)._replace(dtype=dtype) for role, dtype in dtypes.items()}
-        rows += candidates(wanted._replace(**specs), planner)
-    return [row.rejected for row in rows]
-
-
-def test_other_bytes_have_no_engine() -> None:
-    assert all("no engine" in status for status in run("child_other_bytes"))
-
-
-# --- refusals ----------------------------------------------------------------------------------------------
-
-
-def child_refusals() -> list[list[str]]:
+@in_child
+def test_rejections_name_the_problem_and_the_alternatives() -> None:
     planner = Planner(DEVICE)
     wanted = problem(**IMAGES)
     mixed = wanted._replace(w=wanted.w._replace(dtype="int32"))
     (row,) = candidates(mixed, planner)
+    assert "cuDNN's heuristics have no engine for this graph" in row.rejected
     loose, strict = (problem(**IMAGES, dtype="float32", precision=one) for one in (None, "float32"))
     coarse = next(one for one in candidates(loose, planner) if "tensor_core" in one.notes)
-    calls = [
-        lambda: plan(strict, coarse, planner),
-        lambda: plan(mixed, row, planner),
-        lambda: plan(mixed, row._replace(algorithm="engine 1", rejected=""), planner),
-        lambda: plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
-        lambda: plan(wanted, Candidate("graph", "engine 62 knobs 2=999", "fma", 0, True), planner),
-        lambda: plan(wanted, Candidate("graph", "implicit_gemm", "fma", 0, True), planner),
-        lambda: planner.handle,
-        lambda: BackendDescriptor(planner.library, "tensor", uid=1),
-        lambda: BackendDescriptor(planner.library, "tensors"),
-        lambda: BackendDescriptor(planner.library, "convolution", conv_mode="sideways"),
-        lambda: BackendDescriptor(planner.library, "tensor", unique_id=1),
-        lambda: Planner({"deviceName": "nothing"}),
-    ]
-    said = []
-    for call in calls:
-        try:
-            call()
-        except Exception as error:
-            said.append([type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])])])
-        else:
-            said.append(["nothing", ""])
-    return [["row", row.rejected], *said]
+    descriptor = partial(BackendDescriptor, planner.library)
 
+    def engine(algorithm: str) -> Candidate:
+        return Candidate("graph", algorithm, "fma", 0, True)
 
-def test_refusals_name_the_problem_and_what_there_is() -> None:
-    said = run("child_refusals")
-    expected = [
-        ("row", "cuDNN's heuristics have no engine for this graph"),
-        (NotSupportedError, "is excluded by its notes: tensor_core"),
-        (NotSupportedError, "forward convolution: x float16[8, 64, 28, 28] nhwc, w int32"),
-        (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
-        (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
-        (NotSupportedError, "engine 62 knobs 2=999 cannot compute this forward convolution"),
-        (NotSupportedError, "invalid engine: got 'implicit_gemm'"),
-        (NotInitializedError, "<Planner for NVIDIA H200> cannot run plans"),
-        (AttributeError, "it has byte_alignment, constant_value, data_type, dimensions"),
-        (ValueError, "unknown backend descriptor: got 'tensors', expected one of pointwise, "),
+    cannot = "cannot compute this forward convolution"
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: plan(strict, coarse, planner), NotSupportedError, "is excluded by its notes: tensor_core"),
+        (lambda: plan(mixed, row, planner), NotSupportedError, r"x float16\[8, 64, 28, 28\] nhwc, w int32"),
         (
-            ValueError,
-            "unknown ConvolutionMode: got 'sideways', expected one of convolution, cross_correlation",
+            lambda: plan(mixed, engine("engine 1"), planner),
+            NotSupportedError,
+            f"engine 1 {cannot}: x float16",
         ),
-        (BadParamError, "cudnnBackendFinalize"),
-        (CudnnError, ""),
+        (lambda: plan(wanted, engine("engine 9999"), planner), NotSupportedError, f"engine 9999 {cannot}"),
+        (
+            lambda: plan(wanted, engine("engine 62 knobs 2=999"), planner),
+            NotSupportedError,
+            f"999 {cannot}",
+        ),
+        (lambda: plan(wanted, engine("gemm"), planner), NotSupportedError, "invalid engine: got 'gemm'"),
+        (
+            lambda: descriptor("tensor", uid=1),
+            AttributeError,
+            "it has byte_alignment, constant_value",
+        ),
+        (lambda: descriptor("tensors"), ValueError, "got 'tensors', expected one of pointwise, "),
+        (
+            lambda: descriptor("convolution", conv_mode="no"),
+            ValueError,
+            "ConvolutionMode: got 'no'",
+        ),
+        (lambda: descriptor("tensor", unique_id=1), BadParamError, "cudnnBackendFinalize"),
+        (lambda: Planner({"deviceName": "nothing"}), CudnnError, "cudnn"),
     ]
-    for (name, text), (kind_of_error, part) in zip(said, expected, strict=True):
-        assert part in text
-        if kind_of_error is not CudnnError:
-            assert name == (kind_of_error if isinstance(kind_of_error, str) else kind_of_error.__name__), text
-        else:
-            assert name.endswith("Error"), text
+    for call, error, text in calls:
+        with pytest.raises(error, match=text):
+            call()
 
 
 # --- what becomes of native objects ------------------------------------------------------------------------
@@ -488,35 +397,26 @@ class Counting:
         return call
 
 
-def child_failures() -> dict[str, Any]:
+@in_child
+def test_plan_leaves_no_descriptor_when_its_creation_fails_at_any_step() -> None:
     planner = Planner(DEVICE)
     wanted = problem(**IMAGES)
     chosen = candidates(wanted, planner)[0]
-    library, steps, left = load(), 0, []
-    while True:
-        steps += 1
-        planner.library = counting = Counting(library, steps)  # type: ignore[assignment]
+    library = load()
+    for step in count(1):
+        planner.library = counting = Counting(library, step)  # type: ignore[assignment]
         try:
-            plan(wanted, chosen, planner)
+            made = plan(wanted, chosen, planner)
             break
         except NotSupportedError:
-            pass  # only after this does the traceback let go of what it holds
+            pass  # the traceback holds the descriptors until here
         gc.collect()
-        left.append(counting.alive)
-    gc.collect()
-    planner.library = counting = Counting(library)  # type: ignore[assignment]
-    made = plan(wanted, chosen, planner)
-    held = counting.alive
+        assert counting.alive == 0, step
+    assert step > 40
+    assert counting.alive > 8, "a plan holds what it was made of"
     del made
-    return {"steps": steps, "left": left, "held": held, "at the end": counting.alive}
-
-
-def test_a_creation_that_fails_at_any_step_leaves_nothing() -> None:
-    told = run("child_failures")
-    assert told["steps"] > 40
-    assert set(told["left"]) == {0}
-    assert told["held"] > 8, "a plan holds what it was made of"
-    assert told["at the end"] == 0
+    gc.collect()
+    assert counting.alive == 0
 
 
 # --- running, as far as it goes without a GPU --------------------------------------------------------------
@@ -533,99 +433,60 @@ class FakeContext:
         return self.address if nbytes else 0
 
 
-class Recording:
-    """A cuDNN that remembers the first three attributes that it was given: none reads a variant pack back."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self.given: list[list[int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
-
-    def cudnnBackendSetAttribute(self, *arguments: Any) -> None:
-        if len(self.given) < 3:
-            self.given.append(list(arguments[-1]))
-        self._library.cudnnBackendSetAttribute(*arguments)
-
-
-def child_runs() -> dict[str, Any]:
+@in_child
+def test_a_variant_pack_is_kept_for_each_set_of_pointers() -> None:
     planner, context = Planner(DEVICE), FakeContext()
     wanted = problem(**IMAGES)
     row = next(row for row in candidates(wanted, planner) if row.workspace)
-    made, executed = plan(wanted, row, planner), []
-    made.native.library = library = Recording(load())
+    made = plan(wanted, row, planner)
+    executed: list[tuple[Any, ...]] = []
     made._execute = lambda *arguments: executed.append(arguments)
-    for pointers in ((16, 32, 48), [16, 32, 48], (16, 32, 64), (16, 32, 48)):
-        made.run(context, pointers, 1.0, 0.0)  # type: ignore[arg-type]
+
+    def run_plan(*pointers: int, alpha: float = 1.0, beta: float = 0.0) -> None:
+        made.run(context, pointers, alpha, beta)  # type: ignore[arg-type]
+
+    for pointers in ((16, 32, 48), (16, 32, 48), (16, 32, 64), (16, 32, 48)):
+        run_plan(*pointers)
     context.address = 0x8000
-    made.run(context, (16, 32, 48), 1.0, 0.0)  # type: ignore[arg-type]
+    run_plan(16, 32, 48)
     packs = [pack for _, _, pack in executed]
-    errors = []
-    for pointers, alpha, beta in (
-        ((16, 32, 50), 1, 0),
-        ((16, 32, 48), 2, 0),
-        ((16, 32, 48), 1, 1),
-        ((16, 32), 1, 0),
-    ):
-        try:
-            made.run(context, pointers, alpha, beta)  # type: ignore[arg-type]
-        except (CudnnError, ValueError) as error:
-            errors.append(f"{type(error).__name__}: {error}")
+    assert [packs.index(pack) for pack in packs] == [0, 0, 2, 0, 4]
+    assert {handle for handle, _, _ in executed} == {"the handle"}
+    with pytest.raises(BadParamError, match=r"float16\[8, .* got 0x32, expected a multiple of 16"):
+        run_plan(16, 32, 50)
+    for alpha, beta in ((2, 0), (1, 1)):
+        with pytest.raises(NotSupportedError, match=f"alpha {alpha}, beta {beta}"):
+            run_plan(16, 32, 48, alpha=alpha, beta=beta)
+    with pytest.raises(ValueError, match="number of pointers is wrong: got 2, expected 3"):
+        run_plan(16, 32)
     for i in range(1, 400):
-        made.run(context, (16 * i, 16, 16), 1.0, 0.0)  # type: ignore[arg-type]
-    return {
-        "packs": [packs.index(pack) for pack in packs],
-        "given": library.given,
-        "handles": sorted({handle for handle, _, _ in executed}),
-        "errors": errors,
-        "kept": len(made._packs),
-    }
-
-
-def test_a_variant_pack_is_kept_for_each_set_of_pointers() -> None:
-    told = run("child_runs")
-    assert told["packs"] == [0, 0, 2, 0, 4]
-    assert told["given"] == [[1, 2, 3], [16, 32, 48], [0x7000]]
-    assert told["handles"] == ["the handle"]
-    assert told["kept"] == 256
-    misaligned, alpha, beta, few = told["errors"]
-    assert misaligned.startswith("BadParamError")
-    assert "float16[8, 64, 28, 28] nhwc is misaligned: got 0x32, expected a multiple of 16" in misaligned
-    assert alpha.startswith("NotSupportedError")
-    assert "alpha 2, beta 0" in alpha
-    assert "alpha 1, beta 1" in beta
-    assert few == "ValueError: number of pointers is wrong: got 2, expected 3"
+        run_plan(16 * i, 16, 16)
+    assert len(made._packs) == 256
 
 
 # --- the table of types, held against cuDNN ----------------------------------------------------------------
 
-POINTERS = {"HANDLE", "BACKEND_DESCRIPTOR", "VOID_PTR"}  # a wrong one would be followed
+# Types that are not pointers: cuDNN would follow a wrong pointer.
+PLAIN = (*range(1, 6), *range(7, 15), *range(16, 24), 25, *range(27, 34))
 
 
-def child_types() -> dict[str, list[int]]:
-    """Which types cuDNN takes for each attribute that is no pointer."""
-    library, taken = load(), {}
+@in_child
+def test_attributes_have_the_types_that_cudnn_takes() -> None:
+    library, settable = load(), 0
     for member in BackendDescriptorType:
         shape = kind(member.name.removesuffix("_DESCRIPTOR").lower())
         for name, attribute in shape.attributes.items():
-            if attribute.type.ctype in (ctypes.c_char, ctypes.c_void_p) or hasattr(
-                attribute.type.ctype, "contents"
-            ):
-                continue
-            taken[f"{shape.name} {name} {attribute.type.code}"] = [
-                code for code in PLAIN if _accepts(library, shape.code, attribute.code, code)
-            ]
-    return taken
+            if attribute.type.code in PLAIN:
+                taken = [code for code in PLAIN if _accepts(library, shape.name, attribute.code, code)]
+                settable += bool(taken)
+                assert not taken or attribute.type.code in taken, (shape.name, name, taken)
+    assert settable > 90
 
 
-PLAIN = (*range(1, 6), *range(7, 15), *range(16, 24), 25, *range(27, 34))  # types that are no pointers
-
-
-def _accepts(library: Any, descriptor: int, attribute: int, code: int) -> bool:
+def _accepts(library: Any, descriptor: str, attribute: int, code: int) -> bool:
     blank = BackendDescriptor.__new__(BackendDescriptor)
     try:
-        blank._create(library, next(m for m in BackendDescriptorType if m == descriptor).name[:-11].lower())
+        blank._create(library, descriptor)
         value = {4: ctypes.c_float, 5: ctypes.c_double}.get(code, ctypes.c_int64)(1)
         library.cudnnBackendSetAttribute(blank, attribute, code, 1, ctypes.byref(value))
     except CudnnError:
@@ -633,37 +494,7 @@ def _accepts(library: Any, descriptor: int, attribute: int, code: int) -> bool:
     return True
 
 
-def test_attributes_have_the_types_that_cudnn_takes() -> None:
-    taken = run("child_types")
-    settable = {name: codes for name, codes in taken.items() if codes}
-    assert len(settable) > 90
-    wrong = {name: codes for name, codes in settable.items() if int(name.split()[2]) not in codes}
-    assert wrong == {}
-
-
-# --- children ----------------------------------------------------------------------------------------------
-
-
-def run(function: str) -> Any:
-    """Run a function of this module in a child with a stand-in driver; its answer."""
-    code = f"from tests.lib import test_graph as t; t.load_stand_in(); t.answer(t.{function}())"
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,  # on stderr, cuDNN names every symbol that the stand-in lacks
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def answer(value: Any) -> None:
-    print(json.dumps(value), flush=True)
-
-
-def load_stand_in() -> None:
+def load_stub() -> None:
     """Load the doctor's stub of libcuda.so.1, whose functions only fail. Only in a child."""
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None

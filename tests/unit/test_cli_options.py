@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct
-from cudnn_ct import _lib, context
+from cudnn_ct import _lib, context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline, selftest_cpu
@@ -155,7 +153,7 @@ def test_commands_keep_their_exit_code_when_the_output_is_closed(
 ) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
-    environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
+    environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache"), "CUDNN_CT_LIBRARY": "/nowhere"}
     line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
     done = in_bash(line, environ)
     assert (tmp_path / "code").read_text() == f"{code}\n"
@@ -192,7 +190,7 @@ ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
-    path = tmp_path / "algo_cache.sqlite"
+    path = tmp_path / "algo_cache"
     monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
@@ -208,7 +206,7 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     store().put(KEY, {"rows": [ROW]})
     heading, columns, row = run("show").splitlines()
-    assert heading.startswith(f"{cache}: 1 tuned algorithms, ")
+    assert heading == f"{cache}: 1 tuned algorithms"
     assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
     assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
     told = {"schema": 1, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
@@ -217,7 +215,7 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert run("export", str(file)) == f"wrote 1 tuned algorithms to {file}\n"
     assert run("export", "-") == file.read_text()
     assert run("clear") == "deleted 1 tuned algorithms\n"
-    assert run("show").startswith(f"{cache}: 0 tuned algorithms, ")
+    assert run("show") == f"{cache}: 0 tuned algorithms\n"
     assert run("import", str(file)) == f"imported 1 tuned algorithms from {file}\n"
     assert KEY in store().export()
 
@@ -242,28 +240,22 @@ def test_cache_show_escapes_control_characters(cache: Path) -> None:
     assert told.count(r"\x1b[31m\x202e") == 4
 
 
-def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
-    with closing(sqlite3.connect(cache)) as database:
-        database.execute("PRAGMA writable_schema = ON")
-        row = ("table", "\x1b[31mred", "\x1b[31mred", 2, "CREATE nonsense")
-        database.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
-        database.commit()
+def test_cache_show_escapes_the_errors_of_a_hostile_path(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    path = tmp_path / "\x1b[31mred"
+    path.write_text("")
+    monkeypatch.setattr(config, "algo_cache", path)
     told = run("show", code=1)
     assert r"\x1b[31mred" in told
     assert "\x1b" not in told
 
 
-@pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
+@pytest.mark.parametrize("time", [10**400, -(10**400)], ids=["large", "small"])
 def test_cache_show_prints_records_with_impossible_times(cache: Path, time: float) -> None:
-    text = json.dumps({"rows": [{**ROW, "time_ms": time}]})
-    with closing(sqlite3.connect(cache)) as database:
-        database.execute("CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)")
-        database.execute("INSERT INTO algo_cache_2 VALUES (?, ?)", (KEY, text))
-        database.commit()
+    store().put(KEY, {"rows": [{**ROW, "time_ms": time}]})
     assert "graph engine 1" in run("show")
 
 
-def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
+def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
     cache: Path, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.json"
@@ -271,25 +263,15 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
     assert f"{bad} is not an exported algorithm cache" in run("import", str(bad), code=2)
     told = run("export", str(tmp_path / "no" / "where.json"), code=1)
     assert told.endswith(f"where.json cannot be written: there is no folder {tmp_path / 'no'}\n")
-    cache.write_text("no database at all, but a text that is long enough to be looked at" * 99)
-    ran = CliRunner().invoke(main, ["cache", "show"])
-    assert (ran.exit_code, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"cudnn-ct: the algorithm cache {cache} cannot be read")
-    assert "remove the file" in ran.stderr
+    monkeypatch.setattr(config, "algo_cache", bad)
+    for verb in ("show", "clear"):
+        ran = CliRunner().invoke(main, ["cache", verb])
+        assert (ran.exit_code, ran.stdout) == (1, "")
+        assert ran.stderr.startswith(f"cudnn-ct: the algorithm cache {bad} cannot be read")
+        testing.reset()
     monkeypatch.setattr(config, "algo_cache", "off")
     assert run("path", code=1) == "cudnn-ct: the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
     assert run("show") == run("clear") == "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
-
-
-@pytest.mark.parametrize("mode", [0o700, 0o777])
-@pytest.mark.parametrize("verb", ["show", "clear"])
-def test_cache_commands_fail_when_the_cache_is_a_folder(cache: Path, verb: str, mode: int) -> None:
-    cache.mkdir()
-    cache.chmod(mode)
-    told = run(verb, code=1)
-    assert f"cannot be read: it is a folder; a file in it would be {cache / 'algo_cache.sqlite'}" in told
-    assert "remove" not in told
-    assert "chmod" not in told
 
 
 # --- planning, if the child process fails --------------------------------------------------

@@ -17,7 +17,7 @@ import cudnn_ct
 LIBRARIES = ("libcudnn", "libcuda", "libcudart", "libcublas", "libnvrtc")
 MODULES = (
     "torch", "cupy", "jax", "numba", "cuda.core", "cuda.pathfinder", "cuda.bindings",
-    "ml_dtypes", "platformdirs", "click", "rich", "sqlite3",
+    "ml_dtypes", "platformdirs", "click", "rich",
 )  # fmt: skip
 
 LOOK_AROUND = f"""

@@ -18,7 +18,6 @@ import cudnn_ct
 from cudnn_ct import _find
 from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, cublaslt, search
 from cudnn_ct._installation import inspect, world_writable
-from cudnn_ct.autotune import store
 from cudnn_ct.autotune.store import Store
 from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import CudnnWarning
@@ -150,31 +149,29 @@ def test_inspect_warns_of_a_library_that_any_user_can_write(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("first", ["get", "put"])
-def test_a_file_of_choices_that_everybody_may_write_is_not_believed(tmp_path: Path, first: str) -> None:
-    path = tmp_path / "choices"
-    Store(path).put("key", {"engine": 1})
-    assert path.stat().st_mode & 0o022 == 0  # as it is made, whatever the umask
-    path.chmod(0o666)
-    made, content = Store(path), path.read_bytes()
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_store_ignores_a_world_writable_folder_or_file(tmp_path: Path, first: str, which: str) -> None:
+    folder = tmp_path / "folder" / "choices"
+    before = os.umask(0)
+    try:
+        Store(folder).put("key", {"engine": 1})
+    finally:
+        os.umask(before)
+    (file,) = folder.iterdir()
+    path = folder if which == "folder" else file
+    assert not path.stat().st_mode & 0o022  # only its owner may write it, whatever the umask
+    path.chmod(0o777)
+    made, content = Store(folder), file.read_bytes()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         if first == "get":
             assert made.get("key") is None
-        for _ in range(2):
+        if which == "folder":
             made.put("key", {"engine": 2})
-            assert made.get("key") is None
+        assert made.export() == {}
     (said,) = seen
     assert said.category is CudnnWarning
-    assert "everybody may write it, and it is not believed; chmod o-w" in str(said.message)
-    assert path.read_bytes() == content
-    path.chmod(0o600)
-    assert Store(path).get("key") == {"engine": 1}
-
-
-def test_the_file_of_choices_is_made_for_its_owner_alone_to_write(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        store.Store(tmp_path / "folder" / "choices").put("key", {})
-    finally:
-        os.umask(before)
-    assert not (tmp_path / "folder" / "choices").stat().st_mode & 0o022
+    assert f"{path} is world-writable; run chmod o-w" in str(said.message)
+    assert file.read_bytes() == content
+    path.chmod(0o700)
+    assert Store(folder).get("key") == {"engine": 1}

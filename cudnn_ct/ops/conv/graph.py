@@ -12,7 +12,6 @@ from ...graph.candidates import (
     engine_candidates,
     engine_plan,
     no_engine,
-    preferred_engine,
 )
 from ...graph.engines import HEURISTICS, Engine
 from ...graph.offline import Planner, compute_capability
@@ -57,7 +56,8 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
     name = preference(problem)
     if not name or _unfit(problem) or not measured_here(compute_capability(context)):
         return []
-    return preferred_engine(graph_of(problem), _rules(problem), name, context)
+    row = engine_by_name(graph_of(problem), _rules(problem), name, context)
+    return [] if row.rejected else [row]
 
 
 def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from ...graph.attributes import AsDouble, AsInt32
-from ...graph.operations import ALIGNMENT, Graph, Node, Tensor, node
+from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
@@ -33,7 +33,7 @@ def graph_of(problem: ConvProblem | FusedConv) -> Graph:
 
     def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
         written = _two_axes(_with_packed_strides(spec, core))
-        return Tensor(next(numbers), written, ALIGNMENT, virtual)
+        return Tensor(next(numbers), written, virtual)
 
     tensors: dict[str, Tensor] = {
         name: tensor(specs[name]) for name in ("x", "w", "y", "z", "b") if name in specs

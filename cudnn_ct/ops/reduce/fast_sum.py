@@ -12,10 +12,10 @@ from __future__ import annotations
 from math import gcd, prod
 
 from ...descriptors import PoolingDescriptor
+from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.call import CallPlan
 from ...plans.chain import ChainPlan, Step
-from ...plans.tiling import coalesce, is_contiguous
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
 

@@ -15,13 +15,13 @@ from ...dtypes import DTYPES
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...graph.plan import first_plan
+from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
-from ...plans.elementwise import OpTensorPlan
-from ...plans.tiling import coalesce, is_contiguous, tile
+from ...plans.elementwise import op_tensor_of
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import INT_MAX, OpTensorSpec, TensorSpec, equivalent_strides, packed_strides
+from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]
@@ -183,4 +183,4 @@ def _rows(rows: int, columns: int) -> MatrixView | None:
 
 def _each(op: str, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan for an element-wise ``op`` with the dtype of y; "max" of x and x scales and converts."""
-    return tile(lambda a, b: OpTensorPlan(OpTensorSpec(op), factor, factor, a, b), x, y)
+    return op_tensor_of(op, x, y, alpha1=factor, alpha2=factor)

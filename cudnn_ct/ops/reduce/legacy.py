@@ -9,11 +9,13 @@ from ...context import Context
 from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
+from ...plans.axes import coalesce
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
-from ...plans.elementwise import absolute_plan, copy_plan, extreme_plan, fill_plan
+from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
 from ...plans.scalars import scalar_type
-from ...plans.tiling import coalesce, pad_axes_to_4d
+from ...plans.tiling import pad_axes_to_4d
+from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 
@@ -61,9 +63,21 @@ def nan_propagating(
     steps = [
         Step(reduce(extremes, context), (0, 2)),
         Step(reduce(extremes._replace(op="norm1"), context), (0, 3)),
-        Step(extreme_plan(op, factor, found, found, problem.kept), (2, 3, 1)),
+        Step(_scaled_after(op, factor, found, found, problem.kept), (2, 3, 1)),
     ]
     return ChainPlan([found, found], steps)
+
+
+def _scaled_after(op: str, factor: float, *specs: TensorSpec) -> Plan:
+    """Return a plan of alpha op(a, factor b) + beta y; in the op, alpha < 0 would exchange max and min."""
+    *operands, y = specs
+    if y.layouts:
+        return ScaleResult(op_tensor_of(op, *specs, alpha2=factor), y)
+    packed, places = TensorSpec.packed(y.shape, y.dtype), range(len(operands))
+    result, temporary = len(operands), len(operands) + 1
+    inner = op_tensor_of(op, *operands, packed, alpha2=factor)
+    steps = [Step(inner, (*places, temporary)), Step(copy_plan(packed, y), (temporary, result))]
+    return ChainPlan([packed], steps)
 
 
 def _empty_reduction(problem: ReduceProblem) -> Plan:
@@ -79,7 +93,7 @@ def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
     """Return a plan for reduced axes of length 1, which cuDNN rejects."""
     x, y = problem.x, problem.kept
     if problem.op in _ABSOLUTE:
-        return absolute_plan(x, y)
+        return _scaled_after("max", -1.0, x, y)
     if problem.op != "mul_no_zeros":
         return copy_plan(x, y)
     # Only this op maps 0 to 1, so reduce a pair: x and 1.

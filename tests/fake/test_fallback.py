@@ -1,0 +1,98 @@
+"""Operations with ordered implementations: keys, rejections, pieces and misaligned operands. On the fakes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.shapes.reduction import ReduceProblem
+from cudnn_ct.shapes.specs import TensorSpec
+
+from .cudnn import FakeCudnn
+from .test_conv import images
+
+
+def test_arguments_are_rejected_when_equal_ones_of_another_type_were_accepted(fake: FakeCudnn) -> None:
+    x = images(2, 3, 4)
+    ct.softmax(x, axis=1)
+    with pytest.raises(TypeError, match="axis must be an int"):
+        ct.softmax(x, axis=1.0)
+    ct.reduce(x, op=ReduceTensorOp.AMAX)
+    assert OpTensorOp.SQRT == ReduceTensorOp.AMAX
+    with pytest.raises(ValueError, match="op must be one of"):
+        ct.reduce(x, op=OpTensorOp.SQRT)
+    with pytest.raises(TypeError, match="axis must be an int or a tuple of ints"):
+        ct.reduce(x, axis=(axis for axis in (0, 1)))
+
+
+def test_pool_takes_numbers_of_numpy(fake: FakeCudnn) -> None:
+    x = images(2, 3, 6, 6)
+    y = ct.pool(x, window=np.int64(2), padding=np.array(0), stride=(np.int32(2), 2))
+    np.testing.assert_array_equal(y.numpy(), ct.reference.pool(x.numpy(), window=2))
+
+
+# --- refusals ---
+
+
+def test_operation_names_its_operands_when_no_descriptor_holds_them(fake: FakeCudnn) -> None:
+    spec = ct.TensorSpec.packed((4, 2**30, 2))
+    x = images(4)
+    large = ct.DeviceArray(spec, x.pointer, x, x.writer)
+    with pytest.raises(NotSupportedError, match=r"(?s)softmax over axes \[1\].*float32\[4, 1073741824, 2\]"):
+        ct.softmax(large, out=large)
+
+
+# --- memory and settings ---
+
+
+def test_implementation_rejected_for_misaligned_operands_stays_for_aligned_ones(fake: FakeCudnn) -> None:
+    whole = ct.asarray(np.arange(2 * 3 * 8 + 1, dtype=np.float32) % 5)
+    spec = ct.TensorSpec.packed((2, 3, 8), "float32")
+    for offset in (0, 1, 0, 1, 0):
+        x = ct.DeviceArray(spec, whole.pointer + 4 * offset, whole, whole.writer, whole.home)
+        fake.calls.clear()
+        got = ct.conv_backward_bias(x).numpy()
+        np.testing.assert_array_equal(got, ct.reference.conv_backward_bias(x.numpy()))
+        names = fake.names()
+        assert ("cudnnConvolutionBackwardBias" in names) == (offset == 0)
+        assert ("cudnnReduceTensor" in names) == (offset == 1)
+
+
+def test_reduce_takes_no_nondeterministic_graph_when_results_must_be_deterministic(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("cudnn_ct.ops.reduce.graph")
+    monkeypatch.setattr(module, "first_plan", lambda *_: SimpleNamespace(workspace=0))
+    x = TensorSpec.packed((2048, 1024), "float32")
+    for axes, same in (((0,), False), ((0, 1), False), ((1,), True)):
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+        problem = ReduceProblem(x, TensorSpec.packed(shape, "float32"), None, axes, "add", True)
+        for deterministic in (False, True):
+            monkeypatch.setattr(ct.config, "deterministic", deterministic)
+            assert (module.reduction(problem, None) is None) == (deterministic and not same)
+
+
+# --- in place ---
+
+
+def test_identity_in_place_copies_nothing(fake: FakeCudnn) -> None:
+    x = images(2, 3)
+    before = x.numpy()
+    ct.activation(x, mode="identity", out=x, alpha=2, beta=1)
+    assert "cudnnTransformTensor" not in fake.names()  # which does not work in place
+    np.testing.assert_array_equal(x.numpy(), 3 * before)
+    np.testing.assert_array_equal(x.numpy(), 3 * before)
+
+
+def test_softmax_in_place_ignores_strides_of_axes_of_length_1(fake: FakeCudnn) -> None:
+    x = images(1, 4)
+    same = ct.DeviceArray(ct.TensorSpec((1, 4), (99, 1), "float32"), x.pointer, x, x.writer, x.home)
+    expected = ct.reference.softmax(x.numpy())
+    ct.softmax(x, out=same)
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
