@@ -8,9 +8,9 @@ calls.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -50,10 +50,8 @@ class _Start:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.forking = 0  # the thread that holds the lock to fork
         self.used = False  # whether this process initialized the driver
         self.forked = False  # whether a parent did
-        self.half_imported: tuple[Any, ...] = ()  # modules that a thread of the parent was importing
 
 
 _start = _Start()
@@ -139,41 +137,26 @@ def _check_fork() -> None:
         raise NotInitializedError(
             f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
         )
-    if any(map(_is_half_imported, _start.half_imported)):  # the import would wait for a thread of the parent
-        raise NotInitializedError(
-            "CUDA does not survive a fork, and another thread was importing it when this process was "
-            f"forked: {_FORK_ADVICE}"
-        )
-
-
-def _is_half_imported(module: Any) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _before_fork() -> None:
     """Wait until no other thread imports CUDA, with a limit: the import may wait for this thread."""
-    if _start.lock.acquire(timeout=_FORK_WAIT):
-        _start.forking = threading.get_ident()
+    _start.lock.acquire(timeout=_FORK_WAIT)
 
 
 def _after_fork_in_parent() -> None:
-    if _start.forking == threading.get_ident():
-        _start.forking = 0
+    with suppress(RuntimeError):  # the wait has timed out
         _start.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    alone = _start.forking == threading.get_ident()
-    _start.forking = 0
-    if alone:
-        _start.lock.release()  # the thread that forks is the thread of the child
-    else:
+    try:
+        _start.lock.release()
+    except RuntimeError:  # another thread of the parent holds it, in the middle of an import
         _start.lock = threading.RLock()
-    _start.forked = _start.forked or _start.used or not alone
+        _start.forked = True
+    _start.forked = _start.forked or _start.used
     _start.used = False
-    # Imports that bypass this module do not hold the lock.
-    cuda = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "cuda"]
-    _start.half_imported = tuple(filter(_is_half_imported, cuda))
     core.cache_clear()
     driver.cache_clear()
 

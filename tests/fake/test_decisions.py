@@ -441,7 +441,7 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
 
 
 def test_scratch_memory_of_other_streams_makes_room(fake: FakeCudnn, host: Host) -> None:
-    host.limit = host.used() + 2**20
+    host.limit, host.device = host.used() + 2**20, 0
     context.current(streams.default_stream(0)).workspace(700_000)
     with ct.use(stream=0x77) as other:
         assert context.current(other).workspace(600_000)
@@ -449,7 +449,7 @@ def test_scratch_memory_of_other_streams_makes_room(fake: FakeCudnn, host: Host)
 
 def test_a_workspace_that_grows_may_take_the_place_of_the_old_one(fake: FakeCudnn, host: Host) -> None:
     here = context.current(streams.default_stream(0))
-    host.limit = host.used() + 2**20
+    host.limit, host.device = host.used() + 2**20, 0
     here.workspace(400_000)
     assert here.workspace(800_000)
     with pytest.raises(AllocationError):

@@ -157,10 +157,12 @@ def test_ended_threads_leave_no_memory(fake: FakeCudnn, host: Host) -> None:
     calls = mixed_calls(lambda case: offered_by_the_fakes(case) and not case.variant)
     in_threads(4, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))
     gc.collect()
+    ct.synchronize()
     objects, memory = len(fake.objects), host.used()
     for _ in range(3):
         in_threads(8, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))
     gc.collect()
+    ct.synchronize()
     assert len(fake.objects) <= objects + 4  # descriptors that all threads share
     assert host.used() <= memory
 
