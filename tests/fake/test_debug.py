@@ -1,4 +1,4 @@
-"""Faults of the device show later than they happen: what the error then says, with and without a watch."""
+"""Errors of kernels, which are reported late: their notes, with and without ``config.debug_sync``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.cuda import launch_log
+from tests.unit.cuda_driver import CUresult
 
 from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
@@ -27,42 +28,35 @@ def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudn
     config.debug_sync = False
 
 
-def test_error_names_the_debug_setting_when_it_is_off(fake: FakeCudnn, host: Host) -> None:
-    ct.softmax(images(2, 3))
-    host.calls.clear()
-    host.fail_at = 2  # after `set_device`
-    with pytest.raises(ct.ExecutionFailedError) as caught:
-        ct.synchronize()
-    (note,) = caught.value.__notes__
-    assert "with CUDNN_CT_DEBUG_SYNC=1 each operation is waited for" in note
+def fail_at_next_wait(host: Host) -> None:
+    host.failing["cuStreamSynchronize"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
 
 
 def test_calls_do_not_synchronize_when_debug_is_off(fake: FakeCudnn, host: Host) -> None:
     x = images(2, 3)
     host.calls.clear()
     ct.softmax(x)
-    assert "synchronize" not in host.calls
+    assert "cuStreamSynchronize" not in host.calls
     assert "cudnnGetStream" not in fake.names()
 
 
 def test_debug_names_the_failing_call(debug: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.softmax(x)
-    host.calls.clear()
     expected = ct.conv(x, w)
-    waits = [k for k, name in enumerate(host.calls, 1) if name == "synchronize"]
-    host.fail_at = len(host.calls) + waits[-1]
+    fail_at_next_wait(host)
     with pytest.raises(ct.ExecutionFailedError) as caught:
         ct.conv(x, w, stride=2, algo="none", strict=True)
     assert caught.value.function == "cudnnConvolutionForward"
     culprit = "cudnnConvolutionForward(1.0, <TensorDescriptor float32[2, 3, 5, 6] nchw>, 0x"
     assert str(caught.value).startswith(culprit)
-    assert "failed on the device: synchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS" in str(caught.value)
-    told, where = caught.value.__notes__
-    assert told.startswith(
-        "launched before on Stream(legacy default, device=0), the latest last:\n  cudnnSoft"
-    )
-    assert told.splitlines()[-1].strip().startswith(culprit)
+    stream = "Stream(legacy default, device=0)"
+    assert f"failed on the device: synchronizing {stream} failed: CUDA_ERROR_ILL" in str(caught.value)
+    history, where = caught.value.__notes__
+    assert history.startswith(f"launched before on {stream}, the latest last:\n")
+    assert "\n  cudnnSoftmaxForward(" in history
+    assert history.splitlines()[-1].strip().startswith(culprit)
+    host.failing.clear()
     assert where.startswith("in forward convolution: x float32[2, 3, 5, 6]")
     np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected.numpy())
 
@@ -82,8 +76,7 @@ def test_launch_log_is_per_stream_and_bounded(debug: FakeCudnn, host: Host) -> N
 
 def test_debug_error_names_other_work_when_nothing_was_launched(debug: FakeCudnn, host: Host) -> None:
     with ct.use(stream=0x50):
-        host.calls.clear()
-        host.fail_at = 2
+        fail_at_next_wait(host)
         with pytest.raises(ct.ExecutionFailedError) as caught:
             ct.synchronize()
     (note,) = caught.value.__notes__
@@ -96,7 +89,7 @@ def test_debug_synchronizes_after_dropout_seeding(debug: FakeCudnn, host: Host) 
     ct.DropoutState(0.5, seed=1)
     (ring,) = launch_log._history.values()
     assert [line.split("(")[0] for line in ring if line.startswith("cudnn")] == ["cudnnSetDropoutDescriptor"]
-    assert host.calls.count("synchronize") == len(ring)
+    assert host.calls.count("cuStreamSynchronize") == len(ring)
 
 
 def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> None:
@@ -105,7 +98,7 @@ def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> N
     host.capturing.add(0x60)
     host.calls.clear()
     ct.softmax(x, stream=0x60)
-    assert "synchronize" not in host.calls
+    assert "cuStreamSynchronize" not in host.calls
 
 
 def test_debug_does_not_store_timings(debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
