@@ -250,9 +250,7 @@ class Driver:
         if len(self.calls) == self.fail_at and name in FALLIBLE:
             self.failed_in = {frame.name for frame in traceback.extract_stack()}
             out_of_memory = name == "cuMemAllocFromPoolAsync"
-            return (
-                CUresult.CUDA_ERROR_OUT_OF_MEMORY if out_of_memory else CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
-            )
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY if out_of_memory else CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
         return self.failing.get(name, OK)
 
     def _check_stream(self, stream: int, enqueues: bool) -> CUresult:
@@ -367,7 +365,6 @@ class Driver:
 
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
-
 
     def _destroy_event(self, event: int) -> None:
         self.events.pop(event, None)
