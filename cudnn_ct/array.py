@@ -31,13 +31,12 @@ ResultSlot = tuple[TensorSpec, int, ArrayKey]
 class DeviceArray(TypedMemory):
     """An array in device memory: shape, dtype and strides over a buffer from the stream-ordered pool.
 
-    Created by :func:`empty`, :func:`zeros`, :func:`full`, :func:`asarray` and by every operation. It exports
-    DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)`` share its
-    memory. It does no arithmetic.
+    It exports DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)``
+    share its memory. It does no arithmetic.
 
-    ``x[...]``, ``reshape``, ``transpose`` and ``T`` return views as in NumPy. A view shares the memory, keeps
-    it allocated, and is ordered after writes to other views of it on any stream. Indices are ints, slices,
-    ``...`` and None. Operations copy an operand with negative strides through host memory, and reject it as
+    ``x[...]`` (with ints, slices, ``...`` and None), ``reshape``, ``transpose`` and ``T`` return views as in
+    NumPy. A view shares the memory, keeps it allocated, and is ordered after writes to other views of it on
+    any stream. Operations copy an operand with negative strides through host memory, and reject it as
     ``out=``.
 
     Attributes
@@ -94,8 +93,7 @@ class DeviceArray(TypedMemory):
     ) -> list[Any]:
         """Return the results of one call: each in ``given``, and new arrays for None, as :meth:`new` does.
 
-        New results of at most 512 bytes share one block, which is freed with the last of them: to allocate a
-        block takes longer than all else that a result needs.
+        New results of at most 512 bytes share one block, because an allocation takes longer than all else.
         """
         arrays: list[Any] = []
         grain, block, pointer = allocator.GRANULARITY, None, 0
@@ -229,13 +227,6 @@ class DeviceArray(TypedMemory):
         """Copy into a contiguous layout, and convert to ``dtype`` if it is given.
 
         An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
-
-        Raises
-        ------
-        TypeError
-            cuDNN does not have the dtype.
-        ValueError
-            The layout does not exist for this number of axes; or the array is closed.
         """
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         target = TensorSpec.packed(self.shape, kind, layout)

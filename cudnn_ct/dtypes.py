@@ -12,20 +12,10 @@ __all__ = ["DTYPES", "DType", "as_dtype"]
 
 
 class DType(NamedTuple):
-    """One element type.
+    """One element type: its names in NumPy or ml_dtypes, cuDNN's ``cudnnDataType_t``, bytes per element.
 
-    Attributes
-    ----------
-    name : str
-        Name in NumPy or ml_dtypes; all modules above the bindings use it.
-    code : int
-        cuDNN's ``cudnnDataType_t``.
-    itemsize : int
-        Bytes per element.
-    accumulate : str
-        Name of the default accumulation dtype for products.
-    numpy_name : str
-        Name in NumPy, or in ml_dtypes if NumPy lacks the type.
+    ``accumulate`` names the default accumulation dtype for products. ``numpy_name`` is the name in ml_dtypes
+    if NumPy lacks the type.
     """
 
     name: str
@@ -104,12 +94,12 @@ def _is_dtype_like(dtype: Any) -> bool:
 
 
 def _name(dtype: Any) -> str:
-    import numpy as np
-
     if not _is_dtype_like(dtype):  # includes None, which NumPy reads as float64
         return repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
+    import numpy as np
+
     try:
         return str(np.dtype(dtype).name)
     except (TypeError, ValueError):  # ValueError: NumPy cannot encode surrogates

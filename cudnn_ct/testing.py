@@ -107,15 +107,16 @@ def cache_sizes() -> dict[str, CacheSize]:
     Examples
     --------
     >>> from cudnn_ct import testing
-    >>> testing.reset()
-    >>> testing.cache_sizes()["decisions"].entries
-    0
+    >>> testing.cache_sizes()["descriptors"].limit
+    4096
     """
+    bounded = {
+        "decisions": algo_cache._decisions,
+        "first choices": algo_cache._once,
+        "stores": store._STORES,
+    }
     described = descriptors._cached.cache_info()
-    return {
-        "decisions": CacheSize(len(algo_cache._decisions), algo_cache._decisions.limit),
-        "first choices": CacheSize(len(algo_cache._once), algo_cache._once.limit),
-        "stores": CacheSize(len(store._STORES), store._STORES.limit),
+    return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {
         "descriptors": CacheSize(described.currsize, described.maxsize),
         "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),
         "launch histories": CacheSize(len(launch_log._history), launch_log.MAX_STREAMS),
