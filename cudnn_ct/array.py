@@ -126,9 +126,6 @@ class DeviceArray(TypedMemory):
                 memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
 
-    def __copy__(self) -> DeviceArray:
-        return self.copy()
-
     def __deepcopy__(self, memo: object) -> DeviceArray:
         return self.copy()
 
@@ -189,6 +186,8 @@ class DeviceArray(TypedMemory):
                 memories.copy_device(result.pointer, self.pointer, self.nbytes, run)
             self.record_use(run)
             return result
+
+    __copy__ = copy
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: StreamLike | None = None) -> DeviceArray:
         """Copy, and convert to a dtype.

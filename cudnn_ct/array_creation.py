@@ -207,12 +207,8 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
 def not_on_device(obj: Any, name: str) -> TypeError:
     """Return the error for an operand without device memory."""
     return TypeError(
-        f"{name} must be an array on the device, not {_type_name(obj)}; ct.asarray({name}) makes one"
+        f"{name} must be an array on the device, not {interop.type_name(obj)}; ct.asarray({name}) makes one"
     )
-
-
-def _type_name(obj: Any) -> str:
-    return f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
 
 
 def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
@@ -234,11 +230,11 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     if foreign is None:
         return None
     if not foreign.pointer and foreign.spec.size:
-        raise ValueError(f"{_type_name(obj)} is not usable: its {foreign.spec} is at address 0")
+        raise ValueError(f"{interop.type_name(obj)} is not usable: its {foreign.spec} is at address 0")
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     memory = (foreign.spec, foreign.pointer, foreign.owner, writer, foreign.home)
-    return DeviceArray(*memory, external=True, readonly=foreign.readonly)
+    return DeviceArray(*memory, True, foreign.readonly)
 
 
 def _is_negated(obj: Any) -> bool:

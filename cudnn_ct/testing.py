@@ -119,6 +119,5 @@ def cache_sizes() -> dict[str, CacheSize]:
     return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {
         "descriptors": CacheSize(described.currsize, described.maxsize),
         "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),
-        "launch histories": CacheSize(len(launch_log._history), launch_log.MAX_STREAMS),
         "captured": CacheSize(len(context._pinned), None),
     }

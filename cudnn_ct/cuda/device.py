@@ -1,8 +1,4 @@
-"""Devices: their number and their properties.
-
-Tests without a GPU replace the functions of ``__all__``, as they do those of `stream`, `event`, `memory` and
-`interop`.
-"""
+"""Devices: their number and their properties."""
 
 from __future__ import annotations
 

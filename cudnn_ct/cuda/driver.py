@@ -122,11 +122,9 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
     if "CUDA_ERROR" not in text:
         return NotInitializedError(f"{doing} failed: {text}")
     error = ExecutionFailedError(f"{doing} failed: {text}")
-    return (
+    if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS):
         add_launch_history(error, stream)
-        if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS)
-        else error
-    )
+    return error
 
 
 # --- forks -------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _from_tensor(tensor: Any, stream: Stream) -> ExternalArray:
     try:
         pointer, storage = tensor.data_ptr(), tensor.untyped_storage()
     except RuntimeError as error:  # of a transformation of functions, or of a trace
-        raise TypeError(f"{_name_of(tensor)} does not export usable device memory: {error}") from error
+        raise TypeError(f"{type_name(tensor)} does not export usable device memory: {error}") from error
     spec = TensorSpec(tuple(tensor.shape), tensor.stride(), _dtype_of_torch(tensor.dtype))
     device = tensor.get_device()
     home = _current_of_torch(sys.modules["torch"], device)
@@ -82,7 +82,7 @@ def _from_protocol(obj: Any, stream: Stream) -> ExternalArray | None:
     except Exception as error:
         if in_host_memory(obj):
             return None
-        raise TypeError(f"{_name_of(obj)} does not export usable device memory: {error}") from error
+        raise TypeError(f"{type_name(obj)} does not export usable device memory: {error}") from error
     if not view.is_device_accessible:
         return None
     shape = tuple(view.shape)
@@ -90,19 +90,20 @@ def _from_protocol(obj: Any, stream: Stream) -> ExternalArray | None:
     strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     spec = spec_of(obj, shape, strides, dtype)
     home = _producer_stream(obj, view.device_id)
-    readonly = view.readonly or _is_immutable(obj)
+    readonly = view.readonly or isinstance(obj, _type_of("jax", "Array"))  # immutable without a flag
     return ExternalArray(view.ptr, spec, view.device_id, readonly, view, home)
 
 
 def spec_of(obj: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> TensorSpec:
     """Return the spec of an exported array; raise TypeError for a dtype that cuDNN does not have."""
     if not getattr(dtype, "isnative", True):
-        raise TypeError(f"{_name_of(obj)} is big-endian: only native byte order is supported")
+        raise TypeError(f"{type_name(obj)} is big-endian: only native byte order is supported")
     return TensorSpec(shape, strides, as_dtype(dtype).name)
 
 
-def _name_of(obj: Any) -> str:
-    return f"{type(obj).__module__}.{type(obj).__name__}"
+def type_name(obj: Any) -> str:
+    """Return the name of the type of an argument, for error messages."""
+    return f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
 
 
 @cache
@@ -135,7 +136,7 @@ def _dlpack_device(obj: Any) -> tuple[int, int] | None:
         return operator.index(kind), operator.index(device)
     except (TypeError, ValueError):
         raise TypeError(
-            f"__dlpack_device__ of {_name_of(obj)} is malformed: got {answer!r}, expected two integers"
+            f"__dlpack_device__ of {type_name(obj)} is malformed: got {answer!r}, expected two integers"
         ) from None
 
 
@@ -236,11 +237,6 @@ def _current_of_torch(torch: Any, device: int) -> Stream:
 def _current_of_cupy(cupy: Any, device: int) -> Stream:
     stream = cupy.cuda.get_current_stream(device)
     return intern_stream(stream.ptr, device, stream)
-
-
-def _is_immutable(obj: Any) -> bool:
-    """Return whether an array is immutable without a read-only flag, as arrays of jax are in DLPack."""
-    return isinstance(obj, _type_of("jax", "Array"))
 
 
 _NO_WAIT = -1  # DLPack's stream for a consumer that orders itself

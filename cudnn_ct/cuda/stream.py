@@ -1,8 +1,4 @@
-"""Streams, the current device of a thread, and captures.
-
-CUDA is imported when a function is first called. Tests without a GPU replace the functions of ``__all__``
-with functions on host memory.
-"""
+"""Streams, the current device of a thread, and captures. CUDA is imported by the first call."""
 
 from __future__ import annotations
 
@@ -139,18 +135,14 @@ def as_stream(stream: Any, device: int) -> Stream:
             raise TypeError(
                 f"__cuda_stream__ of {stream!r} is malformed: got {answer!r}, expected (version, address)"
             )
-        _, handle = answer
-        return intern_stream(as_address(handle), _device_of(stream, device), _owner(stream))
-    for attribute in ("cuda_stream", "ptr"):  # versions of torch and cupy without the protocol
-        if isinstance(getattr(stream, attribute, None), int):
-            address = as_address(getattr(stream, attribute))
-            return intern_stream(address, _device_of(stream, device), _owner(stream))
-    return intern_stream(as_address(stream), device)
-
-
-def _owner(stream: object) -> object:
-    """Return the object that keeps a stream alive; None for a wrapper around a bare address."""
-    return None if type(stream).__name__ == "ExternalStream" else stream
+        handle = answer[1]
+    else:  # versions of torch and cupy without the protocol
+        handles = (getattr(stream, name, None) for name in ("cuda_stream", "ptr"))
+        handle = next((handle for handle in handles if isinstance(handle, int)), None)
+        if handle is None:
+            return intern_stream(as_address(stream), device)
+    wraps_address = type(stream).__name__ == "ExternalStream"  # which does not keep the stream alive
+    return intern_stream(as_address(handle), _device_of(stream, device), None if wraps_address else stream)
 
 
 def as_address(handle: Any) -> int:

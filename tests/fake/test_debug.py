@@ -21,7 +21,6 @@ from .test_conv import images
 
 @pytest.fixture
 def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
-    monkeypatch.setattr(launch_log, "_history", {})
     config.debug_sync = True
     forget()
     yield fake
@@ -63,15 +62,15 @@ def test_debug_names_the_failing_call(debug: FakeCudnn, host: Host) -> None:
 
 def test_launch_log_is_per_stream_and_bounded(debug: FakeCudnn, host: Host) -> None:
     x = images(2, 3)
-    for _ in range(3):
-        ct.softmax(x, stream=0x40)
-    for _ in range(2 * launch_log.MAX_LAUNCHES):
+    for _ in range(30):
         ct.softmax(x)
-    lengths = {stream.handle: len(ring) for stream, ring in launch_log._history.items()}
-    assert lengths == {1: launch_log.MAX_LAUNCHES, 0x40: 3}
-    for handle in range(0x100, 0x100 + 2 * launch_log.MAX_STREAMS):
-        ct.softmax(x, stream=handle)
-    assert testing.cache_sizes()["launch histories"].entries == launch_log.MAX_STREAMS
+    for stream in (0x40, 0x50):
+        ct.softmax(x, stream=stream)
+    fail_at_next_wait(host)
+    with pytest.raises(ct.ExecutionFailedError) as caught:
+        ct.synchronize(0x40)
+    assert caught.value.__notes__[0].count("cudnnSoftmaxForward(") == 1
+    assert len(launch_log._history) == launch_log._history.maxlen == 32
 
 
 def test_debug_error_names_other_work_when_nothing_was_launched(debug: FakeCudnn, host: Host) -> None:
@@ -87,9 +86,10 @@ def test_debug_synchronizes_after_dropout_seeding(debug: FakeCudnn, host: Host) 
     """Random states are initialised on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
-    (ring,) = launch_log._history.values()
-    assert [line.split("(")[0] for line in ring if line.startswith("cudnn")] == ["cudnnSetDropoutDescriptor"]
-    assert host.calls.count("cuStreamSynchronize") == len(ring)
+    launches = [line for _, line in launch_log._history]
+    calls = [line.split("(")[0] for line in launches if line.startswith("cudnn")]
+    assert calls == ["cudnnSetDropoutDescriptor"]
+    assert host.calls.count("cuStreamSynchronize") == len(launches)
 
 
 def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> None:
