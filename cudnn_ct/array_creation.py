@@ -234,7 +234,7 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     memory = (foreign.spec, foreign.pointer, foreign.owner, writer, foreign.home)
-    return DeviceArray(*memory, True, foreign.readonly)
+    return DeviceArray(*memory, external=True, readonly=foreign.readonly)
 
 
 def _is_negated(obj: Any) -> bool:

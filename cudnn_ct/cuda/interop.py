@@ -32,9 +32,8 @@ class ExternalArray(NamedTuple):
 def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     """Import an array by DLPack or ``__cuda_array_interface__``, and order ``stream`` after its stream.
 
-    Nothing is copied. A captured stream is not ordered after the producer: a graph cannot wait for work
-    outside of it. Returns None for an object with neither protocol, or with data in host memory. Raises
-    TypeError if its library does not export it, or for a tensor that requires grad.
+    A captured stream is not ordered: a graph cannot wait for work outside of it. Returns None for an object
+    with neither protocol, or with data in host memory.
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
@@ -151,8 +150,7 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
 def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the strides of a torch tensor with one channel or images of one pixel; None for other arrays.
 
-    They distinguish channels-last from contiguous tensors. Torch exports 1 for the stride of each axis of
-    length 1 by DLPack, and may export no strides by ``__cuda_array_interface__``.
+    They distinguish channels-last from contiguous tensors, and the protocols of torch do not export them.
     """
     if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
         return None
@@ -191,10 +189,8 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     """Return the stream that the producer of an external array works on now, or None if it is unknown.
 
     DLPack orders our stream after the producer, but not the reverse: memory that its owner frees must not be
-    reused on the producer's stream before our kernel is complete. Only imported libraries are considered.
-
-    ``__cuda_array_interface__`` without a stream should mean that no wait is needed. But Numba exports this
-    for every array without an explicit stream, and works on such arrays on the default stream.
+    reused on the producer's stream before our kernel is complete. Numba exports no stream for arrays that it
+    uses on the default stream.
     """
     if isinstance(obj, _type_of("torch", "Tensor")):
         return _current_of_torch(sys.modules["torch"], device)

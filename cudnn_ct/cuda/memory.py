@@ -33,11 +33,7 @@ __all__ = [
 
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
-    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
-
-    Raises AllocationError with the size, the purpose and the free memory if device memory ran out, and
-    NotInitializedError while a CUDA graph is being captured on the stream.
-    """
+    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current."""
     if streams.is_capturing(stream):
         raise NotInitializedError(
             f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
@@ -75,8 +71,7 @@ class Buffer:
     """Device memory, freed in stream order after the last reference to it is dropped.
 
     If its stream lasts, memory becomes idle first: the next allocation of its size on its stream takes it,
-    and any other allocation frees it. So a loop makes no driver calls for memory, and a capture, which
-    forbids to free memory, is not disturbed. Other memory is freed at once.
+    and any other allocation frees it. So a loop makes no driver calls, and a capture is not disturbed.
     """
 
     __slots__ = ("_dropped", "_stream", "handle", "size")

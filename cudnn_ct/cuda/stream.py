@@ -83,11 +83,8 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 
 @cache
 def default_stream(device: int) -> Stream:
-    """Return the legacy default stream of a device, which torch and cupy use by default too.
-
-    Raises :class:`ValueError` if the device does not exist, so that the cache stays bounded.
-    """
-    devices.check_device(device)
+    """Return the legacy default stream of a device, which torch and cupy use by default too."""
+    devices.check_device(device)  # so that the cache stays bounded
     return Stream(LEGACY_DEFAULT, device)
 
 
@@ -98,7 +95,7 @@ _known: dict[tuple[int, int], Stream] = {}
 def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
     """Return the one :class:`Stream` of an address, so that most comparisons by identity succeed.
 
-    After a stream was destroyed, a new stream of another owner may have its address: it replaces the old one.
+    A stream of another owner replaces it: it has the address of a stream that was destroyed.
     """
     key = (handle or LEGACY_DEFAULT, device)
     if key[0] == LEGACY_DEFAULT:
@@ -239,10 +236,9 @@ def _make_current(device: int) -> None:
 
 
 def relax() -> Any:
-    """Let this thread make calls that a capture in ``global`` mode forbids, until :func:`unrelax`.
+    """Let this thread allocate, query events and load modules until :func:`unrelax`.
 
-    Allocation, event queries and loading of modules are such calls. Each would invalidate the capture of
-    another thread, or of this one, although it never becomes part of a graph.
+    Each of these calls would invalidate a capture in ``global`` mode, although it never becomes part of it.
     """
     driver = cuda.driver()
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
