@@ -62,10 +62,10 @@ def test_prepared_calls_and_handles_belong_to_one_device(place: Place) -> None:
         np.testing.assert_array_equal(ct.conv(*placed(device)).numpy(), EXPECTED)
     one, two = (context.current(streams.default_stream(device)) for device in (0, 1))
     assert one.handle is not two.handle
-    ours = [{id(call) for call in where.calls.values()} for where in (one, two)]
-    assert ours[0]
-    assert ours[1]
-    assert not ours[0] & ours[1]
+    first, second = ({id(call) for call in where.calls.values()} for where in (one, two))
+    assert first
+    assert second
+    assert not first & second
 
 
 def test_plan_runs_on_the_device_of_its_operands(place: Place) -> None:
