@@ -45,17 +45,6 @@ def autotuned(host: Host) -> np.ndarray:
     return ct.conv(x, w, algo="autotune", beta=1, out=out).numpy()
 
 
-def plan(host: Host) -> np.ndarray:
-    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
-    prepared = ct.conv_plan(x, w)
-    return prepared(x, w, out=prepared(x, w)).numpy()
-
-
-def dropout(host: Host) -> np.ndarray:
-    y, mask = ct.dropout(images(4, 5), ct.DropoutState(0.5, seed=3, stream=SIDE), stream=OTHER)
-    return ct.dropout_backward(y, mask, mask.state).numpy()
-
-
 def rnn(host: Host) -> np.ndarray:
     net = ct.RNN("gru", 2, 3, num_layers=2)  # without dropout, for which a second candidate would draw again
     w = net.pack_params([np.ones(row.shape, np.float32) for row in rnn_parameters(net.spec)])
@@ -72,7 +61,7 @@ def copies(host: Host) -> np.ndarray:
 
 
 CALLS: tuple[Callable[[Host], Any], ...] = (
-    into_the_result_of_another_stream, foreign_in_and_out, autotuned, plan, dropout, rnn, copies,
+    into_the_result_of_another_stream, foreign_in_and_out, autotuned, rnn, copies,
 )  # fmt: skip
 
 

@@ -51,20 +51,9 @@ OK = CUresult.CUDA_SUCCESS
 
 # Calls that fail on request: out of memory, or because an earlier kernel failed.
 FALLIBLE = {
-    "cuCtxSetCurrent",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuMemAllocFromPoolAsync",
-    "cuMemGetInfo",
-    "cuMemPoolTrimTo",
-    "cuMemcpyDtoDAsync",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyHtoDAsync",
-    "cuMemsetD8Async",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
+    *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
+    *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
+    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"),
 }
 
 
@@ -188,6 +177,7 @@ class Driver:
         self.events: dict[int, Event] = {}  # the last record of each event
         self.times: dict[int, float] = {}
         self.unfinished: set[int] = set()  # handles of events
+        self.switches: list[int | None] = []  # devices that became current
         self.clock = 0.0  # milliseconds; advanced by each computation
         self._numbers = itertools.count()
         self._events = itertools.count(0x1000, 0x10)
@@ -289,6 +279,7 @@ class Driver:
     @call(results=0, context=False)
     def cuCtxSetCurrent(self, context: int) -> None:
         self.current = context - 0xC0 if context else None
+        self.switches.append(self.current)
 
     @call(results=0, unsafe=True)
     def cuCtxSynchronize(self) -> None:
