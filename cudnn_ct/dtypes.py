@@ -71,35 +71,24 @@ def as_dtype(dtype: Any) -> DType:
     """
     try:
         return _look_up(dtype)
-    except TypeError:
+    except (KeyError, TypeError):
         raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {', '.join(DTYPES)}") from None
 
 
 @lru_cache(maxsize=256)  # reading the name of a NumPy dtype takes a microsecond
 def _look_up(dtype: Any) -> DType:
-    if isinstance(dtype, DType):
-        return dtype
-    if not _is_dtype_like(dtype):  # NumPy accepts any object with a dtype; the cache would keep arrays alive
-        raise TypeError
-    try:
-        return _NAMES[_name(dtype)]
-    except KeyError:
-        raise TypeError from None
-
-
-def _is_dtype_like(dtype: Any) -> bool:
-    import numpy as np
-
-    return isinstance(dtype, str | type | np.dtype)
+    return dtype if isinstance(dtype, DType) else _NAMES[_name(dtype)]
 
 
 def _name(dtype: Any) -> str:
-    if not _is_dtype_like(dtype):  # includes None, which NumPy reads as float64
+    import numpy as np
+
+    if not isinstance(
+        dtype, str | type | np.dtype
+    ):  # NumPy reads None as float64, and any object with a dtype
         return repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
-    import numpy as np
-
     try:
         return str(np.dtype(dtype).name)
     except (TypeError, ValueError):  # ValueError: NumPy cannot encode surrogates

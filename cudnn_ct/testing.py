@@ -21,10 +21,8 @@ __all__ = ["CacheSize", "cache_sizes", "install", "reset"]
 def reset() -> None:
     """Drop everything that the process and the calling thread cached.
 
-    This destroys the thread's handles, workspaces and prepared calls, the tuned algorithms in memory, cached
-    descriptors, and idle device memory. Arrays, plans and files on disk remain valid. A CUDA graph that was
-    captured before must not be replayed. Objects in reference cycles are destroyed by ``gc.collect()``; their
-    handles by the next ``reset()``.
+    Arrays, plans and files on disk remain valid. A CUDA graph that was captured before must not be replayed.
+    Objects in reference cycles are destroyed by ``gc.collect()``; their handles by the next ``reset()``.
 
     Raises
     ------

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable
-from contextlib import suppress
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -60,15 +60,11 @@ _start = _Start()
 @cache
 def driver() -> Any:
     """Return ``cuda.bindings.driver``, imported and initialized at the first use."""
-    _check_fork()
-    try:
-        with _start.lock:
-            from cuda.bindings import driver
+    with _importing("cuda.bindings"):
+        from cuda.bindings import driver
 
-            result = driver.cuInit(0)[0]
-            _start.used = _start.used or not int(result)
-    except Exception as error:
-        raise as_cudnn_error(error, "importing cuda.bindings") from error
+        result = driver.cuInit(0)[0]
+        _start.used = _start.used or not int(result)
     check(result, "initializing CUDA")
     return driver
 
@@ -76,13 +72,23 @@ def driver() -> Any:
 @cache
 def core() -> Any:
     """Return ``cuda.core``, imported at the first use."""
-    _check_fork()
+    with _importing("cuda.core"):
+        import cuda.core.utils
+    return cuda.core
+
+
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Hold the lock of forks, and translate errors of an import."""
+    if _start.forked:
+        raise NotInitializedError(
+            f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
+        )
     try:
         with _start.lock:
-            import cuda.core.utils
+            yield
     except Exception as error:
-        raise as_cudnn_error(error, "importing cuda.core") from error
-    return cuda.core
+        raise as_cudnn_error(error, f"importing {name}") from error
 
 
 def check(result: Any, doing: str, stream: Hashable = None) -> None:
@@ -128,13 +134,6 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
 
 
 # --- forks -------------------------------------------------------------------------------------------------
-
-
-def _check_fork() -> None:
-    if _start.forked:
-        raise NotInitializedError(
-            f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
-        )
 
 
 def _before_fork() -> None:

@@ -129,10 +129,7 @@ class TypedMemory:
         return self.memory is None
 
     def close(self) -> None:
-        """Release the memory; it is freed after pending work that uses it, and after the last view of it.
-
-        Closing twice is harmless.
-        """
+        """Release the memory; it is freed after pending work that uses it, and after the last view of it."""
         if not self.closed:
             del self.pointer
             self.memory = None
@@ -162,13 +159,9 @@ class TypedMemory:
     __contains__ = None  # else Python would compare the views by identity
 
     def transpose(self, *axes: int | Sequence[int]) -> Self:
-        """Return a view with the axes in another order.
+        """Return a view with the axes in another order, by default reversed.
 
-        Parameters
-        ----------
-        *axes : int, or a tuple of int
-            The axis of this array for each axis of the view; by default reversed. ValueError unless each axis
-            is named once.
+        Each axis is named once, else ValueError is raised.
 
         Examples
         --------

@@ -408,8 +408,8 @@ def driver_installed(made: Driver) -> Iterator[ExitStack]:
 
     @cache
     def installed() -> Driver:
-        driver._check_fork()
-        return made
+        with driver._importing("the fake driver"):
+            return made
 
     with ExitStack() as stack:
         put(stack, driver, "driver", installed)
