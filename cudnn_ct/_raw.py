@@ -1,7 +1,6 @@
-"""``ct.raw``: every C function of cuDNN under its own name, with checked arguments.
+"""``ct.raw``: every C function of cuDNN under its own name.
 
-ctypes accepts more arguments than a prototype has, and truncates integers that do not fit. The operations
-pass arguments that are known to be right; interactive users need these checks.
+Arguments are checked, because ctypes ignores superfluous ones and truncates integers that do not fit.
 """
 
 from __future__ import annotations

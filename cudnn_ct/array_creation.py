@@ -197,10 +197,7 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
     if written and array.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
     if written and array is not obj and _is_negated(obj):
-        raise ValueError(
-            f"{name} cannot be written: got a tensor with the negative bit set, expected one whose memory "
-            "holds its values; pass tensor.resolve_neg()"
-        )
+        raise ValueError(f"{name} cannot be written: its negative bit is set; pass tensor.resolve_neg()")
     return array
 
 

@@ -250,10 +250,7 @@ MATH_NAMES = {int(code): name for name, code in _MATH.items()}
 
 
 class ConvolutionDescriptor(Descriptor[specs.ConvolutionSpec]):
-    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, by ``cudnnSetConvolutionNdDescriptor``.
-
-    Groups and math type are part of the spec.
-    """
+    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, with its groups and math type."""
 
     setters = (
         Setter(
@@ -340,11 +337,7 @@ class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
 
 
 class SpatialTransformerDescriptor(Descriptor[specs.SpatialTransformerSpec]):
-    """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`.
-
-    By ``cudnnSetSpatialTransformerNdDescriptor``. The shape is that of the result. cuDNN has no function that
-    reads it back.
-    """
+    """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`; cannot be read back."""
 
     setters = (
         Setter(

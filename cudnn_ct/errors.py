@@ -81,13 +81,7 @@ class LibraryLoadError(CudnnError):
 
 
 class LibraryNotFoundError(LibraryLoadError):
-    """No usable library was found.
-
-    Attributes
-    ----------
-    steps : tuple of (str, str)
-        Each place that was searched, and why it has no usable library.
-    """
+    """No usable library was found; ``steps`` has each place that was searched, and the reason."""
 
     def __init__(self, message: str, steps: Sequence[tuple[str, str]] = ()) -> None:
         self.steps = tuple(steps)

@@ -66,7 +66,7 @@ def install(library: Library | Callable[[str], Any] | None) -> Iterator[Library 
     Raises
     ------
     CudnnError
-        A handle could not be destroyed.
+        As in :func:`reset`.
 
     Examples
     --------

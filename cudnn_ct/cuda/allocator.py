@@ -1,8 +1,6 @@
-"""A caching allocator for small blocks of device memory.
+"""A caching allocator for small blocks of the default stream, whose uses are ordered and never captured.
 
-An allocation from the driver's pool takes as long as the rest of a call. Only blocks of the default stream
-are cached: a freed block is reused on the same stream, so its uses are ordered, and that stream is never
-captured.
+An allocation from the driver's pool takes as long as the rest of a call.
 """
 
 from __future__ import annotations

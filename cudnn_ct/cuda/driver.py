@@ -1,8 +1,6 @@
 """Imports the CUDA libraries for the other modules of this folder, and translates their errors.
 
-All calls of the driver go through ``cuda.bindings``. ``cuda.core`` only describes arrays of other libraries:
-its streams and memory need ``Device.set_current()`` in each thread, which a program that uses PyTorch never
-calls.
+All calls of the driver go through ``cuda.bindings``; ``cuda.core`` only describes arrays of other libraries.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def _memory_view() -> Any:
 
 def device_of(obj: Any) -> int | None:
     """Return the device of an array of another library, without importing it; None if it is unknown."""
-    device = _dlpack_device(obj)
-    return device[1] if device is not None and device[0] == 2 else None  # kDLCUDA
+    kind, device = _dlpack_device(obj) or (0, None)
+    return device if kind == 2 else None  # kDLCUDA
 
 
 def in_host_memory(obj: Any) -> bool:
@@ -204,10 +204,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
 
 
 def consumer_stream(stream: Any, device: int) -> Stream:
-    """Return the stream of a DLPack consumer, with the object that keeps it alive if known.
-
-    DLPack passes a bare address. PyTorch and CuPy pass the address of their current stream.
-    """
+    """Return the stream of a DLPack consumer, with its object if it is the current one of PyTorch or CuPy."""
     found = as_stream(stream, device)
     if found.owner is None and found.handle != LEGACY_DEFAULT:
         known = (("torch", "Tensor", _current_of_torch), ("cupy", "ndarray", _current_of_cupy))
@@ -218,11 +215,9 @@ def consumer_stream(stream: Any, device: int) -> Stream:
 
 
 def _current_of_torch(torch: Any, device: int) -> Stream:
-    """Return the current stream of torch.
-
-    Its address takes a twentieth of the time that its object takes, which is needed only to keep a stream
-    alive. The function belongs to torch's own compiler, and may be missing.
-    """
+    """Return the current stream of torch."""
+    # The address takes a twentieth of the time of the object, which is needed only to keep a stream alive.
+    # The function belongs to torch's own compiler, and may be missing.
     address = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if address is not None and (known := streams.known_stream(address(device), device, "torch")) is not None:
         return known

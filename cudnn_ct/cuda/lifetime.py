@@ -1,7 +1,6 @@
 """Lifetime of memory that pending work uses: it is freed after its last use on every stream.
 
-Most driver calls for this are forbidden during a capture. Memory that is dropped during a capture is queued,
-and later calls free it.
+Memory that is dropped during a capture, which forbids most driver calls, is queued and freed by later calls.
 """
 
 from __future__ import annotations

@@ -146,10 +146,7 @@ def trim(device: int) -> None:
 
 @cache
 def _pool(device: int) -> Any:
-    """Return the current pool of a device, which keeps freed memory for the next allocation.
-
-    By default a pool returns free memory to the driver whenever a stream is synchronized.
-    """
+    """Return the pool of a device; it keeps freed memory, which it would return at each synchronization."""
     driver, doing = cuda.driver(), "setting up the memory pool"
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     with streams.relaxed():

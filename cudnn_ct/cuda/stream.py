@@ -39,9 +39,8 @@ _thread = threading.local()
 class Stream:
     """A CUDA stream of one device: its address, and the object that keeps it alive.
 
-    Two streams are equal if their devices and addresses are. ``lasts`` is true if the stream exists as long
-    as its owner is referenced: the default stream, the package's own and streams of PyTorch and CuPy. Another
-    library may close a stream explicitly.
+    ``lasts`` is true if the stream exists as long as its owner is referenced: the default stream, the
+    package's own and streams of PyTorch and CuPy. Another library may close a stream explicitly.
     """
 
     __slots__ = ("device", "handle", "lasts", "owner")
@@ -189,8 +188,7 @@ def _current_device() -> int | None:
 def set_device(device: int) -> int | None:
     """Make ``device`` current in this thread; return the previous one for :func:`restore_device`, or None.
 
-    In a thread without a current device, device 0 stays current afterwards, as CUDA's own calls leave it.
-    Another device does not stay current, and no context is created on device 0 to restore.
+    In a thread without a current device, only device 0 stays current afterwards, as after CUDA's own calls.
     """
     if getattr(_thread, "only", None) == device:
         return None
@@ -270,11 +268,8 @@ def is_capturing(stream: Stream) -> bool:
 
 
 def can_enqueue(stream: Stream) -> bool:
-    """Return whether work on a stream leaves captures alone.
-
-    The default stream is never captured, but work on it invalidates the capture of a blocking stream. The
-    driver reports such a capture as an error of this query, and keeps the capture valid.
-    """
+    """Return whether work on a stream leaves captures alone: its own, and of blocking streams if it is 0."""
+    # The driver reports the capture of a blocking stream as an error, and keeps the capture valid.
     result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
     return not int(result) and not int(status)
 
@@ -297,10 +292,7 @@ class _Own:
 
 @cache
 def own_stream(device: int) -> Stream:
-    """Return a stream of this package, for memory whose users' streams may be destroyed before it.
-
-    It does not wait for the default stream, is never captured, and lives until the process ends.
-    """
+    """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
     with on_device(device), relaxed():
         handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
     return Stream(int(handle), device, owner=_Own())
