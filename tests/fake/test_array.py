@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from cudnn_ct.cuda import interop, lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec
+from tests.mixed import in_threads
 from tests.properties import in_memory_of
 from tests.unit.cuda_driver import CUresult
 
@@ -142,14 +142,10 @@ def test_asarray_sets_strides_without_copy_when_array_is_packed_in_both_layouts(
     last = ct.asarray(given, layout="nhwc")
     first = ct.asarray(last, layout="nchw")
     assert given.pointer == last.pointer == first.pointer
-    assert (given.layout, last.layout, first.layout) == ("nchw", "nhwc", "nchw")
-    assert last.spec == ct.TensorSpec.packed(shape, "float32", "nhwc")
-    assert first.spec == given.spec
-    assert ct.asarray(last, layout="nhwc") is last
-    assert ct.asarray(last) is last
-    assert last.copy().spec == last.spec
+    assert first.spec == given.spec == ct.TensorSpec.packed(shape)
+    assert last.spec == last.copy().spec == ct.TensorSpec.packed(shape, layout="nhwc")
+    assert ct.asarray(last, layout="nhwc") is ct.asarray(last) is last
     assert "nhwc" in repr(last)
-    assert "nhwc" in str(last.spec)
 
 
 def test_array_interface(host: Host) -> None:
@@ -256,7 +252,6 @@ def test_dlpack_rejects_a_read_only_array_when_the_consumer_cannot_see_the_flag(
 def test_finalizer_may_record_a_use_while_another_is_recorded(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector comes when it will: here, while a use is noted."""
     run, array, lent = streams.as_stream(0x55, 0), ct.zeros((2, 3)), ct.zeros((2, 3))
     array.record_use(run)
     cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
@@ -264,10 +259,7 @@ def test_finalizer_may_record_a_use_while_another_is_recorded(
     del cycle, lent
     done = events.is_done
     monkeypatch.setattr(events, "is_done", lambda event: (gc.collect(), done(event))[1])
-    thread = threading.Thread(target=array.record_use, args=(run,), daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
+    in_threads(1, lambda _: array.record_use(run), timeout=10)
 
 
 def test_capture_is_not_ordered_after_other_streams(host: Host) -> None:
@@ -357,21 +349,11 @@ def test_sign_of_a_tensor_is_applied_when_its_negative_bit_is_set(fake: FakeCudn
     assert negative.copies == copies
 
 
-class CpuTensor:
-    """A torch tensor on the CPU with the negative bit, which torch does not export to NumPy."""
-
-    def __array__(self, *args: Any, **keywords: Any) -> np.ndarray:
-        raise RuntimeError("Can't call numpy() on Tensor that has negative bit set.")
-
-    def is_neg(self) -> bool:
-        return True
-
-    def resolve_neg(self) -> np.ndarray:
-        return np.array([1.0, -2.0], np.float32)
-
-
 def test_asarray_copies_a_cpu_tensor_when_its_negative_bit_is_set(host: Host) -> None:
-    np.testing.assert_array_equal(ct.asarray(CpuTensor()).numpy(), [1, -2])
+    """Torch does not export such a tensor to NumPy."""
+    values = np.array([1.0, -2.0], np.float32)
+    tensor = SimpleNamespace(is_neg=lambda: True, resolve_neg=lambda: values)
+    np.testing.assert_array_equal(ct.asarray(tensor).numpy(), values)
 
 
 @pytest.mark.parametrize("home", ["none", "destroyed"])
@@ -384,7 +366,7 @@ def test_memory_without_a_home_stream_stays_until_its_use_is_over(
     host.failing["cuEventQuery"] = CUresult.CUDA_ERROR_NOT_READY
     y = ct.activation(x, mode="identity", stream=0x55)
     if not foreign:
-        host.gone.add(0x66)
+        host.failing["cuStreamWaitEvent"] = CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED
     del x
     gc.collect()
     assert host.used() == before + y.nbytes

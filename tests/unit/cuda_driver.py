@@ -12,13 +12,13 @@ import itertools
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import IntEnum
 from functools import cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class Event(NamedTuple):
     handle: int
     number: int
     stream: int
+    time: float
 
 
 class Allocation:
@@ -148,12 +149,8 @@ class Driver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
-    CUmemPool_attribute = SimpleNamespace(
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD="threshold",
-        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT="reserved",
-        CU_MEMPOOL_ATTR_USED_MEM_CURRENT="used",
-    )
-    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
+    CUmemPool_attribute = Mock()
+    CUpointer_attribute = Mock()
     cuuint64_t = int
 
     def __init__(self, devices: int = 1) -> None:
@@ -169,14 +166,10 @@ class Driver:
         self.grave: list[np.ndarray] = []  # freed memory, kept so that its addresses are not used again
         self.freed: list[tuple[int, int, int | None]] = []  # address, stream, current device
         self.pinned = False  # whether memory of the host is
-        self.pool = Counter({"threshold": 0, "reserved": 0, "used": 0})
         self.capturing = Captures()
         self.blocking: set[int] = set()  # streams that wait for the default stream
         self.destroyed: set[int] = set()  # streams that no call may name
-        self.gone: set[int] = set()  # streams that were destroyed with their context
         self.events: dict[int, Event] = {}  # the last record of each event
-        self.times: dict[int, float] = {}
-        self.unfinished: set[int] = set()  # handles of events
         self.switches: list[int | None] = []  # devices that became current
         self.clock = 0.0  # milliseconds; advanced by each computation
         self._numbers = itertools.count()
@@ -298,25 +291,13 @@ class Driver:
         self.log.append(("synchronize", stream))
 
     @call(results=0, stream=0)
-    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> CUresult | None:
-        if stream in self.gone:
-            return CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         self.log.append(("wait", stream, self.events[event]))
-        return None
 
     @call(results=0, stream=1)
     def cuEventRecord(self, event: int, stream: int) -> None:
-        self.events[event] = Event(event, next(self._numbers), stream)
-        self.times[event] = self.clock
+        self.events[event] = Event(event, next(self._numbers), stream, self.clock)
         self.log.append(("record", stream, self.events[event]))
-
-    @call(results=0, unsafe=True)
-    def cuEventQuery(self, event: int) -> CUresult:
-        return CUresult.CUDA_ERROR_NOT_READY if event in self.unfinished else OK
-
-    @call(results=0, context=False, unsafe=True)
-    def cuMemPoolSetAttribute(self, pool: int, attribute: str, value: int) -> None:
-        self.pool[attribute] = value
 
     @call(results=0, context=False, unsafe=True)
     def cuMemPoolTrimTo(self, pool: int, kept: int) -> None:
@@ -357,9 +338,8 @@ class Driver:
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
 
-    def _destroy_event(self, event: int) -> None:
-        self.events.pop(event, None)
-        self.times.pop(event, None)
+    def _elapsed(self, start: int, end: int) -> float:
+        return self.events[end].time - self.events[start].time
 
 
 FREE = {"context": False}
@@ -382,10 +362,12 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
         lambda driver, stream: int(stream in driver.capturing),
     ),
     "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._events)),
-    "cuEventDestroy": ({"results": 0, "unsafe": True}, Driver._destroy_event),
+    "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda driver, event: driver.events.pop(event, None)),
     "cuEventSynchronize": ({"results": 0, "unsafe": True}, lambda *_: None),
-    "cuEventElapsedTime": ({}, lambda driver, start, end: driver.times[end] - driver.times[start]),
-    "cuMemPoolGetAttribute": ({**FREE, "unsafe": True}, lambda driver, _, name: driver.pool[name]),
+    "cuEventElapsedTime": ({}, Driver._elapsed),
+    "cuMemPoolGetAttribute": ({**FREE, "unsafe": True}, lambda *_: 0),
+    "cuMemPoolSetAttribute": ({"results": 0, **FREE, "unsafe": True}, lambda *_: None),
+    "cuEventQuery": ({"results": 0, "unsafe": True}, lambda *_: None),
     "cuMemGetInfo": ({"results": 2}, lambda driver: (driver.limit - driver.used(), driver.limit)),
     "cuMemsetD8Async": (ENQUEUES, partial(Driver._set, size=1)),
     "cuMemsetD16Async": (ENQUEUES, partial(Driver._set, size=2)),
