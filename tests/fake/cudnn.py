@@ -158,14 +158,9 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
     def cudnnGetStream(self, handle: Any, stream: Any) -> None:
         stream[0] = self._get(handle, "handle")["stream"]
 
-    def cudnnCreateTensorDescriptor(self, out: Any) -> None:
-        self._create(out, "tensor")
-
-    def cudnnCreateFilterDescriptor(self, out: Any) -> None:
-        self._create(out, "filter")
-
-    def cudnnCreateConvolutionDescriptor(self, out: Any) -> None:
-        self._create(out, "convolution", groups=1, math=0)
+    cudnnCreateTensorDescriptor = partialmethod(_create, kind="tensor")
+    cudnnCreateFilterDescriptor = partialmethod(_create, kind="filter")
+    cudnnCreateConvolutionDescriptor = partialmethod(_create, kind="convolution", groups=1, math=0)
 
     def cudnnDestroy(self, pointer: Any) -> None:
         made_on = self._get(pointer, "handle")["device"]

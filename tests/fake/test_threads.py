@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -173,60 +174,60 @@ def test_thread_uses_the_handle_of_a_thread_that_ended(fake: FakeCudnn) -> None:
     assert "cudnnDestroy" not in fake.names()
 
 
+@pytest.fixture
+def interrupted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Let a finalizer run within C functions, and note the streams of the handles.
+
+    Python may run a finalizer, or a signal handler, between any two instructions of a call.
+    """
+    state = SimpleNamespace(finalizers=[], streams=[])
+
+    def watch(name: str) -> None:
+        function = getattr(fake, name)
+
+        def watched(handle: Any, *arguments: Any) -> Any:
+            if state.finalizers:
+                state.finalizers.pop()()
+            state.streams.append(fake._get(handle, "handle")["stream"])
+            return function(handle, *arguments)
+
+        monkeypatch.setattr(fake, name, watched)
+
+    for name in ("cudnnConvolutionForward", "cudnnActivationForward", "cudnnDropoutForward"):
+        watch(name)
+    with testing.install(FakeLibrary(fake)):
+        yield state
+
+
 @pytest.mark.parametrize("planned", [False, True])
 def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, planned: bool
+    fake: FakeCudnn, interrupted: SimpleNamespace, planned: bool
 ) -> None:
-    """Python may run a finalizer, or a signal handler, between any two instructions of a call."""
     x, w = ct.full((1, 1, 3, 3), 2, "float32"), ct.full((1, 1, 1, 1), 3, "float32")
-    finalizers: list[Any] = []
-    convolve, seen = fake.cudnnConvolutionForward, []
-
-    def interrupted(handle: Any, *arguments: Any) -> Any:
-        if finalizers:
-            finalizers.pop()()
-            seen.append(fake._get(handle, "handle")["stream"])
-        return convolve(handle, *arguments)
-
-    monkeypatch.setattr(fake, "cudnnConvolutionForward", interrupted)
-    with testing.install(FakeLibrary(fake)):
-        plan, y = ct.conv_plan(x, w), ct.zeros((1, 1, 3, 3))
-        call = (lambda: plan(x, w, out=y)) if planned else (lambda: ct.conv(x, w, out=y, stream=0x5500))
-        call()
-        call()
-        finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
-        fake.relaxed.clear()
-        call()
+    plan, y = ct.conv_plan(x, w), ct.zeros((1, 1, 3, 3))
+    call = (lambda: plan(x, w, out=y)) if planned else (lambda: ct.conv(x, w, out=y, stream=0x5500))
+    call()
+    call()
+    interrupted.finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
+    fake.relaxed.clear()
+    call()
     assert "cudnnCreate" in fake.relaxed  # else it invalidates a capture
-    assert seen == [streams.LEGACY_DEFAULT if planned else 0x5500]
+    assert interrupted.streams[-1] == (streams.LEGACY_DEFAULT if planned else 0x5500)
     assert (y.numpy() == 6).all()
 
 
-@pytest.mark.parametrize("function", ["cudnnActivationForward", "cudnnDropoutForward"])
+@pytest.mark.parametrize("operation", ["activation", "dropout"])
 def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str
+    fake: FakeCudnn, interrupted: SimpleNamespace, operation: str
 ) -> None:
-    x, seen, forward = ct.zeros((2, 3)), [], getattr(fake, function)
-
-    def watched(handle: Any, *arguments: Any) -> Any:
-        seen.append(fake._get(handle, "handle")["stream"])
-        return forward(handle, *arguments)
-
-    def finalizer() -> bool:
-        """Run within the next allocation, and once."""
-        ct.softmax(x, stream=0x6600)
-        return True
-
-    monkeypatch.setattr(fake, function, watched)
-    with testing.install(FakeLibrary(fake)):
-        state = ct.DropoutState(0.5)
-        call = partial(ct.activation, x) if "Activation" in function else partial(ct.dropout, x, state)
-        call(stream=0x5500)
-        ct.softmax(x, stream=0x6600)
-        lifetime.defer(finalizer)
-        y = call(stream=0x5500)
-        assert seen == [0x5500, 0x5500]
-        del y, state, call
+    x, state = ct.zeros((2, 3)), ct.DropoutState(0.5)
+    call = partial(ct.activation, x) if operation == "activation" else partial(ct.dropout, x, state)
+    call(stream=0x5500)
+    ct.softmax(x, stream=0x6600)
+    lifetime.defer(lambda: bool(ct.softmax(x, stream=0x6600).shape))  # runs within the next allocation
+    y = call(stream=0x5500)
+    assert interrupted.streams == [0x5500, 0x5500]
+    del y, state, call
 
 
 def test_per_context_lists_values_while_finalizers_add_others() -> None:
