@@ -9,8 +9,6 @@ from typing import Any
 
 from . import driver as cuda
 
-__all__ = ["cache_size", "compute_capability", "device_count", "device_name", "driver_version"]
-
 
 @cache
 def device_count() -> int:

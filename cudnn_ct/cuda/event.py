@@ -13,8 +13,6 @@ from . import driver as cuda
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["elapsed", "is_done", "record", "wait", "wait_stream"]
-
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 

@@ -20,17 +20,6 @@ from .stream import Stream
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "allocate",
-    "copy_device",
-    "copy_from_host",
-    "copy_to_host",
-    "fill",
-    "memory_info",
-    "release",
-    "trim",
-]
-
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current."""

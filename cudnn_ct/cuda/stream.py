@@ -14,19 +14,6 @@ from typing import Any
 from . import device as devices
 from . import driver as cuda
 
-__all__ = [
-    "can_enqueue",
-    "current_device",
-    "is_capturing",
-    "own_stream",
-    "relax",
-    "restore_device",
-    "set_device",
-    "synchronize",
-    "synchronize_device",
-    "unrelax",
-]
-
 NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
 PER_THREAD_DEFAULT = 2
