@@ -127,14 +127,6 @@ DIFFERENCES = {
         *("ops", r"(cudnnGetTensorSizeInBytes\(const cudnnTensorDescriptor_t tensorDesc,) size_t", r"\1 int"),
         r"cudnnGetTensorSizeInBytes: \d+ has c_int \(LP_cudnnTensorStruct, LP_c_int\), we have",
     ),
-    "kind of a handle": (
-        *("ops", r"(cudnnDestroyTensorDescriptor\()cudnnTensorDescriptor_t", r"\1cudnnFilterDescriptor_t"),
-        r"cudnnDestroyTensorDescriptor: .*LP_cudnnFilterStruct",
-    ),
-    "one more argument": (
-        *("graph", r"(cudnnDestroy\(cudnnHandle_t handle)\)", r"\1, int how)"),
-        r"cudnnDestroy: .*LP_cudnnContext, c_int\), we have",
-    ),
     "result": (
         *("graph", r"size_t (CUDNNWINAPI\s+cudnnGetVersion\()", r"int \1"),
         r"cudnnGetVersion: .* has c_int \(\)",
