@@ -49,11 +49,9 @@ class Direction(NamedTuple):
     roles: tuple[str, str, str]
 
 
-DIRECTIONS = {
-    "Forward": Direction(ConvolutionFwdAlgo, ("GEMM", "IMPLICIT_GEMM", "DIRECT"), ("x", "w", "y")),
-    "BackwardData": Direction(ConvolutionBwdDataAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("w", "y", "x")),
-    "BackwardFilter": Direction(ConvolutionBwdFilterAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("x", "y", "w")),
-}
+FORWARD = Direction(ConvolutionFwdAlgo, ("GEMM", "IMPLICIT_GEMM", "DIRECT"), ("x", "w", "y"))
+BACKWARD_DATA = Direction(ConvolutionBwdDataAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("w", "y", "x"))
+BACKWARD_FILTER = Direction(ConvolutionBwdFilterAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("x", "y", "w"))
 
 
 class FakeLibrary(Library):
@@ -217,17 +215,25 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
     # --- convolution ---
 
-    def _heuristics(self, direction: Direction, handle: Any, *arguments: Any) -> None:
+    def _heuristics(self, name: str, handle: Any, *arguments: Any) -> None:
+        one, two, convolution, three, *table = arguments
+        direction = globals()[name]  # tests replace it
+        descriptors = dict(zip(direction.roles, (one, two, three), strict=True))
+        image = descriptors["y" if direction.roles[0] == "w" else "x"]
+        self._rank(handle, image, descriptors["w"], convolution, direction, *table)
+
+    def _rank(
+        self, handle: Any, image: Any, w: Any, convolution: Any, direction: Direction, *table: Any
+    ) -> None:
         """Offer ``also_offered`` and two algorithms, and reject a third.
 
         As in cuDNN 9.19 neither supports NHWC filters over NCHW images, nor three axes of float64 in NHWC:
         an operand has to be copied first.
         """
         self._get(handle, "handle")
-        one, two, _, three, room, count, rows = arguments
-        descriptors = dict(zip(direction.roles, (one, two, three), strict=True))
-        images = self._get(descriptors["y" if direction.roles[0] == "w" else "x"], "tensor")
-        last = self._get(descriptors["w"], "filter")["form"] == 1
+        room, count, rows = table
+        images = self._get(image, "tensor")
+        last = self._get(w, "filter")["form"] == 1
         mixed = last and images["strides"][1] != 1
         mixed |= last and len(images["shape"]) == 5 and images["dtype"].name == "float64"
         for i, name in enumerate([*self.also_offered, *direction.offered][:room]):
@@ -239,11 +245,12 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
             row.determinism, row.mathType = int(name not in self.random), self.math_of_rows
             count[0] = i + 1
 
-    def _workspace_size(self, direction: Direction, *arguments: Any) -> None:
+    def _workspace_size(self, name: str, *arguments: Any) -> None:
         *_, algorithm, size = arguments
-        size[0] = self.workspaces.get(direction.algorithms(algorithm).name, 0)
+        size[0] = self.workspaces.get(globals()[name].algorithms(algorithm).name, 0)
 
-    def _convolve(self, direction: Direction, handle: Any, alpha: int, *arguments: Any) -> int:
+    def _convolve(self, direction_name: str, handle: Any, alpha: int, *arguments: Any) -> int:
+        direction = globals()[direction_name]
         one, p1, two, p2, convolution, algorithm, workspace, workspace_size, beta, three, p3 = arguments
         assert self._get(handle, "handle")["device"] == self.host.device, "a handle of another device"
         name = direction.algorithms(algorithm).name
@@ -319,7 +326,11 @@ def store(target: np.ndarray, result: np.ndarray, beta: float) -> None:
     target[...] = (result + before).astype(target.dtype)
 
 
-for _name, _direction in DIRECTIONS.items():
+for _name, _direction in (
+    ("Forward", "FORWARD"),
+    ("BackwardData", "BACKWARD_DATA"),
+    ("BackwardFilter", "BACKWARD_FILTER"),
+):
     setattr(FakeCudnn, f"cudnnConvolution{_name}", partialmethod(FakeCudnn._convolve, _direction))
     _heuristics = partialmethod(FakeCudnn._heuristics, _direction)
     setattr(FakeCudnn, f"cudnnGetConvolution{_name}Algorithm_v7", _heuristics)

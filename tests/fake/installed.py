@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct.cuda import allocator, interop, lifetime, memory
+from cudnn_ct.cuda import allocator, device, interop, lifetime, memory
 from tests.unit.cuda_driver import driver_installed, put
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -22,6 +23,7 @@ def host_installed() -> Iterator[Host]:
     with driver_installed(host) as stack:
         for name in interop.__all__:
             put(stack, interop, name, getattr(host, name))
+        put(stack, device, "device_name", cache(lambda _: "a device of the tests"))
         put(stack, memory, "allocate", host.allocate_buffer)
         put(stack, allocator, "MAX_BLOCK", -1)
         yield host

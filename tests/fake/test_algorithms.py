@@ -365,8 +365,7 @@ def test_what_a_choice_depends_on_is_in_its_key(
     ct.conv_backward_data(out, w, x.shape, algo=TIME)
     keys = store().export()
     assert len(keys) == len(calls) + 3
-    begin = "cuDNN 91900 | a device of the tests, 16 SMs, 9.0 | ConvProblem("
-    assert all(key.startswith(begin) for key in keys)
+    assert all(key.startswith("cuDNN 91900 | a device of the tests | ConvProblem(") for key in keys)
 
 
 @pytest.mark.parametrize(
