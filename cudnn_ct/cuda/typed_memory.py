@@ -145,8 +145,8 @@ class TypedMemory:
     def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
         address = self.pointer + offset * self.itemsize
-        flags = {"external": self.external, "readonly": self.readonly}
-        view = type(self)(spec, address, self.memory, self.writer, self.home, **flags)
+        memory = (spec, address, self.memory, self.writer, self.home)
+        view = type(self)(*memory, external=self.external, readonly=self.readonly)
         self.share_order(view)
         return view
 
