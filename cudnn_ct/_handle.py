@@ -25,13 +25,7 @@ class NativeHandle:
     The object is destroyed by ``close()``, at the end of a ``with`` block, or when the last reference is
     dropped. At interpreter exit nothing is destroyed: the driver may be unloaded by then, and the operating
     system reclaims everything.
-
-    Parameters
-    ----------
-    pointer
-        The native pointer, of the ctypes type of the C prototypes.
-    destroy
-        A function of the pointer; not a bound method of this object, which would keep it alive.
+    ``destroy`` is not a bound method of this object, which would keep it alive.
     """
 
     # A slot, not a property: ctypes reads it for each argument of each call. `close()` empties the slot, so

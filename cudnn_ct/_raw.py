@@ -1,7 +1,6 @@
-"""``ct.raw``: every C function of cuDNN under its own name, with checked arguments.
+"""``ct.raw``: every C function of cuDNN under its own name.
 
-ctypes accepts more arguments than a prototype has, and truncates integers that do not fit. The operations
-pass arguments that are known to be right; interactive users need these checks.
+Arguments are checked, because ctypes ignores superfluous ones and truncates integers that do not fit.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ def _limits(ctype: Any) -> tuple[int, int]:
     return low, low + count - 1
 
 
-_INTEGERS = ["c_int", "c_int32", "c_int64", "c_uint", "c_uint32", "c_uint64", "c_size_t", "c_ulonglong"]
-_RANGES = {ctype: _limits(ctype) for ctype in (getattr(ctypes, name) for name in _INTEGERS)}
+_INTEGERS = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint, ctypes.c_uint64)  # the others are aliases
 
 
 class RawFunction:
@@ -60,8 +58,8 @@ class RawFunction:
         except TypeError as error:
             raise TypeError(f"{self!r}: {error}") from None
         for name, ctype, value in zip(self._prototype.argnames, self._prototype.argtypes, bound, strict=True):
-            if isinstance(value, int) and ctype in _RANGES:
-                low, high = _RANGES[ctype]
+            if isinstance(value, int) and ctype in _INTEGERS:
+                low, high = _limits(ctype)
                 if not low <= value <= high:
                     raise OverflowError(
                         f"{self!r}: {name} is {value}; {type_text(ctype)} holds {low} to {high}"

@@ -31,14 +31,16 @@ ResultSlot = tuple[TensorSpec, int, ArrayKey]
 class DeviceArray(TypedMemory):
     """An array in device memory: shape, dtype and strides over a buffer from the stream-ordered pool.
 
-    Created by :func:`empty`, :func:`zeros`, :func:`full`, :func:`asarray` and by every operation. It exports
-    DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)`` share its
-    memory. It does no arithmetic.
+    It exports DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)``
+    share its memory. It does no arithmetic.
 
-    ``x[...]``, ``reshape``, ``transpose`` and ``T`` return views as in NumPy. A view shares the memory, keeps
-    it allocated, and is ordered after writes to other views of it on any stream. Indices are ints, slices,
-    ``...`` and None. Operations copy an operand with negative strides through host memory, and reject it as
+    ``x[...]`` (with ints, slices, ``...`` and None), ``reshape``, ``transpose`` and ``T`` return views as in
+    NumPy. A view shares the memory, keeps it allocated, and is ordered after writes to other views of it on
+    any stream. Operations copy an operand with negative strides through host memory, and reject it as
     ``out=``.
+
+    Methods with ``stream`` work on that stream: an address, or anything with ``__cuda_stream__``. They raise
+    ValueError if the array is closed, and AllocationError if device memory ran out.
 
     Attributes
     ----------
@@ -94,8 +96,7 @@ class DeviceArray(TypedMemory):
     ) -> list[Any]:
         """Return the results of one call: each in ``given``, and new arrays for None, as :meth:`new` does.
 
-        New results of at most 512 bytes share one block, which is freed with the last of them: to allocate a
-        block takes longer than all else that a result needs.
+        New results of at most 512 bytes share one block, because an allocation takes longer than all else.
         """
         arrays: list[Any] = []
         grain, block, pointer = allocator.GRANULARITY, None, 0
@@ -127,9 +128,6 @@ class DeviceArray(TypedMemory):
             if packed.size:
                 memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
-
-    def __copy__(self) -> DeviceArray:
-        return self.copy()
 
     def __deepcopy__(self, memo: object) -> DeviceArray:
         return self.copy()
@@ -168,18 +166,6 @@ class DeviceArray(TypedMemory):
         """Copy on the device, in the same order in memory; a view with gaps becomes contiguous.
 
         An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
-
-        Parameters
-        ----------
-        stream : optional
-            An address, or anything with ``__cuda_stream__``.
-
-        Raises
-        ------
-        ValueError
-            The array is closed.
-        AllocationError
-            Device memory ran out.
         """
         run = self._own_stream(stream)
         if not self.spec.dense:
@@ -192,26 +178,14 @@ class DeviceArray(TypedMemory):
             self.record_use(run)
             return result
 
+    __copy__ = copy
+
     def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: StreamLike | None = None) -> DeviceArray:
-        """Copy, and convert to a dtype.
+        """Copy, and convert to anything :func:`cudnn_ct.dtypes.as_dtype` takes, else raise TypeError.
 
         float16, bfloat16, float32 and, if cuDNN has an engine for it, float64 are converted on the device.
-        Other conversions go through host memory.
-
-        Parameters
-        ----------
-        dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes
-        copy : bool
-            If False, an array that has the dtype already is returned itself.
-        stream : optional
-            As in :meth:`copy`.
-
-        Raises
-        ------
-        TypeError
-            cuDNN does not have the dtype.
-        ValueError, AllocationError
-            As in :meth:`copy`.
+        Other conversions go through host memory. If ``copy`` is False, an array that has the dtype already is
+        returned itself.
 
         Examples
         --------
@@ -229,13 +203,6 @@ class DeviceArray(TypedMemory):
         """Copy into a contiguous layout, and convert to ``dtype`` if it is given.
 
         An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
-
-        Raises
-        ------
-        TypeError
-            cuDNN does not have the dtype.
-        ValueError
-            The layout does not exist for this number of axes; or the array is closed.
         """
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         target = TensorSpec.packed(self.shape, kind, layout)
@@ -267,17 +234,8 @@ class DeviceArray(TypedMemory):
     def reshape(self, *shape: int | Sequence[int], stream: StreamLike | None = None) -> DeviceArray:
         """Return the elements, in C order, with another shape: a view, or a copy if no strides describe it.
 
-        Parameters
-        ----------
-        *shape : int, or a tuple of int
-            One length may be -1: it follows from the size.
-        stream : optional
-            Stream of the copy, as in :meth:`copy`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The shape does not have as many elements; or the array is closed.
+        One length may be -1: it follows from the size. Raises TypeError or ValueError for a shape that does
+        not have as many elements.
 
         Examples
         --------
@@ -292,21 +250,10 @@ class DeviceArray(TypedMemory):
         return self.packed("nchw", stream).view_as(TensorSpec.packed(new, self.spec.dtype))
 
     def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:
-        """Set every element to ``value``, cast to the array's dtype, and return the array.
+        """Set every element to a number, cast to the array's dtype, and return the array.
 
-        Parameters
-        ----------
-        value : number
-        stream : optional
-            As in :meth:`copy`.
-
-        Raises
-        ------
-        TypeError
-            ``value`` is not a real number.
-        ValueError
-            ``value`` has several elements; or the array is closed, read-only, or not contiguous: use
-            :func:`cudnn_ct.fill` for a view with gaps.
+        Raises TypeError if ``value`` is not a real number, and ValueError if it has several elements, or the
+        array is read-only or not contiguous: use :func:`cudnn_ct.fill` for a view with gaps.
         """
         if not self.spec.dense:
             raise ValueError(

@@ -90,9 +90,8 @@ def full(
 
     Examples
     --------
-    >>> ct.full((2, 2), 7).numpy()
-    array([[7., 7.],
-           [7., 7.]], dtype=float32)
+    >>> ct.full((2,), 7).numpy()
+    array([7., 7.], dtype=float32)
     """
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
@@ -134,17 +133,17 @@ def asarray(
 ) -> DeviceArray:
     """Convert anything array-like to a :class:`DeviceArray`.
 
-    A DeviceArray is returned itself. A GPU array of torch, cupy, numba, jax or any other library with DLPack
-    or ``__cuda_array_interface__`` is used in place, without a copy; a tensor of torch whose negative bit is
-    set (``z.conj().imag``) is copied by torch. Anything else is converted by NumPy and copied to the current
-    device. If a device array has another ``dtype`` or ``layout``, it is converted as by
-    :meth:`DeviceArray.astype`: on the device for most floats, else through host memory.
+    GPU arrays of other libraries with DLPack or ``__cuda_array_interface__`` are used in place, without a
+    copy; torch copies a tensor whose negative bit is set (``z.conj().imag``). Anything else is converted by
+    NumPy and copied to the current device.
 
     Parameters
     ----------
     obj : array of any library, DeviceArray, number or nested sequence of numbers
+        A DeviceArray is returned itself.
     dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes, optional
-        By default that of ``obj``; float64 for Python floats, as in NumPy.
+        By default that of ``obj``; float64 for Python floats, as in NumPy. Device arrays of another dtype are
+        converted as by :meth:`DeviceArray.astype`.
     layout : {"nchw", "nhwc"}, optional
         The order in memory; the shape is (N, C, ...) either way. By default that of a device array, or the
         nearest to it; C order for anything else.
@@ -160,8 +159,8 @@ def asarray(
     Raises
     ------
     TypeError
-        cuDNN does not have the dtype; or ``obj`` has complex numbers, strings, dates or objects, even with
-        ``dtype``; or it is a tensor of torch that requires grad, which is not supported.
+        cuDNN does not have the dtype; or ``obj`` has complex numbers, strings, dates or objects; or it is a
+        tensor of torch that requires grad.
     ValueError
         ``layout`` does not exist for this number of axes; or the memory of ``obj`` is at address 0.
     AllocationError, NotInitializedError
@@ -189,16 +188,7 @@ def asarray(
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
-    """Return an argument of an operation as a DeviceArray, without copying from the host.
-
-    Raises
-    ------
-    TypeError
-        It has no device memory, as a NumPy array.
-    ValueError
-        It is on another device than the operation; or it is ``written`` and read-only, or a tensor with the
-        negative bit, whose memory has the other sign.
-    """
+    """Return an operand as a DeviceArray, without copying from the host; raise if it cannot be used here."""
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
     if array is None:
         raise not_on_device(obj, name)
@@ -207,22 +197,15 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
     if written and array.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
     if written and array is not obj and _is_negated(obj):
-        raise ValueError(
-            f"{name} cannot be written: got a tensor with the negative bit set, expected one whose memory "
-            "holds its values; pass tensor.resolve_neg()"
-        )
+        raise ValueError(f"{name} cannot be written: its negative bit is set; pass tensor.resolve_neg()")
     return array
 
 
 def not_on_device(obj: Any, name: str) -> TypeError:
     """Return the error for an operand without device memory."""
     return TypeError(
-        f"{name} must be an array on the device, not {_type_name(obj)}; ct.asarray({name}) makes one"
+        f"{name} must be an array on the device, not {interop.type_name(obj)}; ct.asarray({name}) makes one"
     )
-
-
-def _type_name(obj: Any) -> str:
-    return f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
 
 
 def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
@@ -244,36 +227,22 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     if foreign is None:
         return None
     if not foreign.pointer and foreign.spec.size:
-        raise ValueError(f"{_type_name(obj)} is not usable: its {foreign.spec} is at address 0")
+        raise ValueError(f"{interop.type_name(obj)} is not usable: its {foreign.spec} is at address 0")
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
-    return DeviceArray(
-        foreign.spec,
-        foreign.pointer,
-        foreign.owner,
-        writer,
-        foreign.home,
-        external=True,
-        readonly=foreign.readonly,
-    )
+    memory = (foreign.spec, foreign.pointer, foreign.owner, writer, foreign.home)
+    return DeviceArray(*memory, external=True, readonly=foreign.readonly)
 
 
 def _is_negated(obj: Any) -> bool:
-    """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does.
-
-    Protocols do not carry this bit: torch exports the memory without it. Only complex tensors, which
-    operations reject, have the conjugate bit.
-    """
+    """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does."""
     is_neg = getattr(obj, "is_neg", None)
     return is_neg is not None and bool(is_neg())
 
 
 def _with_signs(tensor: Any, stream: Stream) -> Any:
-    """Copy a tensor whose negative bit is set, on the current stream of torch.
-
-    A captured ``stream`` is rejected: a launched graph would read the copy after it was freed.
-    """
-    if streams.is_capturing(stream):
+    """Copy a tensor whose negative bit is set, because no protocol exports the bit."""
+    if streams.is_capturing(stream):  # a launched graph would read the copy after it was freed
         raise NotInitializedError(
             "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
         )

@@ -1,7 +1,6 @@
-"""Native descriptors: a table with one row per class creates them from specs and reads specs back.
+"""Native descriptors, which a table of setters creates from specs and reads back.
 
-A setter of cuDNN and its getter take the same arguments in the same order. A row therefore lists the setters
-of a kind and, for each argument, the field of the spec and the conversions to C and back.
+A setter of cuDNN and its getter take the same arguments in the same order, so a row describes both.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast, get_args
 
 from . import _lib
 from ._bindings import enums, types
@@ -27,7 +26,7 @@ _INT_ARRAY = ctypes.c_int * MAX_AXES
 
 
 class Argument(NamedTuple):
-    """One argument of a setter. ``field`` is empty if the spec does not hold the value."""
+    """One argument of a setter, with its conversions; ``field`` is empty if the spec does not hold it."""
 
     field: str
     ctype: Any = ctypes.c_int
@@ -138,15 +137,6 @@ class Setter:
         return fields
 
 
-class DescriptorType:
-    """One kind of descriptor: its spec and setters, and its name in C, which is usually that of the spec."""
-
-    def __init__(self, spec: type[Any], *setters: Setter, name: str = "", readable: bool = True) -> None:
-        self.spec, self.setters = spec, setters
-        self.name = name or spec.__name__.removesuffix("Spec")
-        self.readable = readable  # whether cuDNN has getters for it
-
-
 class Descriptor(NativeHandle, Generic[S]):
     """A native cuDNN descriptor of a spec.
 
@@ -179,13 +169,19 @@ class Descriptor(NativeHandle, Generic[S]):
 
     __slots__ = ("spec",)
 
-    kind: ClassVar[DescriptorType]
+    spec_type: ClassVar[type[Any]]
+    setters: ClassVar[tuple[Setter, ...]]
+    native_name: ClassVar[str] = ""  # in C, if it is not the name of the class
+    readable: ClassVar[bool] = True  # whether cuDNN has getters for it
+
+    def __init_subclass__(cls) -> None:
+        (cls.spec_type,) = get_args(vars(cls)["__orig_bases__"][0])
 
     def __init__(self, spec: S) -> None:
-        if not isinstance(spec, self.kind.spec):
-            name = self.kind.spec.__name__
+        if not isinstance(spec, self.spec_type):
+            name = self.spec_type.__name__
             raise TypeError(f"{type(self).__name__} describes a {name}, not {spec!r}; see ct.{name}")
-        library, name = _lib.load(), f"{self.kind.name}Descriptor"
+        library, name = _lib.load(), self.native_name or type(self).__name__
         pointer = getattr(types, f"cudnn{name}_t")()
         getattr(library, f"cudnnCreate{name}")(ctypes.byref(pointer))
         super().__init__(pointer, getattr(library, f"cudnnDestroy{name}"))
@@ -204,22 +200,19 @@ class Descriptor(NativeHandle, Generic[S]):
     def read(self) -> S:
         """Read the spec back from cuDNN."""
         _ = self._as_parameter_  # raises if the descriptor is closed
-        if not self.kind.readable:
+        if not self.readable:
             raise TypeError(f"cuDNN has no function that reads a {type(self).__name__} back")
-        return cast(S, self._get(_lib.load()))
-
-    def _set(self, library: Any) -> None:
-        for setter in self.kind.setters:
-            if setter.when(self.spec):
-                setter.set(library, self)
-
-    def _get(self, library: Any) -> Any:
-        first, *others = self.kind.setters
-        spec = self.kind.spec(**first.get(library, self))
+        library, (first, *others) = _lib.load(), self.setters
+        spec = self.spec_type(**first.get(library, self))
         for setter in others:
             if setter.when(spec):
                 spec = spec._replace(**setter.get(library, self))
-        return spec
+        return cast(S, spec)
+
+    def _set(self, library: Any) -> None:
+        for setter in self.setters:
+            if setter.when(self.spec):
+                setter.set(library, self)
 
     def __repr__(self) -> str:
         return f"<{'closed ' if self.closed else ''}{type(self).__name__} {self.spec}>"
@@ -233,9 +226,7 @@ def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of
 class TensorDescriptor(Descriptor[specs.TensorSpec]):
     """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.TensorSpec,
+    setters = (
         Setter("cudnnSetTensorNdDescriptor", dtype("dtype"), *arrays("shape", "strides"), capacity=MAX_AXES),
     )
 
@@ -243,9 +234,7 @@ class TensorDescriptor(Descriptor[specs.TensorSpec]):
 class FilterDescriptor(Descriptor[specs.FilterSpec]):
     """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.FilterSpec,
+    setters = (
         Setter(
             "cudnnSetFilterNdDescriptor",
             dtype("dtype"),
@@ -261,14 +250,9 @@ MATH_NAMES = {int(code): name for name, code in _MATH.items()}
 
 
 class ConvolutionDescriptor(Descriptor[specs.ConvolutionSpec]):
-    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, by ``cudnnSetConvolutionNdDescriptor``.
+    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, with its groups and math type."""
 
-    Groups and math type are part of the spec.
-    """
-
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.ConvolutionSpec,
+    setters = (
         Setter(
             "cudnnSetConvolutionNdDescriptor",
             *arrays("padding", "stride", "dilation"),
@@ -288,9 +272,7 @@ _NAN = flag("propagate_nan", enums.NanPropagation)
 class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
     """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.ActivationSpec,
+    setters = (
         Setter(
             "cudnnSetActivationDescriptor",
             choice("mode", _ACTIVATIONS, "activation"),
@@ -308,9 +290,7 @@ class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
 class PoolingDescriptor(Descriptor[specs.PoolingSpec]):
     """``cudnnPoolingDescriptor_t`` of a :class:`PoolingSpec`, by ``cudnnSetPoolingNdDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.PoolingSpec,
+    setters = (
         Setter(
             "cudnnSetPoolingNdDescriptor",
             choice("mode", members(enums.PoolingMode)),
@@ -324,9 +304,7 @@ class PoolingDescriptor(Descriptor[specs.PoolingSpec]):
 class LRNDescriptor(Descriptor[specs.LRNSpec]):
     """``cudnnLRNDescriptor_t`` of an :class:`LRNSpec`, by ``cudnnSetLRNDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.LRNSpec,
+    setters = (
         Setter("cudnnSetLRNDescriptor", integer("n", ctypes.c_uint), *map(real, ("alpha", "beta", "k"))),
     )
 
@@ -334,9 +312,7 @@ class LRNDescriptor(Descriptor[specs.LRNSpec]):
 class OpTensorDescriptor(Descriptor[specs.OpTensorSpec]):
     """``cudnnOpTensorDescriptor_t`` of an :class:`OpTensorSpec`, by ``cudnnSetOpTensorDescriptor``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.OpTensorSpec,
+    setters = (
         Setter("cudnnSetOpTensorDescriptor", choice("op", members(enums.OpTensorOp)), dtype("compute"), _NAN),
     )
 
@@ -347,9 +323,7 @@ class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
     Indices have 32 bits, the only width that cuDNN computes.
     """
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.ReduceSpec,
+    setters = (
         Setter(
             "cudnnSetReduceTensorDescriptor",
             choice("op", members(enums.ReduceTensorOp)),
@@ -358,36 +332,28 @@ class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
             flag("indices", enums.ReduceTensorIndices),
             Argument("", encode=lambda _: enums.IndicesType.INDICES_32BIT),
         ),
-        name="ReduceTensor",
     )
+    native_name = "ReduceTensorDescriptor"
 
 
 class SpatialTransformerDescriptor(Descriptor[specs.SpatialTransformerSpec]):
-    """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`.
+    """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`; cannot be read back."""
 
-    By ``cudnnSetSpatialTransformerNdDescriptor``. The shape is that of the result. cuDNN has no function that
-    reads it back.
-    """
-
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.SpatialTransformerSpec,
+    setters = (
         Setter(
             "cudnnSetSpatialTransformerNdDescriptor",
             Argument("", encode=lambda _: enums.SamplerType.BILINEAR),
             dtype("dtype"),
             *arrays("shape"),
         ),
-        readable=False,
     )
+    readable = False
 
 
 class CTCLossDescriptor(Descriptor[specs.CTCLossSpec]):
     """``cudnnCTCLossDescriptor_t`` of a :class:`CTCLossSpec`, by ``cudnnSetCTCLossDescriptor_v9``."""
 
-    __slots__ = ()
-    kind = DescriptorType(
-        specs.CTCLossSpec,
+    setters = (
         Setter(
             "cudnnSetCTCLossDescriptor_v9",
             dtype("compute"),

@@ -12,20 +12,10 @@ __all__ = ["DTYPES", "DType", "as_dtype"]
 
 
 class DType(NamedTuple):
-    """One element type.
+    """One element type: its names in NumPy or ml_dtypes, cuDNN's ``cudnnDataType_t``, bytes per element.
 
-    Attributes
-    ----------
-    name : str
-        Name in NumPy or ml_dtypes; all modules above the bindings use it.
-    code : int
-        cuDNN's ``cudnnDataType_t``.
-    itemsize : int
-        Bytes per element.
-    accumulate : str
-        Name of the default accumulation dtype for products.
-    numpy_name : str
-        Name in NumPy, or in ml_dtypes if NumPy lacks the type.
+    ``accumulate`` names the default accumulation dtype for products. ``numpy_name`` is the name in ml_dtypes
+    if NumPy lacks the type.
     """
 
     name: str
@@ -81,32 +71,21 @@ def as_dtype(dtype: Any) -> DType:
     """
     try:
         return _look_up(dtype)
-    except TypeError:
+    except (KeyError, TypeError):
         raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {', '.join(DTYPES)}") from None
 
 
 @lru_cache(maxsize=256)  # reading the name of a NumPy dtype takes a microsecond
 def _look_up(dtype: Any) -> DType:
-    if isinstance(dtype, DType):
-        return dtype
-    if not _is_dtype_like(dtype):  # NumPy accepts any object with a dtype; the cache would keep arrays alive
-        raise TypeError
-    try:
-        return _NAMES[_name(dtype)]
-    except KeyError:
-        raise TypeError from None
-
-
-def _is_dtype_like(dtype: Any) -> bool:
-    import numpy as np
-
-    return isinstance(dtype, str | type | np.dtype)
+    return dtype if isinstance(dtype, DType) else _NAMES[_name(dtype)]
 
 
 def _name(dtype: Any) -> str:
     import numpy as np
 
-    if not _is_dtype_like(dtype):  # includes None, which NumPy reads as float64
+    if not isinstance(
+        dtype, str | type | np.dtype
+    ):  # NumPy reads None as float64, and any object with a dtype
         return repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype

@@ -1,18 +1,4 @@
-"""Exceptions and warnings of the package, and the exception for each cuDNN status.
-
-::
-
-    CudnnError                   also RuntimeError; everything below derives from it
-      NotInitializedError        1xxx  cuDNN or the device cannot be used here
-        VersionMismatchError     1002  header, library or sub-libraries of different versions
-      BadParamError              2xxx  also ValueError
-      NotSupportedError          3xxx  valid, but this cuDNN or this GPU has no kernel for it
-      InternalError              4xxx
-        AllocationError                also MemoryError
-      ExecutionFailedError       5xxx
-      LibraryLoadError           1008, 3009: a library was found and cannot be loaded
-        LibraryNotFoundError           no library was found; names every place tried
-"""
+"""Exceptions and warnings of the package, and the exception for each cuDNN status."""
 
 from __future__ import annotations
 
@@ -95,13 +81,7 @@ class LibraryLoadError(CudnnError):
 
 
 class LibraryNotFoundError(LibraryLoadError):
-    """No usable library was found.
-
-    Attributes
-    ----------
-    steps : tuple of (str, str)
-        Each place that was searched, and why it has no usable library.
-    """
+    """No usable library was found; ``steps`` has each place that was searched, and the reason."""
 
     def __init__(self, message: str, steps: Sequence[tuple[str, str]] = ()) -> None:
         self.steps = tuple(steps)
@@ -112,15 +92,13 @@ class CudnnWarning(UserWarning):
     """A condition that the caller should know of; the result is correct nevertheless."""
 
 
-_BY_CLASS: dict[int, type[CudnnError]] = {
+# By status, or else by its thousands.
+_CLASSES: dict[int, type[CudnnError]] = {
     1: NotInitializedError,
     2: BadParamError,
     3: NotSupportedError,
     4: InternalError,
     5: ExecutionFailedError,
-}
-
-_BY_STATUS: dict[int, type[CudnnError]] = {
     1002: VersionMismatchError,
     1008: LibraryLoadError,
     3009: LibraryLoadError,
@@ -149,11 +127,7 @@ def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
 
 
 def without_frames(error: CudnnError) -> CudnnError:
-    """Remove the traceback and the context of an error that is kept, and of its causes; return the error.
-
-    The frames of a traceback reference the object that keeps the error: the cycle would keep arrays of the
-    caller alive.
-    """
+    """Return an error without its frames and those of its causes: they keep arrays of the caller alive."""
     one: BaseException | None = error
     while one is not None:
         one.__traceback__ = one.__context__ = None
@@ -162,20 +136,8 @@ def without_frames(error: CudnnError) -> CudnnError:
 
 
 def error_from_status(status: int, function: str, detail: str = "", version: int | None = None) -> CudnnError:
-    """Build the exception for a failed C call.
-
-    Parameters
-    ----------
-    status : int
-        The ``cudnnStatus_t`` returned; not 0.
-    function : str
-        Name of the C function.
-    detail : str
-        Text of ``cudnnGetLastErrorString``; may be empty.
-    version : int, optional
-        ``cudnnGetVersion()`` of the library that failed.
-    """
-    cls = _BY_STATUS.get(status) or _BY_CLASS.get(status // 1000, CudnnError)
+    """Return the exception for a status of a C call, with the text of ``cudnnGetLastErrorString``."""
+    cls = _CLASSES.get(status) or _CLASSES.get(status // 1000, CudnnError)
     message = f"{function} returned {_status_name(status)} ({status})"
     if detail:
         message += f": {detail}"

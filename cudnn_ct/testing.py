@@ -21,10 +21,8 @@ __all__ = ["CacheSize", "cache_sizes", "install", "reset"]
 def reset() -> None:
     """Drop everything that the process and the calling thread cached.
 
-    This destroys the thread's handles, workspaces and prepared calls, the tuned algorithms in memory, cached
-    descriptors, and idle device memory. Arrays, plans and files on disk remain valid. A CUDA graph that was
-    captured before must not be replayed. Objects in reference cycles are destroyed by ``gc.collect()``; their
-    handles by the next ``reset()``.
+    Arrays, plans and files on disk remain valid. A CUDA graph that was captured before must not be replayed.
+    Objects in reference cycles are destroyed by ``gc.collect()``; their handles by the next ``reset()``.
 
     Raises
     ------
@@ -67,7 +65,7 @@ def install(library: Library | Callable[[str], Any] | None) -> Iterator[Library 
     Raises
     ------
     CudnnError
-        A handle could not be destroyed.
+        As in :func:`reset`.
 
     Examples
     --------
@@ -106,16 +104,13 @@ def cache_sizes() -> dict[str, CacheSize]:
     Examples
     --------
     >>> from cudnn_ct import testing
-    >>> testing.reset()
-    >>> testing.cache_sizes()["decisions"].entries
-    0
+    >>> testing.cache_sizes()["descriptors"].limit
+    4096
     """
+    bounded = {"decisions": algo_cache._decisions, "stores": store._STORES}
     described = descriptors._cached.cache_info()
-    return {
-        "decisions": CacheSize(len(algo_cache._decisions), algo_cache._decisions.limit),
-        "stores": CacheSize(len(store._STORES), store._STORES.limit),
+    return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {
         "descriptors": CacheSize(described.currsize, described.maxsize),
         "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),
-        "launch histories": CacheSize(len(launch_log._history), launch_log.MAX_STREAMS),
         "captured": CacheSize(len(context._pinned), None),
     }

@@ -1,8 +1,6 @@
-"""A caching allocator for small blocks of device memory.
+"""A caching allocator for small blocks of the default stream, whose uses are ordered and never captured.
 
-An allocation from the driver's pool takes as long as the rest of a call. Only blocks of the default stream
-are cached: a freed block is reused on the same stream, so its uses are ordered, and that stream is never
-captured.
+An allocation from the driver's pool takes as long as the rest of a call.
 """
 
 from __future__ import annotations
@@ -20,39 +18,22 @@ __all__ = ["allocate_block", "release"]
 
 GRANULARITY = 512  # bytes; sizes are rounded up to multiples of it, as in the pool
 MAX_BLOCK = 2**20  # bytes of the largest block that is cached
-MAX_CACHED = 64 * 2**20  # bytes that are cached for each device at most
+MAX_CACHED = (
+    64 * 2**20
+)  # bytes that are cached for each device; all blocks are released if one more does not fit
 
 
 class _FreeList:
-    """The idle blocks of one device, by their size; ``nbytes`` is about their sum.
-
-    Blocks in ``old`` are evicted first: they were idle at the last eviction and have not been reused.
-    """
+    """The idle blocks of one device, by their size; ``nbytes`` is about their sum."""
 
     def __init__(self) -> None:
-        self.empty()
-
-    def empty(self) -> None:
-        """Release all blocks."""
         self.idle: dict[int, list[Any]] = {}
-        self.old: dict[int, list[Any]] = {}
         self.nbytes = 0
 
-    def evict(self, nbytes: int) -> None:
-        """Release blocks until ``nbytes`` more fit."""
-        while self.nbytes + nbytes > MAX_CACHED:
-            if not self.old:
-                self.old, self.idle = self.idle, {}
-            try:
-                size, blocks = self.old.popitem()
-            except KeyError:  # no blocks are left: the count was too high
-                self.nbytes = 0
-                return
-            while blocks and self.nbytes + nbytes > MAX_CACHED:
-                del blocks[-1:]
-                self.nbytes -= size
-            if blocks:
-                self.old[size] = blocks
+    def empty(self) -> int:
+        """Release all blocks; return their bytes."""
+        nbytes, self.nbytes, self.idle = self.nbytes, 0, {}
+        return nbytes
 
 
 class CachedBlock:
@@ -72,7 +53,7 @@ class CachedBlock:
     def __del__(self) -> None:
         free_list, size = self.free_list, self.size
         if free_list.nbytes + size > MAX_CACHED:
-            free_list.evict(size)
+            free_list.empty()
         free_list.nbytes += size
         free_list.idle.setdefault(size, []).append(self.buffer)
 
@@ -88,7 +69,7 @@ def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
         return allocate(nbytes, stream, what)
     size = -(-nbytes // GRANULARITY) * GRANULARITY
     free_list = _free_lists.get(stream.device) or _free_lists.setdefault(stream.device, _FreeList())
-    idle = free_list.idle.get(size) or free_list.old.get(size)
+    idle = free_list.idle.get(size)
     if idle:
         try:
             block = CachedBlock(idle.pop(), size, free_list)
@@ -114,8 +95,4 @@ def allocate(nbytes: int, stream: Stream, what: str) -> Any:
 def release(device: int) -> int:
     """Return the idle blocks of a device to its pool; return their bytes."""
     free_list = _free_lists.get(device)
-    if free_list is None:
-        return 0
-    nbytes = free_list.nbytes
-    free_list.empty()
-    return nbytes
+    return free_list.empty() if free_list else 0

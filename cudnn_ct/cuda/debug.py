@@ -1,8 +1,4 @@
-"""``CUDNN_CT_DEBUG_SYNC``: waits for each operation, so that an error names the operation that failed.
-
-If the setting is off, calls cost nothing more: `watch` replaces the status check of the C functions of a
-library, which ctypes calls anyway, by one that also waits.
-"""
+"""``CUDNN_CT_DEBUG_SYNC``: waits for each operation, so that an error names the operation that failed."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _watched: weakref.WeakSet[Library] = weakref.WeakSet()
 
 
 def watch(library: Library) -> None:
-    """Make each function of a library that enqueues work wait for it from now on."""
+    """Make each function of a library that enqueues work wait for it: replace its status check."""
     if library in _watched:
         return
     _watched.add(library)

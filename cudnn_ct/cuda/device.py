@@ -1,8 +1,4 @@
-"""Devices: their number and their properties.
-
-Tests without a GPU replace the functions of ``__all__``, as they do those of `stream`, `event`, `memory` and
-`interop`.
-"""
+"""Devices: their number and their properties."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from functools import cache
 from typing import Any
 
 from . import driver as cuda
-
-__all__ = ["cache_size", "compute_capability", "device_count", "device_name", "driver_version"]
 
 
 @cache

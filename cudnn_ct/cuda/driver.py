@@ -1,16 +1,14 @@
 """Imports the CUDA libraries for the other modules of this folder, and translates their errors.
 
-All calls of the driver go through ``cuda.bindings``. ``cuda.core`` only describes arrays of other libraries:
-its streams and memory need ``Device.set_current()`` in each thread, which a program that uses PyTorch never
-calls.
+All calls of the driver go through ``cuda.bindings``; ``cuda.core`` only describes arrays of other libraries.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -50,10 +48,8 @@ class _Start:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.forking = 0  # the thread that holds the lock to fork
         self.used = False  # whether this process initialized the driver
         self.forked = False  # whether a parent did
-        self.half_imported: tuple[Any, ...] = ()  # modules that a thread of the parent was importing
 
 
 _start = _Start()
@@ -62,15 +58,11 @@ _start = _Start()
 @cache
 def driver() -> Any:
     """Return ``cuda.bindings.driver``, imported and initialized at the first use."""
-    _check_fork()
-    try:
-        with _start.lock:
-            from cuda.bindings import driver
+    with _importing("cuda.bindings"):
+        from cuda.bindings import driver
 
-            result = driver.cuInit(0)[0]
-            _start.used = _start.used or not int(result)
-    except Exception as error:
-        raise as_cudnn_error(error, "importing cuda.bindings") from error
+        result = driver.cuInit(0)[0]
+        _start.used = _start.used or not int(result)
     check(result, "initializing CUDA")
     return driver
 
@@ -78,13 +70,23 @@ def driver() -> Any:
 @cache
 def core() -> Any:
     """Return ``cuda.core``, imported at the first use."""
-    _check_fork()
+    with _importing("cuda.core"):
+        import cuda.core.utils
+    return cuda.core
+
+
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Hold the lock of forks, and translate errors of an import."""
+    if _start.forked:
+        raise NotInitializedError(
+            f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
+        )
     try:
         with _start.lock:
-            import cuda.core.utils
+            yield
     except Exception as error:
-        raise as_cudnn_error(error, "importing cuda.core") from error
-    return cuda.core
+        raise as_cudnn_error(error, f"importing {name}") from error
 
 
 def check(result: Any, doing: str, stream: Hashable = None) -> None:
@@ -124,56 +126,32 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
     if "CUDA_ERROR" not in text:
         return NotInitializedError(f"{doing} failed: {text}")
     error = ExecutionFailedError(f"{doing} failed: {text}")
-    return (
+    if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS):
         add_launch_history(error, stream)
-        if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS)
-        else error
-    )
+    return error
 
 
 # --- forks -------------------------------------------------------------------------------------------------
 
 
-def _check_fork() -> None:
-    if _start.forked:
-        raise NotInitializedError(
-            f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
-        )
-    if any(map(_is_half_imported, _start.half_imported)):  # the import would wait for a thread of the parent
-        raise NotInitializedError(
-            "CUDA does not survive a fork, and another thread was importing it when this process was "
-            f"forked: {_FORK_ADVICE}"
-        )
-
-
-def _is_half_imported(module: Any) -> bool:
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 def _before_fork() -> None:
     """Wait until no other thread imports CUDA, with a limit: the import may wait for this thread."""
-    if _start.lock.acquire(timeout=_FORK_WAIT):
-        _start.forking = threading.get_ident()
+    _start.lock.acquire(timeout=_FORK_WAIT)
 
 
 def _after_fork_in_parent() -> None:
-    if _start.forking == threading.get_ident():
-        _start.forking = 0
+    with suppress(RuntimeError):  # the wait has timed out
         _start.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    alone = _start.forking == threading.get_ident()
-    _start.forking = 0
-    if alone:
-        _start.lock.release()  # the thread that forks is the thread of the child
-    else:
+    try:
+        _start.lock.release()
+    except RuntimeError:  # another thread of the parent holds it, in the middle of an import
         _start.lock = threading.RLock()
-    _start.forked = _start.forked or _start.used or not alone
+        _start.forked = True
+    _start.forked = _start.forked or _start.used
     _start.used = False
-    # Imports that bypass this module do not hold the lock.
-    cuda = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "cuda"]
-    _start.half_imported = tuple(filter(_is_half_imported, cuda))
     core.cache_clear()
     driver.cache_clear()
 

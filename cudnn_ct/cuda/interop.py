@@ -32,9 +32,8 @@ class ExternalArray(NamedTuple):
 def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     """Import an array by DLPack or ``__cuda_array_interface__``, and order ``stream`` after its stream.
 
-    Nothing is copied. A captured stream is not ordered after the producer: a graph cannot wait for work
-    outside of it. Returns None for an object with neither protocol, or with data in host memory. Raises
-    TypeError if its library does not export it, or for a tensor that requires grad.
+    A captured stream is not ordered: a graph cannot wait for work outside of it. Returns None for an object
+    with neither protocol, or with data in host memory.
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
@@ -59,7 +58,7 @@ def _from_tensor(tensor: Any, stream: Stream) -> ExternalArray:
     try:
         pointer, storage = tensor.data_ptr(), tensor.untyped_storage()
     except RuntimeError as error:  # of a transformation of functions, or of a trace
-        raise TypeError(f"{_name_of(tensor)} does not export usable device memory: {error}") from error
+        raise TypeError(f"{type_name(tensor)} does not export usable device memory: {error}") from error
     spec = TensorSpec(tuple(tensor.shape), tensor.stride(), _dtype_of_torch(tensor.dtype))
     device = tensor.get_device()
     home = _current_of_torch(sys.modules["torch"], device)
@@ -82,7 +81,7 @@ def _from_protocol(obj: Any, stream: Stream) -> ExternalArray | None:
     except Exception as error:
         if in_host_memory(obj):
             return None
-        raise TypeError(f"{_name_of(obj)} does not export usable device memory: {error}") from error
+        raise TypeError(f"{type_name(obj)} does not export usable device memory: {error}") from error
     if not view.is_device_accessible:
         return None
     shape = tuple(view.shape)
@@ -90,19 +89,20 @@ def _from_protocol(obj: Any, stream: Stream) -> ExternalArray | None:
     strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     spec = spec_of(obj, shape, strides, dtype)
     home = _producer_stream(obj, view.device_id)
-    readonly = view.readonly or _is_immutable(obj)
+    readonly = view.readonly or isinstance(obj, _type_of("jax", "Array"))  # immutable without a flag
     return ExternalArray(view.ptr, spec, view.device_id, readonly, view, home)
 
 
 def spec_of(obj: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> TensorSpec:
     """Return the spec of an exported array; raise TypeError for a dtype that cuDNN does not have."""
     if not getattr(dtype, "isnative", True):
-        raise TypeError(f"{_name_of(obj)} is big-endian: only native byte order is supported")
+        raise TypeError(f"{type_name(obj)} is big-endian: only native byte order is supported")
     return TensorSpec(shape, strides, as_dtype(dtype).name)
 
 
-def _name_of(obj: Any) -> str:
-    return f"{type(obj).__module__}.{type(obj).__name__}"
+def type_name(obj: Any) -> str:
+    """Return the name of the type of an argument, for error messages."""
+    return f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
 
 
 @cache
@@ -112,8 +112,8 @@ def _memory_view() -> Any:
 
 def device_of(obj: Any) -> int | None:
     """Return the device of an array of another library, without importing it; None if it is unknown."""
-    device = _dlpack_device(obj)
-    return device[1] if device is not None and device[0] == 2 else None  # kDLCUDA
+    kind, device = _dlpack_device(obj) or (0, None)
+    return device if kind == 2 else None  # kDLCUDA
 
 
 def in_host_memory(obj: Any) -> bool:
@@ -135,7 +135,7 @@ def _dlpack_device(obj: Any) -> tuple[int, int] | None:
         return operator.index(kind), operator.index(device)
     except (TypeError, ValueError):
         raise TypeError(
-            f"__dlpack_device__ of {_name_of(obj)} is malformed: got {answer!r}, expected two integers"
+            f"__dlpack_device__ of {type_name(obj)} is malformed: got {answer!r}, expected two integers"
         ) from None
 
 
@@ -150,8 +150,7 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
 def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the strides of a torch tensor with one channel or images of one pixel; None for other arrays.
 
-    They distinguish channels-last from contiguous tensors. Torch exports 1 for the stride of each axis of
-    length 1 by DLPack, and may export no strides by ``__cuda_array_interface__``.
+    They distinguish channels-last from contiguous tensors, and the protocols of torch do not export them.
     """
     if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
         return None
@@ -190,10 +189,8 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     """Return the stream that the producer of an external array works on now, or None if it is unknown.
 
     DLPack orders our stream after the producer, but not the reverse: memory that its owner frees must not be
-    reused on the producer's stream before our kernel is complete. Only imported libraries are considered.
-
-    ``__cuda_array_interface__`` without a stream should mean that no wait is needed. But Numba exports this
-    for every array without an explicit stream, and works on such arrays on the default stream.
+    reused on the producer's stream before our kernel is complete. Numba exports no stream for arrays that it
+    uses on the default stream.
     """
     if isinstance(obj, _type_of("torch", "Tensor")):
         return _current_of_torch(sys.modules["torch"], device)
@@ -207,10 +204,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
 
 
 def consumer_stream(stream: Any, device: int) -> Stream:
-    """Return the stream of a DLPack consumer, with the object that keeps it alive if known.
-
-    DLPack passes a bare address. PyTorch and CuPy pass the address of their current stream.
-    """
+    """Return the stream of a DLPack consumer, with its object if it is the current one of PyTorch or CuPy."""
     found = as_stream(stream, device)
     if found.owner is None and found.handle != LEGACY_DEFAULT:
         known = (("torch", "Tensor", _current_of_torch), ("cupy", "ndarray", _current_of_cupy))
@@ -221,11 +215,9 @@ def consumer_stream(stream: Any, device: int) -> Stream:
 
 
 def _current_of_torch(torch: Any, device: int) -> Stream:
-    """Return the current stream of torch.
-
-    Its address takes a twentieth of the time that its object takes, which is needed only to keep a stream
-    alive. The function belongs to torch's own compiler, and may be missing.
-    """
+    """Return the current stream of torch."""
+    # The address takes a twentieth of the time of the object, which is needed only to keep a stream alive.
+    # The function belongs to torch's own compiler, and may be missing.
     address = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if address is not None and (known := streams.known_stream(address(device), device, "torch")) is not None:
         return known
@@ -236,11 +228,6 @@ def _current_of_torch(torch: Any, device: int) -> Stream:
 def _current_of_cupy(cupy: Any, device: int) -> Stream:
     stream = cupy.cuda.get_current_stream(device)
     return intern_stream(stream.ptr, device, stream)
-
-
-def _is_immutable(obj: Any) -> bool:
-    """Return whether an array is immutable without a read-only flag, as arrays of jax are in DLPack."""
-    return isinstance(obj, _type_of("jax", "Array"))
 
 
 _NO_WAIT = -1  # DLPack's stream for a consumer that orders itself

@@ -1,7 +1,6 @@
-"""The latest launches on each stream, for the notes on device errors.
+"""The latest launches with ``config.debug_sync``, for the notes on device errors.
 
 A kernel fails after the call that launched it has returned, and the next call that waits reports the error.
-With ``config.debug_sync``, the launches before it are recorded here.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from ..errors import CudnnError
 
 __all__ = ["add_launch_history", "record"]
 
-MAX_LAUNCHES = 16  # recorded for each stream
-MAX_STREAMS = 64
-
 HINT = (
     "the error may belong to work that was launched earlier: with CUDNN_CT_DEBUG_SYNC=1 each operation is "
     "waited for, and the one that failed is named"
@@ -24,17 +20,12 @@ HINT = (
 
 BEFORE = "launched before on"
 
-_history: dict[Hashable, deque[str]] = {}
+_history: deque[tuple[Hashable, str]] = deque(maxlen=32)  # streams and launches
 
 
 def record(what: str, stream: Hashable) -> None:
     """Record a launch on a stream, in place of the oldest."""
-    ring = _history.get(stream)
-    if ring is None:
-        if len(_history) >= MAX_STREAMS:
-            _history.pop(next(iter(_history)), None)
-        ring = _history.setdefault(stream, deque(maxlen=MAX_LAUNCHES))
-    ring.append(what)
+    _history.append((stream, what))
 
 
 def add_launch_history(error: CudnnError, stream: Hashable) -> CudnnError:
@@ -45,10 +36,10 @@ def add_launch_history(error: CudnnError, stream: Hashable) -> CudnnError:
 
 
 def _format(stream: Hashable) -> str:
-    ring = tuple(_history.get(stream, ()))
-    if not ring:
+    launches = [what for where, what in tuple(_history) if where == stream]
+    if not launches:
         return (
             f"{BEFORE} {stream}: no recorded launches. The failed work belongs to another library, or to a "
             "thread whose handle was created before CUDNN_CT_DEBUG_SYNC was set"
         )
-    return "\n  ".join([f"{BEFORE} {stream}, the latest last:", *ring])
+    return "\n  ".join([f"{BEFORE} {stream}, the latest last:", *launches])

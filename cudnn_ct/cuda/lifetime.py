@@ -1,7 +1,6 @@
 """Lifetime of memory that pending work uses: it is freed after its last use on every stream.
 
-Most driver calls for this are forbidden during a capture. Memory that is dropped during a capture is queued,
-and later calls free it.
+Memory that is dropped during a capture, which forbids most driver calls, is queued and freed by later calls.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ noting = threading.RLock()
 class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
-    Created for the first such use, or for the first view. It references the memory, so that the home stream
-    waits for the uses before the memory is freed. ``events`` has an event behind the last use on each stream.
-    ``views`` are the arrays over this memory, if there are several: their last writers are kept equal.
+    It references the memory, so that the home stream waits for the uses before the memory is freed.
+    ``events`` has an event behind the last use on each stream. ``views`` are the arrays over this memory, if
+    there are several: their last writers are kept equal.
     """
 
     __slots__ = ("events", "home", "memory", "process", "views")
@@ -45,12 +44,8 @@ class StreamUses:
         self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:
-        """Record that the work now on ``stream`` uses the memory.
-
-        Captured work is not recorded: a graph may be replayed at any time, and its user keeps the operands
-        alive.
-        """
-        if not streams.is_capturing(stream):
+        """Record that the work now on ``stream`` uses the memory."""
+        if not streams.is_capturing(stream):  # the user of a graph keeps its operands alive
             event = events.record(stream)
             with noting:
                 left = {s: event for s, event in self.events.items() if not _is_over(event)}
@@ -120,15 +115,10 @@ def _may_be_capturing(home: Stream | None, device: int) -> bool:
 def _retain(event: Any, memory: object) -> None:
     """Keep memory until an event is complete that the home stream cannot wait for."""
     if not _is_over(event):
-        defer(partial(_is_unused, (event, memory)))
+        defer(partial(_is_over, event, memory))
 
 
-def _is_unused(use: tuple[Any, object]) -> bool:
-    """Return whether a use, an event and the memory that it keeps, is complete."""
-    return _is_over(use[0])
-
-
-def _is_over(event: Any) -> bool:
+def _is_over(event: Any, memory: object = None) -> bool:  # noqa: ARG001 - kept as long as the call is queued
     """Return whether the work before an event is complete; False if the query fails."""
     try:
         return events.is_done(event)

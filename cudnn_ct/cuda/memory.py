@@ -20,24 +20,9 @@ from .stream import Stream
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "allocate",
-    "copy_device",
-    "copy_from_host",
-    "copy_to_host",
-    "fill",
-    "memory_info",
-    "release",
-    "trim",
-]
-
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
-    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
-
-    Raises AllocationError with the size, the purpose and the free memory if device memory ran out, and
-    NotInitializedError while a CUDA graph is being captured on the stream.
-    """
+    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current."""
     if streams.is_capturing(stream):
         raise NotInitializedError(
             f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
@@ -75,8 +60,7 @@ class Buffer:
     """Device memory, freed in stream order after the last reference to it is dropped.
 
     If its stream lasts, memory becomes idle first: the next allocation of its size on its stream takes it,
-    and any other allocation frees it. So a loop makes no driver calls for memory, and a capture, which
-    forbids to free memory, is not disturbed. Other memory is freed at once.
+    and any other allocation frees it. So a loop makes no driver calls, and a capture is not disturbed.
     """
 
     __slots__ = ("_dropped", "_stream", "handle", "size")
@@ -151,10 +135,7 @@ def trim(device: int) -> None:
 
 @cache
 def _pool(device: int) -> Any:
-    """Return the current pool of a device, which keeps freed memory for the next allocation.
-
-    By default a pool returns free memory to the driver whenever a stream is synchronized.
-    """
+    """Return the pool of a device; it keeps freed memory, which it would return at each synchronization."""
     driver, doing = cuda.driver(), "setting up the memory pool"
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     with streams.relaxed():

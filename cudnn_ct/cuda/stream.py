@@ -1,8 +1,4 @@
-"""Streams, the current device of a thread, and captures.
-
-CUDA is imported when a function is first called. Tests without a GPU replace the functions of ``__all__``
-with functions on host memory.
-"""
+"""Streams, the current device of a thread, and captures. CUDA is imported by the first call."""
 
 from __future__ import annotations
 
@@ -18,19 +14,6 @@ from typing import Any
 from . import device as devices
 from . import driver as cuda
 
-__all__ = [
-    "can_enqueue",
-    "current_device",
-    "is_capturing",
-    "own_stream",
-    "relax",
-    "restore_device",
-    "set_device",
-    "synchronize",
-    "synchronize_device",
-    "unrelax",
-]
-
 NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
 PER_THREAD_DEFAULT = 2
@@ -43,9 +26,8 @@ _thread = threading.local()
 class Stream:
     """A CUDA stream of one device: its address, and the object that keeps it alive.
 
-    Two streams are equal if their devices and addresses are. ``lasts`` is true if the stream exists as long
-    as its owner is referenced: the default stream, the package's own and streams of PyTorch and CuPy. Another
-    library may close a stream explicitly.
+    ``lasts`` is true if the stream exists as long as its owner is referenced: the default stream, the
+    package's own and streams of PyTorch and CuPy. Another library may close a stream explicitly.
     """
 
     __slots__ = ("device", "handle", "lasts", "owner")
@@ -87,11 +69,8 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 
 @cache
 def default_stream(device: int) -> Stream:
-    """Return the legacy default stream of a device, which torch and cupy use by default too.
-
-    Raises :class:`ValueError` if the device does not exist, so that the cache stays bounded.
-    """
-    devices.check_device(device)
+    """Return the legacy default stream of a device, which torch and cupy use by default too."""
+    devices.check_device(device)  # so that the cache stays bounded
     return Stream(LEGACY_DEFAULT, device)
 
 
@@ -102,7 +81,7 @@ _known: dict[tuple[int, int], Stream] = {}
 def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
     """Return the one :class:`Stream` of an address, so that most comparisons by identity succeed.
 
-    After a stream was destroyed, a new stream of another owner may have its address: it replaces the old one.
+    A stream of another owner replaces it: it has the address of a stream that was destroyed.
     """
     key = (handle or LEGACY_DEFAULT, device)
     if key[0] == LEGACY_DEFAULT:
@@ -139,18 +118,14 @@ def as_stream(stream: Any, device: int) -> Stream:
             raise TypeError(
                 f"__cuda_stream__ of {stream!r} is malformed: got {answer!r}, expected (version, address)"
             )
-        _, handle = answer
-        return intern_stream(as_address(handle), _device_of(stream, device), _owner(stream))
-    for attribute in ("cuda_stream", "ptr"):  # versions of torch and cupy without the protocol
-        if isinstance(getattr(stream, attribute, None), int):
-            address = as_address(getattr(stream, attribute))
-            return intern_stream(address, _device_of(stream, device), _owner(stream))
-    return intern_stream(as_address(stream), device)
-
-
-def _owner(stream: object) -> object:
-    """Return the object that keeps a stream alive; None for a wrapper around a bare address."""
-    return None if type(stream).__name__ == "ExternalStream" else stream
+        handle = answer[1]
+    else:  # versions of torch and cupy without the protocol
+        handles = (getattr(stream, name, None) for name in ("cuda_stream", "ptr"))
+        handle = next((handle for handle in handles if isinstance(handle, int)), None)
+        if handle is None:
+            return intern_stream(as_address(stream), device)
+    wraps_address = type(stream).__name__ == "ExternalStream"  # which does not keep the stream alive
+    return intern_stream(as_address(handle), _device_of(stream, device), None if wraps_address else stream)
 
 
 def as_address(handle: Any) -> int:
@@ -200,8 +175,7 @@ def _current_device() -> int | None:
 def set_device(device: int) -> int | None:
     """Make ``device`` current in this thread; return the previous one for :func:`restore_device`, or None.
 
-    In a thread without a current device, device 0 stays current afterwards, as CUDA's own calls leave it.
-    Another device does not stay current, and no context is created on device 0 to restore.
+    In a thread without a current device, only device 0 stays current afterwards, as after CUDA's own calls.
     """
     if getattr(_thread, "only", None) == device:
         return None
@@ -247,10 +221,9 @@ def _make_current(device: int) -> None:
 
 
 def relax() -> Any:
-    """Let this thread make calls that a capture in ``global`` mode forbids, until :func:`unrelax`.
+    """Let this thread allocate, query events and load modules until :func:`unrelax`.
 
-    Allocation, event queries and loading of modules are such calls. Each would invalidate the capture of
-    another thread, or of this one, although it never becomes part of a graph.
+    Each of these calls would invalidate a capture in ``global`` mode, although it never becomes part of it.
     """
     driver = cuda.driver()
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -282,11 +255,8 @@ def is_capturing(stream: Stream) -> bool:
 
 
 def can_enqueue(stream: Stream) -> bool:
-    """Return whether work on a stream leaves captures alone.
-
-    The default stream is never captured, but work on it invalidates the capture of a blocking stream. The
-    driver reports such a capture as an error of this query, and keeps the capture valid.
-    """
+    """Return whether work on a stream leaves captures alone: its own, and of blocking streams if it is 0."""
+    # The driver reports the capture of a blocking stream as an error, and keeps the capture valid.
     result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
     return not int(result) and not int(status)
 
@@ -309,10 +279,7 @@ class _Own:
 
 @cache
 def own_stream(device: int) -> Stream:
-    """Return a stream of this package, for memory whose users' streams may be destroyed before it.
-
-    It does not wait for the default stream, is never captured, and lives until the process ends.
-    """
+    """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
     with on_device(device), relaxed():
         handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
     return Stream(int(handle), device, owner=_Own())

@@ -1,4 +1,4 @@
-"""Device memory of the elements of a tensor: attributes, views, and the export to other libraries."""
+"""Device memory of the elements of a tensor: attributes, views, order among streams, export."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import index_view, transpose_view
-from . import interop
+from . import event as events
+from . import interop, lifetime
 from . import stream as streams
-from .lifetime import ExportedMemory
-from .ordering import OrderedMemory
+from .lifetime import ExportedMemory, StreamUses
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -39,10 +39,17 @@ class ArrayKey:
 array_key = lru_cache(4096)(ArrayKey)  # calls whose keys are dropped are prepared once more
 
 
-class TypedMemory(OrderedMemory):
-    """Ordered device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`."""
+class TypedMemory:
+    """Device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`.
 
-    __slots__ = ("key", "pointer", "readonly", "spec")
+    An operation calls `wait_for_writer` or `before_write` for each operand before it enqueues work, and
+    `record_use` or `after_write` afterwards. ``memory`` is the owner of the memory, None after ``close()``.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_uses", "device", "external", "home", "key", "memory", "pointer", "readonly"),
+        *("spec", "writer"),
+    )
 
     def __init__(
         self,
@@ -64,7 +71,7 @@ class TypedMemory(OrderedMemory):
         self.writer = writer
         self.external = external
         self.readonly = readonly
-        self._uses = None
+        self._uses: StreamUses | None = None
         self.key = key or array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
 
     def __getattr__(self, name: str) -> Any:
@@ -122,10 +129,7 @@ class TypedMemory(OrderedMemory):
         return self.memory is None
 
     def close(self) -> None:
-        """Release the memory; it is freed after pending work that uses it, and after the last view of it.
-
-        Closing twice is harmless.
-        """
+        """Release the memory; it is freed after pending work that uses it, and after the last view of it."""
         if not self.closed:
             del self.pointer
             self.memory = None
@@ -140,15 +144,9 @@ class TypedMemory(OrderedMemory):
 
     def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
-        view = type(self)(
-            spec,
-            self.pointer + offset * self.itemsize,
-            self.memory,
-            self.writer,
-            self.home,
-            external=self.external,
-            readonly=self.readonly,
-        )
+        address = self.pointer + offset * self.itemsize
+        memory = (spec, address, self.memory, self.writer, self.home)
+        view = type(self)(*memory, external=self.external, readonly=self.readonly)
         self.share_order(view)
         return view
 
@@ -161,13 +159,9 @@ class TypedMemory(OrderedMemory):
     __contains__ = None  # else Python would compare the views by identity
 
     def transpose(self, *axes: int | Sequence[int]) -> Self:
-        """Return a view with the axes in another order.
+        """Return a view with the axes in another order, by default reversed.
 
-        Parameters
-        ----------
-        *axes : int, or a tuple of int
-            The axis of this array for each axis of the view; by default reversed. ValueError unless each axis
-            is named once.
+        Each axis is named once, else ValueError is raised.
 
         Examples
         --------
@@ -181,6 +175,61 @@ class TypedMemory(OrderedMemory):
     def T(self) -> Self:  # noqa: N802 - NumPy's name
         """A view with the axes in reverse order."""
         return self.transpose()
+
+    # --- order among streams ---
+
+    def wait_for_writer(self, stream: Stream) -> None:
+        """Make ``stream`` wait for the last writer of the contents."""
+        if self.writer is not stream and self.writer != stream and not streams.is_capturing(stream):
+            events.wait_stream(self.writer, stream)
+
+    def before_write(self, stream: Stream) -> None:
+        """Make ``stream`` wait for the last writer of the contents, and for work that reads them."""
+        self.wait_for_writer(stream)
+        if streams.is_capturing(stream):
+            return
+        home = self.home  # reads on the home stream are not recorded
+        if home is not None and home != self.writer:  # else `wait_for_writer` has waited for them
+            events.wait_stream(home, stream)
+        if self._uses is not None:
+            for event in list(self._uses.events.values()):
+                events.wait(stream, event)
+
+    def record_use(self, stream: Stream) -> None:
+        """Record that work on ``stream`` uses the memory, which is freed only after that work."""
+        if self.home is stream or self.home == stream:
+            return
+        self._known_uses().note(stream)
+
+    def after_write(self, stream: Stream) -> None:
+        """Record that ``stream`` wrote the contents, and make a foreign owner's stream wait for it.
+
+        A foreign owner may write too, unseen by this package, so its stream stays the last writer.
+        """
+        self.record_use(stream)
+        if not self.external or self.home is None:
+            self.writer = stream
+            if self._uses is not None and self._uses.views:
+                with lifetime.noting:
+                    for view in self._uses.views:
+                        view.writer = stream
+        elif self.home != stream and not streams.is_capturing(stream):
+            events.wait_stream(stream, self.home)
+
+    def share_order(self, view: TypedMemory) -> None:
+        """Give another object over the same memory the same uses, and keep their last writers equal."""
+        uses = self._known_uses()
+        with lifetime.noting:  # another thread may record a write meanwhile
+            uses.views.update((self, view))
+            view._uses = uses
+            view.writer = self.writer
+
+    def _known_uses(self) -> StreamUses:
+        """Return the one record of the memory's uses, whichever thread creates it."""
+        with lifetime.noting:
+            if self._uses is None:
+                self._uses = StreamUses(self.memory, self.home)
+            return self._uses
 
     # --- exchange with other libraries ---
 
@@ -209,8 +258,7 @@ class TypedMemory(OrderedMemory):
         if self.readonly and (max_version is None or max_version < (1, 0)):  # no flag for it
             asked = "no max_version" if max_version is None else f"max_version={max_version}"
             raise BufferError(f"a read-only array needs a consumer of DLPack 1.0 or newer: got {asked}")
-        pointer = self.pointer
-        owner = self.memory
+        pointer, owner = self.pointer, self.memory
         if stream != -1:
             consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.wait_for_writer(consumer)

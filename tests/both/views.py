@@ -34,18 +34,15 @@ def equal(array: ct.DeviceArray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(array.numpy().astype(float), expected.astype(float))
 
 
-@given(key=keys, layout=st.sampled_from(LAYOUTS), dtype=st.sampled_from(list(DTYPES)))
-def test_getitem_returns_a_view_of_the_elements(place: Place, key: Any, layout: str, dtype: str) -> None:
-    x = ct.asarray(numbers(dtype), layout=layout)
-    equal(x[key], np.asarray(numbers(dtype)[key]))
-    assert x[key].memory is x.memory
-
-
-@given(first=keys, data=st.data())
-def test_getitem_of_a_view_is_a_view_of_its_elements(place: Place, first: Any, data: st.DataObject) -> None:
-    values = np.asarray(numbers()[first])
+@given(first=keys, data=st.data(), layout=st.sampled_from(LAYOUTS), dtype=st.sampled_from(list(DTYPES)))
+def test_getitem_of_an_array_or_view_returns_a_view_of_the_elements(
+    place: Place, first: Any, data: st.DataObject, layout: str, dtype: str
+) -> None:
+    x, values = ct.asarray(numbers(dtype), layout=layout), np.asarray(numbers(dtype)[first])
     second = data.draw(basic_indices(values.shape))
-    equal(ct.asarray(numbers())[first][second], np.asarray(values[second]))
+    equal(x[first], values)
+    equal(x[first][second], np.asarray(values[second]))
+    assert x[first][second].memory is x.memory
 
 
 @negative_strides

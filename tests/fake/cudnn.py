@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from ctypes import CFUNCTYPE, cast
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from .graphs import Graphs
 from .host import Host, view
 from .layers import Layers
 from .norm import Norm
-from .pointwise import Pointwise
+from .pointwise import Pointwise, factors
 from .rnn import Recurrent
 from .spatial import Spatial
 from .tensors import Tensors
@@ -37,17 +38,20 @@ BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
-class Names(NamedTuple):
-    """One direction: its enum, the algorithms on offer (the last is refused), the order of operands."""
+class Direction(NamedTuple):
+    """One direction of convolutions.
+
+    ``roles`` is the order of its operands, the result last; the last algorithm of ``offered`` is rejected.
+    """
 
     algorithms: Any
     offered: tuple[str, str, str]
     roles: tuple[str, str, str]
 
 
-FORWARD = Names(ConvolutionFwdAlgo, ("GEMM", "IMPLICIT_GEMM", "DIRECT"), ("x", "w", "y"))
-BACKWARD_DATA = Names(ConvolutionBwdDataAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("w", "y", "x"))
-BACKWARD_FILTER = Names(ConvolutionBwdFilterAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("x", "y", "w"))
+FORWARD = Direction(ConvolutionFwdAlgo, ("GEMM", "IMPLICIT_GEMM", "DIRECT"), ("x", "w", "y"))
+BACKWARD_DATA = Direction(ConvolutionBwdDataAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("w", "y", "x"))
+BACKWARD_FILTER = Direction(ConvolutionBwdFilterAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("x", "y", "w"))
 
 
 class FakeLibrary(Library):
@@ -152,14 +156,9 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
     def cudnnGetStream(self, handle: Any, stream: Any) -> None:
         stream[0] = self._get(handle, "handle")["stream"]
 
-    def cudnnCreateTensorDescriptor(self, out: Any) -> None:
-        self._create(out, "tensor")
-
-    def cudnnCreateFilterDescriptor(self, out: Any) -> None:
-        self._create(out, "filter")
-
-    def cudnnCreateConvolutionDescriptor(self, out: Any) -> None:
-        self._create(out, "convolution", groups=1, math=0)
+    cudnnCreateTensorDescriptor = partialmethod(_create, kind="tensor")
+    cudnnCreateFilterDescriptor = partialmethod(_create, kind="filter")
+    cudnnCreateConvolutionDescriptor = partialmethod(_create, kind="convolution", groups=1, math=0)
 
     def cudnnDestroy(self, pointer: Any) -> None:
         made_on = self._get(pointer, "handle")["device"]
@@ -189,18 +188,12 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
     def cudnnSetFilterNdDescriptor(self, filters: Any, code: int, form: int, axes: int, dims: Any) -> None:
         k, c, *window = dims[:axes]
-        if form == 1:  # NHWC: K, window, C in memory
-            steps = [c]
-            for n in reversed(window[1:]):
-                steps.insert(0, steps[0] * n)
-            strides = (steps[0] * window[0], 1, *steps)
-        else:
-            steps = [1]
-            for n in reversed([c, *window][1:]):
-                steps.insert(0, steps[0] * n)
-            strides = (steps[0] * c, *steps)
+        order = [k, *window, c] if form == 1 else [k, c, *window]  # in memory; 1 is NHWC
+        strides = [int(np.prod(order[axis + 1 :])) for axis in range(axes)]
+        if form == 1:
+            strides.insert(1, strides.pop())
         self._get(filters, "filter").update(
-            dtype=_BY_CODE[code], shape=(k, c, *window), strides=strides, form=form
+            dtype=_BY_CODE[code], shape=(k, c, *window), strides=tuple(strides), form=form
         )
 
     def cudnnSetConvolutionNdDescriptor(
@@ -222,84 +215,45 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
     # --- convolution ---
 
-    def cudnnGetConvolutionForwardAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
-        x, w, convolution, _, room, count, rows = arguments
-        self._rank(handle, x, w, convolution, FORWARD, room, count, rows)
-
-    def cudnnGetConvolutionBackwardDataAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
-        w, dy, convolution, _, room, count, rows = arguments
-        self._rank(handle, dy, w, convolution, BACKWARD_DATA, room, count, rows)
-
-    def cudnnGetConvolutionBackwardFilterAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
-        x, _, convolution, dw, room, count, rows = arguments
-        self._rank(handle, x, dw, convolution, BACKWARD_FILTER, room, count, rows)
+    def _heuristics(self, name: str, handle: Any, *arguments: Any) -> None:
+        one, two, convolution, three, *table = arguments
+        direction = globals()[name]  # tests replace it
+        descriptors = dict(zip(direction.roles, (one, two, three), strict=True))
+        image = descriptors["y" if direction.roles[0] == "w" else "x"]
+        self._rank(handle, image, descriptors["w"], convolution, direction, *table)
 
     def _rank(
-        self,
-        handle: Any,
-        image: Any,
-        w: Any,
-        convolution: Any,
-        names: Names,
-        room: int,
-        count: Any,
-        rows: Any,
+        self, handle: Any, image: Any, w: Any, convolution: Any, direction: Direction, *table: Any
     ) -> None:
-        """Offer ``also_offered`` and two algorithms, and refuse a third.
+        """Offer ``also_offered`` and two algorithms, and reject a third.
 
-        As in cuDNN 9.19 there is neither for NHWC filters over NCHW images, nor for three axes of float64 in
-        NHWC: some operand has to be copied first.
+        As in cuDNN 9.19 neither supports NHWC filters over NCHW images, nor three axes of float64 in NHWC:
+        an operand has to be copied first.
         """
         self._get(handle, "handle")
-        images, last = self._get(image, "tensor"), self._get(w, "filter")["form"] == 1
+        room, count, rows = table
+        images = self._get(image, "tensor")
+        last = self._get(w, "filter")["form"] == 1
         mixed = last and images["strides"][1] != 1
         mixed |= last and len(images["shape"]) == 5 and images["dtype"].name == "float64"
-        for i, name in enumerate([*self.also_offered, *names.offered][:room]):
+        for i, name in enumerate([*self.also_offered, *direction.offered][:room]):
             row = rows[i]
-            row.algo = names.algorithms[name]
-            refused = name == names.offered[2] or name in self.refused or mixed
-            row.status = NOT_SUPPORTED if refused else 0
+            row.algo = direction.algorithms[name]
+            rejected = name == direction.offered[2] or name in self.refused or mixed
+            row.status = NOT_SUPPORTED if rejected else 0
             row.memory = self.workspaces.get(name, 0)
             row.determinism, row.mathType = int(name not in self.random), self.math_of_rows
             count[0] = i + 1
 
-    def cudnnGetConvolutionForwardWorkspaceSize(self, *arguments: Any) -> None:
-        arguments[-1][0] = self.workspaces.get(ConvolutionFwdAlgo(arguments[-2]).name, 0)
+    def _workspace_size(self, name: str, *arguments: Any) -> None:
+        *_, algorithm, size = arguments
+        size[0] = self.workspaces.get(globals()[name].algorithms(algorithm).name, 0)
 
-    def cudnnGetConvolutionBackwardDataWorkspaceSize(self, *arguments: Any) -> None:
-        arguments[-1][0] = self.workspaces.get(ConvolutionBwdDataAlgo(arguments[-2]).name, 0)
-
-    def cudnnGetConvolutionBackwardFilterWorkspaceSize(self, *arguments: Any) -> None:
-        arguments[-1][0] = self.workspaces.get(ConvolutionBwdFilterAlgo(arguments[-2]).name, 0)
-
-    def cudnnConvolutionForward(self, *arguments: Any) -> int:
-        return self._convolve(FORWARD, *arguments)
-
-    def cudnnConvolutionBackwardData(self, *arguments: Any) -> int:
-        return self._convolve(BACKWARD_DATA, *arguments)
-
-    def cudnnConvolutionBackwardFilter(self, *arguments: Any) -> int:
-        return self._convolve(BACKWARD_FILTER, *arguments)
-
-    def _convolve(
-        self,
-        names: Names,
-        handle: Any,
-        alpha: int,
-        first: Any,
-        first_pointer: int,
-        second: Any,
-        second_pointer: int,
-        convolution: Any,
-        algorithm: int,
-        workspace: int | None,
-        workspace_size: int,
-        beta: int,
-        result: Any,
-        result_pointer: int,
-    ) -> int:
+    def _convolve(self, direction_name: str, handle: Any, alpha: int, *arguments: Any) -> int:
+        direction = globals()[direction_name]
+        one, p1, two, p2, convolution, algorithm, workspace, workspace_size, beta, three, p3 = arguments
         assert self._get(handle, "handle")["device"] == self.host.device, "a handle of another device"
-        name = names.algorithms(algorithm).name
+        name = direction.algorithms(algorithm).name
         if workspace_size < self.workspaces.get(name, 0):
             return BAD_PARAM
         if name in self.unrunnable:
@@ -309,23 +263,20 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
             self.host.check(workspace or 0, workspace_size)
             view(self.host, workspace or 0, (workspace_size,), (1,), np.dtype(np.uint8))[:] = 0xEE
         layer = self._get(convolution, "convolution")
-        pairs = zip(
-            names.roles, (first, second, result), (first_pointer, second_pointer, result_pointer), strict=True
-        )
         memory = {
             role: self._memory(descriptor, "filter" if role == "w" else "tensor", pointer)
-            for role, descriptor, pointer in pairs
+            for role, descriptor, pointer in zip(
+                direction.roles, (one, two, three), (p1, p2, p3), strict=True
+            )
         }
         if memory["x"].dtype == np.int8:
-            assert not (first_pointer | second_pointer | result_pointer) % 16, "misaligned int8 operands"
-        scalar = ctypes.c_double if layer["compute"].name == "float64" else ctypes.c_float
-        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
-        target = memory[names.roles[-1]]
+            assert not (p1 | p2 | p3) % 16, "misaligned int8 operands"
+        a, b = factors(layer["compute"].numpy, alpha, beta)
+        result = direction.roles[-1]
         wide = {role: array.astype(np.float64) for role, array in memory.items()}
-        wide[names.roles[-1]] = np.zeros(target.shape)
-        slide(names.roles[-1], wide, layer)
-        sums = wide[names.roles[-1]]
-        target[...] = (a * sums + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)
+        wide[result] = np.zeros(memory[result].shape)
+        slide(result, wide, layer)
+        store(memory[result], a * wide[result], b)
         return 0
 
     def cudnnConvolutionBackwardBias(
@@ -335,12 +286,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
             return NOT_SUPPORTED
         assert read % 16 == 0, "on a GPU, this may end the CUDA context"
         source, target = self._memory(dy, "tensor", read), self._memory(db, "tensor", written)
-        scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
-        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
-        for channel in range(target.shape[1]):
-            total = a * source[:, channel].astype(np.float64).sum()
-            before = b * target[:, channel].astype(np.float64) if b else 0
-            target[:, channel] = (total + before).astype(target.dtype) if b else total
+        a, b = factors(source.dtype, alpha, beta)
+        store(target, a * source.astype(np.float64).sum((0, *range(2, source.ndim)), keepdims=True), b)
         return 0
 
     # --- elementwise ---
@@ -351,10 +298,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
         if source.shape != target.shape or source.dtype != target.dtype:
             return BAD_PARAM
-        scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
-        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
-        wide = np.float64
-        target[...] = (a * source.astype(wide) + (b * target.astype(wide) if b else 0)).astype(target.dtype)
+        a, b = factors(source.dtype, alpha, beta)
+        store(target, a * source.astype(np.float64), b)
         return 0
 
     def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> int:
@@ -368,10 +313,26 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
     def cudnnScaleTensor(self, handle: Any, y: Any, pointer: int, alpha: int) -> None:
         target = self._memory(y, "tensor", pointer)
-        scalar = ctypes.c_double if target.dtype == np.float64 else ctypes.c_float
-        factor = scalar.from_address(alpha).value
-        target[...] = (factor * target.astype(np.float64)).astype(target.dtype)
+        store(target, np.zeros(target.shape), *factors(target.dtype, alpha))
 
     def _memory(self, descriptor: Any, kind: str, pointer: int) -> np.ndarray:
         state = self._get(descriptor, kind)
         return view(self.host, pointer, state["shape"], state["strides"], state["dtype"].numpy)
+
+
+def store(target: np.ndarray, result: np.ndarray, beta: float) -> None:
+    """Write a result plus ``beta`` times the contents; they are not read if ``beta`` is 0."""
+    before = beta * target.astype(np.float64) if beta else 0
+    target[...] = (result + before).astype(target.dtype)
+
+
+for _name, _direction in (
+    ("Forward", "FORWARD"),
+    ("BackwardData", "BACKWARD_DATA"),
+    ("BackwardFilter", "BACKWARD_FILTER"),
+):
+    setattr(FakeCudnn, f"cudnnConvolution{_name}", partialmethod(FakeCudnn._convolve, _direction))
+    _heuristics = partialmethod(FakeCudnn._heuristics, _direction)
+    setattr(FakeCudnn, f"cudnnGetConvolution{_name}Algorithm_v7", _heuristics)
+    _workspace_size = partialmethod(FakeCudnn._workspace_size, _direction)
+    setattr(FakeCudnn, f"cudnnGetConvolution{_name}WorkspaceSize", _workspace_size)

@@ -1,15 +1,16 @@
-"""Installs the fakes in place of the libraries and the CUDA interface layer, within a block."""
+"""Installs the fakes in place of the libraries and the driver, within a block."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import ModuleType
-from typing import Any
+from contextlib import contextmanager
+from functools import cache
 
+import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct.cuda import allocator, device, event, interop, memory, stream
+from cudnn_ct.cuda import allocator, device, interop, lifetime, memory
+from tests.unit.cuda_driver import driver_installed, put
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import Host
@@ -19,11 +20,12 @@ from .host import Host
 def host_installed() -> Iterator[Host]:
     """Host memory in place of a GPU's."""
     host = Host()
-    with ExitStack() as stack:
-        for module in (device, stream, event, memory, interop):
-            for name in module.__all__:
-                _put(stack, module, name, getattr(host, name))
-        _put(stack, allocator, "MAX_BLOCK", -1)  # what is freed is then gone, and a test sees it
+    with driver_installed(host) as stack:
+        for name in interop.__all__:
+            put(stack, interop, name, getattr(host, name))
+        put(stack, device, "device_name", cache(lambda _: "a device of the tests"))
+        put(stack, memory, "allocate", host.allocate_buffer)
+        put(stack, allocator, "MAX_BLOCK", -1)
         yield host
 
 
@@ -45,8 +47,5 @@ def forget() -> None:
     testing.reset()
     gc.collect()
     testing.reset()
-
-
-def _put(stack: ExitStack, module: ModuleType, name: str, value: Any) -> None:
-    stack.callback(setattr, module, name, getattr(module, name))
-    setattr(module, name, value)
+    if lifetime._in_flight:  # dropped in a thread without a current context
+        ct.synchronize()

@@ -21,29 +21,21 @@ from .host import ForeignArray, Host
 HOME, OTHER = 0x100, 0x200  # streams
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+CONVERSIONS = [("float32", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")]
+
+
+@pytest.mark.parametrize(("before", "after"), [*CONVERSIONS, *zip(DTYPES, DTYPES, strict=True)])
 @pytest.mark.parametrize("key", [np.s_[:, ::2], np.s_[:, :, 1:, ::2], np.s_[..., 3]])
-def test_copy_of_a_view_stays_on_the_device(fake: FakeCudnn, host: Host, dtype: str, key: Any) -> None:
-    view = ct.asarray(numbers(dtype))[key]
-    host.calls.clear()
-    copied = view.copy()
-    assert "copy_to_host" not in host.calls
-    equal(copied, numbers(dtype)[key])
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("float32", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")]
-)
-def test_conversions_of_floats_stay_on_the_device(
-    fake: FakeCudnn, host: Host, before: str, after: str
+def test_copies_and_conversions_stay_on_the_device(
+    fake: FakeCudnn, host: Host, before: str, after: str, key: Any
 ) -> None:
     x = ct.asarray(numbers(before))
     host.calls.clear()
-    converted, as_array = x[:, 1:3].astype(after), ct.asarray(x, after, layout="nhwc")
-    assert "copy_to_host" not in host.calls
-    equal(converted, numbers(after)[:, 1:3])
-    equal(as_array, numbers(after))
-    assert as_array.layout == "nhwc"
+    converted, last = x[key].astype(after), ct.asarray(x, after, layout="nhwc")
+    assert "cuMemcpyDtoHAsync" not in host.calls
+    equal(converted, numbers(after)[key])
+    equal(last, numbers(after))
+    assert last.layout == "nhwc"
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
@@ -55,7 +47,7 @@ def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
         monkeypatch.setattr(module, "INT_MAX", 40)
     host.calls.clear()
     copied = view.copy()
-    assert "copy_to_host" not in host.calls
+    assert "cuMemcpyDtoHAsync" not in host.calls
     equal(copied, numbers(dtype)[:, 1:])
 
 
@@ -93,31 +85,35 @@ def waits(host: Host, before: int, after: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("written", ["base", "view"])
-def test_reads_of_a_view_or_its_array_wait_when_the_other_was_written_on_another_stream(
-    fake: FakeCudnn, host: Host, written: str
+def identity(x: ct.DeviceArray, stream: int) -> ct.DeviceArray:
+    return ct.activation(x, mode="identity", stream=stream)
+
+
+def add(x: ct.DeviceArray, stream: int) -> None:
+    source = ct.full(x.shape, 3.0, stream=stream)
+    ct.add(source, source, out=x, stream=stream)
+
+
+@pytest.mark.parametrize("views", ["base base", "base view", "view base"])
+@pytest.mark.parametrize("write", [add, lambda x, stream: x.fill(6, stream=stream)], ids=["add", "fill"])
+@pytest.mark.parametrize("read", [identity, lambda x, stream: x.copy(stream=stream)], ids=["call", "copy"])
+def test_reads_and_writes_on_two_streams_wait_for_each_other_when_they_share_memory(
+    fake: FakeCudnn, host: Host, views: str, write: Any, read: Any
 ) -> None:
     base = ct.full((2, 8), 1.0, stream=HOME)
-    view = base[:, :4]
-    one, other = (base, view) if written == "base" else (view, base)
+    both = {"base": base, "view": base[1:]}
+    written, other = (both[name] for name in views.split())
+    write(written, OTHER)
     host.log.clear()
-    ct.fill(one, 2.0, stream=OTHER)
-    assert one.writer == other.writer
-    kept = ct.activation(other, mode="identity", stream=HOME)
+    assert read(other, HOME).numpy()[-1, 0] == 6
     assert waits(host, OTHER, HOME)
-    assert kept.numpy()[0, 0] == 2
-
-
-@pytest.mark.parametrize("read", ["base", "view"])
-def test_writes_wait_for_reads_of_a_view_on_another_stream(fake: FakeCudnn, host: Host, read: str) -> None:
-    base = ct.full((2, 8), 1.0, stream=HOME)
-    view = base[1:]
-    one, other = (base, view) if read == "base" else (view, base)
     host.log.clear()
-    kept = ct.activation(one, mode="identity", stream=OTHER)
-    other.fill(3, stream=HOME)
+    write(written, OTHER)  # reads on the home stream are not recorded
+    assert waits(host, HOME, OTHER)
+    read(other, OTHER)
+    host.log.clear()
+    write(written, HOME)
     assert waits(host, OTHER, HOME)
-    del kept
 
 
 def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(fake: FakeCudnn, host: Host) -> None:

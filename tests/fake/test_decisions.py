@@ -371,7 +371,7 @@ def test_engine_is_tried_again_when_its_plan_failed_for_lack_of_memory(
 
 
 def test_workspace_is_allocated_after_idle_ones_are_freed(fake: FakeCudnn, host: Host) -> None:
-    host.limit = host.used() + 2**20
+    host.limit, host.device = host.used() + 2**20, 0
     context.current(streams.default_stream(0)).workspace(700_000)
     with ct.use(stream=0x77) as other:
         here = context.current(other)

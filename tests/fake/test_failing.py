@@ -26,7 +26,7 @@ def test_matrix_covers_operations_functions_and_statuses(found: list[Found]) -> 
     tried = {(one.attempt.function, one.attempt.status) for one in found}
     for function in {function for function, status in tried if status != CUDA_CALL}:
         assert {status for name, status in tried if name == function} >= set(STATUSES)
-    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {
+    assert {"cuCtxSetCurrent", "cuMemAllocFromPoolAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"} <= {
         f for f, s in tried if s == CUDA_CALL
     }
     assert {one.attempt.warm for one in found} == {False, True}

@@ -499,7 +499,7 @@ def check_not_captured(host: Host, fake: FakeCudnn, call: Callable[[], Any], mes
         call()
     host.capturing.clear()
     assert not {FORWARD, "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"} & set(fake.names())
-    assert not {"copy_device", "synchronize"} & {*host.calls, *(entry[0] for entry in host.log)}
+    assert not {"cuMemcpyDtoDAsync", "synchronize"} & {*host.calls, *(entry[0] for entry in host.log)}
 
 
 def test_a_captured_call_pins_its_plan(fake: FakeCudnn, host: Host) -> None:

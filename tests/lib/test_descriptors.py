@@ -1,11 +1,10 @@
-"""Descriptors of the real cuDNN: made, read back, refused, closed; no GPU needed."""
+"""Descriptors of the real cuDNN: created, read back, rejected, closed; no GPU needed."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import threading
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,9 @@ import cudnn_ct as ct
 from cudnn_ct._lib import load
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import LAYOUTS
+from cudnn_ct.typing import OpTensorOp, ReduceOp
 from tests.conv_cases import Geometry, geometries
+from tests.mixed import in_threads
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
@@ -42,36 +43,37 @@ filters = st.builds(
 )
 
 
-@st.composite
-def convolutions(draw: st.DrawFn) -> ct.ConvolutionSpec:
-    axes = draw(st.integers(1, 3))
-    return ct.ConvolutionSpec(
-        padding=draw(st.tuples(*[st.integers(0, 9)] * axes)),
-        stride=draw(st.tuples(*[lengths] * axes)),
-        dilation=draw(st.tuples(*[lengths] * axes)),
-        groups=draw(lengths),
-        mode=draw(st.sampled_from(("cross_correlation", "convolution"))),
-        compute=draw(st.sampled_from(("float16", "float32", "float64", "int32"))),
-        math=draw(st.sampled_from(("default", "tensor_op", "tensor_op_allow_conversion", "fma"))),
+pads, finite, flags = st.integers(0, 9), st.floats(0.015625, 1024, width=32), st.booleans()
+computes = st.sampled_from(("float32", "float64"))
+
+
+def per_axis(axes: int, *numbers: st.SearchStrategy[int]) -> list[st.SearchStrategy[tuple[int, ...]]]:
+    """Return for each kind of number a strategy of one number per axis."""
+    return [st.tuples(*[one] * axes) for one in numbers]
+
+
+convolutions = st.integers(1, 3).flatmap(
+    lambda axes: st.builds(
+        ct.ConvolutionSpec,
+        *per_axis(axes, pads, lengths, lengths),
+        groups=lengths,
+        mode=st.sampled_from(("cross_correlation", "convolution")),
+        compute=st.sampled_from(("float16", "float32", "float64", "int32")),
+        math=st.sampled_from(("default", "tensor_op", "tensor_op_allow_conversion", "fma")),
     )
-
-
-finite = st.floats(0.015625, 1024, width=32)
-
-layers = st.one_of(
-    st.builds(ct.ActivationSpec, st.sampled_from(("relu", "elu", "tanh", "swish")), finite, st.booleans()),
-    st.integers(2, 3).flatmap(
-        lambda axes: st.builds(
-            ct.PoolingSpec,
-            st.tuples(*[lengths] * axes),
-            st.tuples(*[st.integers(0, 9)] * axes),
-            st.tuples(*[lengths] * axes),
-            st.sampled_from(
-                ("max", "max_deterministic", "average_count_include_padding", "average_count_exclude_padding")
-            ),
-            st.booleans(),
-        )
-    ),
+)
+pooling = st.integers(2, 3).flatmap(
+    lambda axes: st.builds(
+        ct.PoolingSpec,
+        *per_axis(axes, lengths, pads, lengths),
+        st.sampled_from(
+            ("max", "max_deterministic", "average_count_include_padding", "average_count_exclude_padding")
+        ),
+        flags,
+    )
+)
+layers = pooling | st.one_of(
+    st.builds(ct.ActivationSpec, st.sampled_from(("relu", "elu", "tanh", "swish")), finite, flags),
     st.builds(
         ct.CTCLossSpec,
         st.sampled_from(("none", "softmax")),
@@ -80,37 +82,29 @@ layers = st.one_of(
         st.just("float32"),
     ),
     st.builds(ct.LRNSpec, st.integers(1, 16), finite, finite, finite),
-    st.builds(
-        ct.OpTensorSpec,
-        st.sampled_from(("add", "mul", "min", "max", "sqrt", "not")),
-        st.sampled_from(("float32", "float64")),
-        st.booleans(),
-    ),
-    st.builds(
-        ct.ReduceSpec,
-        st.sampled_from(("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")),
-        st.sampled_from(("float32", "float64")),
-        st.booleans(),
-        st.booleans(),
-    ),
+    st.builds(ct.OpTensorSpec, st.sampled_from(get_args(OpTensorOp)), computes, flags),
+    st.builds(ct.ReduceSpec, st.sampled_from(get_args(ReduceOp)), computes, flags, flags),
 )
 
 
+def class_of(spec: Any) -> Any:
+    return getattr(ct, f"{type(spec).__name__.removesuffix('Spec')}Descriptor")
+
+
 @settings(max_examples=4 * settings.default.max_examples)
-@given(spec=tensors | filters | convolutions() | layers)
-def test_descriptors_read_back(spec: Any) -> None:
-    kind = getattr(ct, f"{type(spec).__name__.removesuffix('Spec')}Descriptor")
-    assert kind(spec).read() == spec
+@given(spec=tensors | filters | convolutions | layers)
+def test_read_returns_the_spec(spec: Any) -> None:
+    assert class_of(spec)(spec).read() == spec
 
 
-def test_what_cannot_be_read_back_says_so() -> None:
+def test_read_raises_when_cudnn_has_no_getter() -> None:
     descriptor = ct.SpatialTransformerDescriptor(ct.SpatialTransformerSpec((2, 3, 4, 5), "float16"))
     with pytest.raises(TypeError, match="no function that reads a SpatialTransformerDescriptor back"):
         descriptor.read()
 
 
 @given(case=geometries(asymmetric=False, ranks=(2, 3), batches=(1, 2)))
-def test_output_shape_is_what_cudnn_says(case: Geometry) -> None:
+def test_output_shape_is_that_of_cudnn(case: Geometry) -> None:
     """``cudnnGetConvolutionNdForwardOutputDim`` on descriptors as the operation makes them."""
     x_spec, w_spec = ct.TensorSpec.packed(case.x), ct.TensorSpec.packed(case.w)
     problem = conv_problem("forward", x_spec, w_spec, **case.arguments)
@@ -126,50 +120,32 @@ def test_output_shape_is_what_cudnn_says(case: Geometry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "error", "message"),
+    ("spec", "error", "message"),
     [
-        (
-            ct.TensorDescriptor,
-            ct.TensorSpec((2, 3, 4, 5), (60, 20, 5, 0), "float32"),
-            ct.BadParamError,
-            "2000",
-        ),
-        (ct.TensorDescriptor, ct.TensorSpec((2,) * 9, (1,) * 9, "float32"), ValueError, "at most 8 axes"),
-        (
-            ct.TensorDescriptor,
-            ct.TensorSpec((2, 3), (1,), "float32"),
-            ValueError,
-            "shape has 2, strides has 1",
-        ),
-        (ct.TensorDescriptor, ct.TensorSpec((2, 3), (3, 1), "float31"), TypeError, "no dtype float31"),
-        (ct.TensorDescriptor, (2, 3), TypeError, "describes a TensorSpec, not .2, 3."),
-        (ct.FilterDescriptor, ct.FilterSpec((2, 3, 4), "half", "chw"), ValueError, "layout must be one of"),
-        (
-            ct.ConvolutionDescriptor,
-            ct.ConvolutionSpec((1,) * 6, (1,) * 5, (1,) * 6),
-            ValueError,
-            "stride has 5",
-        ),
-        (ct.ConvolutionDescriptor, ct.ConvolutionSpec((0,), (1,), (1,), 2**32 + 1), ValueError, "32-bit"),
-        (ct.ConvolutionDescriptor, ct.ConvolutionSpec((0,), (1,), (1,), 1, "up"), ValueError, "mode must be"),
-        (ct.TensorDescriptor, ct.TensorSpec((2, 3), (2**31, 1), "float32"), ValueError, "32-bit numbers"),
-        (ct.ConvolutionDescriptor, ct.ConvolutionSpec((-1,), (1,), (1,)), ct.BadParamError, "pad"),
-        (
-            ct.ConvolutionDescriptor,
-            ct.ConvolutionSpec((0,), (0,), (1,)),
-            ct.BadParamError,
-            "cudnnSetConvolution",
-        ),
+        (ct.TensorSpec((2, 3, 4, 5), (60, 20, 5, 0), "float32"), ct.BadParamError, "2000"),
+        (ct.TensorSpec((2,) * 9, (1,) * 9, "float32"), ValueError, "at most 8 axes"),
+        (ct.TensorSpec((2, 3), (1,), "float32"), ValueError, "shape has 2, strides has 1"),
+        (ct.TensorSpec((2, 3), (3, 1), "float31"), TypeError, "no dtype float31"),
+        (ct.TensorSpec((2, 3), (2**31, 1), "float32"), ValueError, "32-bit numbers"),
+        (ct.FilterSpec((2, 3, 4), "half", "chw"), ValueError, "layout must be one of"),
+        (ct.ConvolutionSpec((1,) * 6, (1,) * 5, (1,) * 6), ValueError, "stride has 5"),
+        (ct.ConvolutionSpec((0,), (1,), (1,), 2**32 + 1), ValueError, "32-bit"),
+        (ct.ConvolutionSpec((0,), (1,), (1,), 1, "up"), ValueError, "mode must be"),
+        (ct.ConvolutionSpec((-1,), (1,), (1,)), ct.BadParamError, "pad"),
+        (ct.ConvolutionSpec((0,), (0,), (1,)), ct.BadParamError, "cudnnSetConvolution"),
     ],
 )
-def test_refusals_name_the_function_and_leave_nothing(
-    kind: Any, spec: Any, error: type[Exception], message: str
-) -> None:
+def test_descriptor_rejects_a_wrong_spec(spec: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        kind(spec)
+        class_of(spec)(spec)
 
 
-def test_use_after_close_names_the_descriptor() -> None:
+def test_descriptor_rejects_a_value_that_is_not_its_spec() -> None:
+    with pytest.raises(TypeError, match=r"describes a TensorSpec, not \(2, 3\)"):
+        ct.TensorDescriptor((2, 3))  # type: ignore[arg-type]
+
+
+def test_descriptor_is_named_when_it_is_used_after_close() -> None:
     descriptor = ct.TensorDescriptor(ct.TensorSpec.packed((2, 3, 4, 5)))
     assert "float32[2, 3, 4, 5] nchw" in repr(descriptor)
     descriptor.close()
@@ -181,7 +157,7 @@ def test_use_after_close_names_the_descriptor() -> None:
         ct.raw.cudnnGetTensorSizeInBytes(descriptor, ctypes.byref(ctypes.c_size_t()))
 
 
-def test_descriptors_work_in_raw_and_kinds_are_not_mixed_up() -> None:
+def test_raw_accepts_descriptors_of_the_right_kind() -> None:
     size = ctypes.c_size_t()
     ct.raw.cudnnGetTensorSizeInBytes(
         ct.TensorDescriptor(ct.TensorSpec.packed((2, 3, 4, 5), "float64")), ctypes.byref(size)
@@ -191,7 +167,7 @@ def test_descriptors_work_in_raw_and_kinds_are_not_mixed_up() -> None:
         ct.raw.cudnnGetTensorSizeInBytes(ct.FilterDescriptor(ct.FilterSpec((2, 3, 4, 5), "float64")), None)
 
 
-def test_cached_descriptors_are_shared_and_native_objects_go_with_theirs(
+def test_cached_descriptor_is_shared_and_others_are_destroyed_with_their_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = ct.TensorSpec.packed((7, 3, 4, 5))
@@ -208,18 +184,10 @@ def test_cached_descriptors_are_shared_and_native_objects_go_with_theirs(
     assert len(destroyed) == 10
 
 
-def test_threads_make_descriptors_at_once() -> None:
-    failures = []
-
+def test_threads_create_descriptors_at_once() -> None:
     def work(seed: int) -> None:
         for i in range(200):
             spec = ct.TensorSpec.packed((1 + i % 7, 1 + seed, 3, 4))
-            if ct.TensorDescriptor.cached(spec).read() != spec:
-                failures.append(spec)
+            assert ct.TensorDescriptor.cached(spec).read() == spec
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(8, work)

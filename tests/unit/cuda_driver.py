@@ -1,33 +1,40 @@
 """A CUDA driver of Python functions on host memory, in place of ``cuda.bindings.driver``.
 
 It keeps the rules of CUDA that matter to a library in the process of another one: which calls need a current
-context, which calls invalidate a capture, and that a forked child and a destroyed stream allow none.
+context, which calls invalidate a capture, and that a destroyed stream allows none. Every address is checked;
+freed memory is overwritten and never allocated again.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
 
 LEGACY_DEFAULT = 1
+OWN_STREAM = 0xC0  # the address of the first stream that the package creates
+NAME = b"a device of the tests"
+MULTIPROCESSORS, L2_SIZE, MAJOR, MINOR = 16, 38, 75, 76  # attributes of a device
 
 
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
-    CUDA_ERROR_NOT_INITIALIZED = 3
     CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
@@ -42,13 +49,30 @@ class CUstreamCaptureMode(IntEnum):
 GLOBAL, THREAD_LOCAL, RELAXED = CUstreamCaptureMode
 OK = CUresult.CUDA_SUCCESS
 
+# Calls that fail on request: out of memory, or because an earlier kernel failed.
+FALLIBLE = {
+    *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
+    *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
+    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"),
+}
 
-class Call(NamedTuple):
-    """One call: the function, its arguments, and the capture mode of the thread."""
 
-    name: str
-    arguments: tuple[Any, ...]
-    mode: CUstreamCaptureMode
+class Event(NamedTuple):
+    """A record of an event, as the log shows it."""
+
+    handle: int
+    number: int
+    stream: int
+    time: float
+
+
+class Allocation:
+    """Memory of one device; NaN in every float type until it is written."""
+
+    def __init__(self, nbytes: int, device: int, stream: int) -> None:
+        self.memory = np.full(nbytes + 64, 0xFF, np.uint8)
+        self.handle = (self.memory.ctypes.data + 63) // 64 * 64
+        self.size, self.device, self.stream = nbytes, device, stream
 
 
 class Capture:
@@ -66,6 +90,14 @@ class Capture:
             node()
 
 
+class Captures(dict[int, Capture]):
+    """The captures by their streams."""
+
+    def add(self, stream: int, mode: CUstreamCaptureMode = GLOBAL) -> Capture:
+        self[stream] = Capture(mode)
+        return self[stream]
+
+
 def call(
     *,
     results: int = 1,
@@ -78,27 +110,24 @@ def call(
 
     ``results`` is their number. ``context`` requires a current context. ``unsafe`` calls are forbidden during
     captures. ``stream`` is the place among the arguments of a stream, which must be alive. ``enqueues`` says
-    that work is put on the stream.
+    that work is put on the stream. A function that returns a `CUresult` fails with it.
     """
 
     def checked(function: Callable[..., Any], name: str = "") -> Any:
         name = name or function.__name__
 
         def wrapper(self: Driver, *arguments: Any) -> tuple[Any, ...]:
-            self.calls.append(Call(name, arguments, self.mode))
-            error = self.failing.get(name, OK)
-            if self.process not in (None, os.getpid()):
-                os.write(2, f"{name} was called in a forked child\n".encode())
-                error = CUresult.CUDA_ERROR_NOT_INITIALIZED
+            self.calls.append(name)
+            error = self._requested(name)
             if context and self.current is None:
-                error = CUresult.CUDA_ERROR_INVALID_CONTEXT
+                error = error or CUresult.CUDA_ERROR_INVALID_CONTEXT
             if stream is not None:
                 error = error or self._check_stream(arguments[stream], enqueues)
             if unsafe:
                 error = error or self._check_captures()
-            if error:
-                return (error, *[None] * results)
-            result = function(self, *arguments)
+            result = error or function(self, *arguments)
+            if (isinstance(result, CUresult) and result) or error:
+                return (result, *[None] * results)
             return (OK, *[result][:results]) if results < 2 else (OK, *result)
 
         return wrapper
@@ -107,35 +136,45 @@ def call(
 
 
 class Driver:
-    """The driver: its calls in ``calls``, and the memory, streams and captures that exist."""
+    """The driver: its calls in ``calls``, its work in ``log``, and the memory and captures that exist.
+
+    A stream exists unless it is in ``destroyed``. Captured work is done at once too.
+    """
 
     CUresult = CUresult
     CUstreamCaptureMode = CUstreamCaptureMode
     CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16,
-        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE=38,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=MULTIPROCESSORS,
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE=L2_SIZE,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
-    CUmemPool_attribute = SimpleNamespace(
-        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD="threshold",
-        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT="reserved",
-        CU_MEMPOOL_ATTR_USED_MEM_CURRENT="used",
-    )
-    CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
+    CUmemPool_attribute = Mock()
+    CUpointer_attribute = Mock()
     cuuint64_t = int
 
     def __init__(self, devices: int = 1) -> None:
-        self.process: int | None = None  # that initialized the driver
         self.devices = devices
-        self.calls: list[Call] = []
-        self.failing: dict[str, CUresult] = {}
-        self.memory: dict[int, tuple[Any, int]] = {}
+        self.capabilities = [(9, 0)] * devices
+        self.calls: list[str] = []
+        self.log: list[tuple[Any, ...]] = []
+        self.fail_at = 0  # the place in `calls` of the call that fails
+        self.failed_in: set[str] = set()  # the functions that were running when it failed
+        self.failing: dict[str, Any] = {}  # the results of functions that always fail
+        self.limit = 2**32  # bytes of each device
+        self.live: dict[int, Allocation] = {}  # by address
+        self.grave: list[np.ndarray] = []  # freed memory, kept so that its addresses are not used again
         self.freed: list[tuple[int, int, int | None]] = []  # address, stream, current device
-        self.pool = Counter({"threshold": 0, "reserved": 0, "used": 0})
-        self.captures: dict[int, Capture] = {}
-        self.streams = {LEGACY_DEFAULT: True}  # whether each waits for the default stream
-        self._addresses = itertools.count(0x1000, 0x10)
+        self.pinned = False  # whether memory of the host is
+        self.capturing = Captures()
+        self.blocking: set[int] = set()  # streams that wait for the default stream
+        self.destroyed: set[int] = set()  # streams that no call may name
+        self.events: dict[int, Event] = {}  # the last record of each event
+        self.switches: list[int | None] = []  # devices that became current
+        self.clock = 0.0  # milliseconds; advanced by each computation
+        self._numbers = itertools.count()
+        self._events = itertools.count(0x1000, 0x10)
+        self._streams = itertools.count(OWN_STREAM, 0x10000)
         self._thread = threading.local()
 
     # --- what tests do as another library, or as the program ---
@@ -154,30 +193,52 @@ class Driver:
         return getattr(self._thread, "mode", GLOBAL)
 
     def new_stream(self, *, blocking: bool = False) -> int:
-        handle = next(self._addresses)
-        self.streams[handle] = blocking
+        handle = next(self._streams)
+        if blocking:
+            self.blocking.add(handle)
         return handle
 
-    def destroy(self, stream: int) -> None:
-        del self.streams[stream]
+    def used(self) -> int:
+        return sum(allocation.size for allocation in list(self.live.values()))
 
-    def begin_capture(self, stream: int, mode: CUstreamCaptureMode = GLOBAL) -> Capture:
-        self.captures[stream] = Capture(mode)
-        return self.captures[stream]
+    def check(self, address: int, nbytes: int) -> None:
+        """Raise unless a range of addresses is alive, on the device that is current."""
+        for one in list(self.live.values()):
+            if one.handle <= address and address + nbytes <= one.handle + one.size:
+                assert one.device == self.current, f"device {one.device} used while {self.current} is current"
+                return
+        raise AssertionError(f"{nbytes} bytes at {address:#x} are not in memory that is alive")
 
-    def end_capture(self, stream: int) -> Capture:
-        return self.captures.pop(stream)
+    def check_stream(self, stream: int) -> None:
+        """Raise for a stream that was destroyed, for which the driver would end the process."""
+        if stream in self.destroyed:
+            self.log.append(("destroyed stream used", stream))
+            raise AssertionError(f"stream {stream:#x} was destroyed")
 
-    def names(self) -> list[str]:
-        return [one.name for one in self.calls]
+    def allocate(self, nbytes: int, device: int, stream: int) -> Allocation:
+        made = Allocation(nbytes, device, stream)
+        self.live[made.handle] = made
+        self.log.append(("allocate", stream))
+        return made
+
+    def free(self, address: int) -> None:
+        gone = self.live.pop(address)
+        gone.memory[:] = 0xA5
+        self.grave.append(gone.memory)
+        self.log.append(("free", address))
 
     # --- rules ---
 
+    def _requested(self, name: str) -> Any:
+        if len(self.calls) == self.fail_at and name in FALLIBLE:
+            self.failed_in = {frame.name for frame in traceback.extract_stack()}
+            out_of_memory = name == "cuMemAllocFromPoolAsync"
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY if out_of_memory else CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        return self.failing.get(name, OK)
+
     def _check_stream(self, stream: int, enqueues: bool) -> CUresult:
-        if stream not in self.streams:
-            os.write(2, f"stream {stream:#x} does not exist\n".encode())
-            return CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED
-        blocking = [one for place, one in self.captures.items() if self.streams[place]]
+        self.check_stream(stream)
+        blocking = [one for place, one in list(self.capturing.items()) if place in self.blocking]
         if stream == LEGACY_DEFAULT and blocking:
             for capture in blocking:
                 capture.valid = capture.valid and not enqueues
@@ -188,7 +249,7 @@ class Driver:
         mine = threading.get_ident()
         forbidding = [
             capture
-            for capture in self.captures.values()
+            for capture in list(self.capturing.values())
             if self.mode == GLOBAL
             and (capture.mode == GLOBAL or (capture.thread == mine and capture.mode != RELAXED))
         ]
@@ -196,77 +257,89 @@ class Driver:
             capture.valid = False
         return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if forbidding else OK
 
-    def _enqueue(self, stream: int, work: Callable[[], object]) -> None:
-        if stream in self.captures:
-            self.captures[stream].graph.append(work)
-        else:
-            work()
+    def _enqueue(self, stream: int, target: int, source: int | bytes, nbytes: int) -> None:
+        self.check(target, nbytes)
+        if stream in self.capturing:
+            self.capturing[stream].graph.append(lambda: ctypes.memmove(target, source, nbytes))
+        ctypes.memmove(target, source, nbytes)
 
     # --- the functions ---
 
-    @call(results=0, context=False)
-    def cuInit(self, flags: int) -> None:
-        self.process = os.getpid()
+    def _attribute(self, attribute: int, device: int) -> int:
+        major, minor = self.capabilities[device]
+        return {MULTIPROCESSORS: 16, L2_SIZE: 2**20, MAJOR: major, MINOR: minor}[attribute]
 
     @call(results=0, context=False)
     def cuCtxSetCurrent(self, context: int) -> None:
         self.current = context - 0xC0 if context else None
+        self.switches.append(self.current)
 
     @call(results=0, unsafe=True)
     def cuCtxSynchronize(self) -> None:
-        for capture in self.captures.values():  # whatever its mode
+        for capture in self.capturing.values():  # whatever its mode
             capture.valid = False
+        self.log.append(("synchronize_device", self.current))
 
     @call(context=False)
     def cuThreadExchangeStreamCaptureMode(self, mode: CUstreamCaptureMode) -> CUstreamCaptureMode:
         before, self._thread.mode = self.mode, mode
         return before
 
-    @call(stream=0, enqueues=False)
-    def cuStreamIsCapturing(self, stream: int) -> int:
-        return int(stream in self.captures)
-
     @call(results=0, stream=0, unsafe=True)
     def cuStreamSynchronize(self, stream: int) -> None:
-        assert stream not in self.captures
+        assert stream not in self.capturing
+        self.log.append(("synchronize", stream))
 
-    @call(context=False, unsafe=True)
-    def cuMemPoolGetAttribute(self, pool: int, attribute: str) -> int:
-        return self.pool[attribute]
+    @call(results=0, stream=0)
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        self.log.append(("wait", stream, self.events[event]))
+
+    @call(results=0, stream=1)
+    def cuEventRecord(self, event: int, stream: int) -> None:
+        self.events[event] = Event(event, next(self._numbers), stream, self.clock)
+        self.log.append(("record", stream, self.events[event]))
 
     @call(results=0, context=False, unsafe=True)
-    def cuMemPoolSetAttribute(self, pool: int, attribute: str, value: int) -> None:
-        self.pool[attribute] = value
+    def cuMemPoolTrimTo(self, pool: int, kept: int) -> None:
+        self.log.append(("trim", pool - 0xB0))
 
     @call(stream=2, unsafe=True)
     def cuMemAllocFromPoolAsync(self, nbytes: int, pool: int, stream: int) -> int:
-        assert stream not in self.captures
-        memory = ctypes.create_string_buffer(b"\xff" * nbytes, nbytes)
-        address = ctypes.addressof(memory)
-        self.memory[address] = memory, stream
-        return address
+        assert pool - 0xB0 == self.current, "allocating on a device that is not current"
+        if self.used() + nbytes > self.limit:
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY
+        return self.allocate(nbytes, pool - 0xB0, stream).handle
 
     @call(results=0, stream=1, unsafe=True)
     def cuMemFreeAsync(self, address: int, stream: int) -> None:
-        if stream in self.captures:  # memory of a graph alone is freed in it
-            self.captures[stream].valid = False
+        if stream in self.capturing:  # memory of a graph alone is freed in it
+            self.capturing[stream].valid = False
             return
-        memory, _ = self.memory.pop(address)
-        ctypes.memset(memory, 0xA5, len(memory))
+        self.free(address)
         self.freed.append((address, stream, self.current))
+
+    @call(results=0, stream=3)
+    def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        assert stream not in self.capturing, "a graph reads host memory when it is launched"
+        self._enqueue(stream, target, source, nbytes)
+
+    @call(results=0, stream=3)
+    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        assert stream not in self.capturing, "a graph writes host memory when it is launched"
+        self.check(source, nbytes)
+        ctypes.memmove(target, source, nbytes)
 
     @call(results=0, stream=3)
     def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
         assert target >= source + nbytes or source >= target + nbytes, "the copy overlaps itself"
-        self._enqueue(stream, lambda: ctypes.memmove(target, source, nbytes))
-
-    def _copy_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        assert stream not in self.captures, "a graph reads host memory when it is launched"
-        ctypes.memmove(target, source, nbytes)
+        self.check(source, nbytes)
+        self._enqueue(stream, target, source, nbytes)
 
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
-        content = value.to_bytes(size, sys.byteorder) * count
-        self._enqueue(stream, lambda: ctypes.memmove(target, content, len(content)))
+        self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
+
+    def _elapsed(self, start: int, end: int) -> float:
+        return self.events[end].time - self.events[start].time
 
 
 FREE = {"context": False}
@@ -274,24 +347,28 @@ ENQUEUES = {"results": 0, "stream": 3}
 
 # Short functions: their checks, and the result for a driver and arguments.
 SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
+    "cuInit": ({"results": 0, **FREE}, lambda *_: None),
     "cuDriverGetVersion": (FREE, lambda _: 13000),
     "cuDeviceGetCount": (FREE, lambda driver: driver.devices),
-    "cuDeviceGetName": (FREE, lambda _, length, device: b"a device of the tests".ljust(length, b"\0")),
-    "cuDeviceGetAttribute": (FREE, lambda _, attribute, device: attribute),
+    "cuDeviceGetName": (FREE, lambda _, length, device: NAME.ljust(length, b"\0")),
+    "cuDeviceGetAttribute": (FREE, Driver._attribute),
     "cuDevicePrimaryCtxRetain": (FREE, lambda _, device: 0xC0 + device),
     "cuDeviceGetMemPool": (FREE, lambda _, device: 0xB0 + device),
-    "cuPointerGetAttribute": (FREE, lambda _, attribute, address: 2),
+    "cuPointerGetAttribute": (FREE, lambda driver, *_: 1 if driver.pinned else CUresult(1)),
     "cuCtxGetDevice": ({}, lambda driver: driver.current),
     "cuStreamCreate": ({"unsafe": True}, lambda driver, flags: driver.new_stream(blocking=not flags)),
-    "cuStreamWaitEvent": ({"results": 0, "stream": 0}, lambda *_: None),
-    "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._addresses)),
-    "cuEventRecord": ({"results": 0, "stream": 1}, lambda *_: None),
+    "cuStreamIsCapturing": (
+        {"stream": 0, "enqueues": False},
+        lambda driver, stream: int(stream in driver.capturing),
+    ),
+    "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._events)),
+    "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda driver, event: driver.events.pop(event, None)),
+    "cuEventSynchronize": ({"results": 0, "unsafe": True}, lambda *_: None),
+    "cuEventElapsedTime": ({}, Driver._elapsed),
+    "cuMemPoolGetAttribute": ({**FREE, "unsafe": True}, lambda *_: 0),
+    "cuMemPoolSetAttribute": ({"results": 0, **FREE, "unsafe": True}, lambda *_: None),
     "cuEventQuery": ({"results": 0, "unsafe": True}, lambda *_: None),
-    "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda *_: None),
-    "cuMemPoolTrimTo": ({"results": 0, "context": False, "unsafe": True}, lambda *_: None),
-    "cuMemGetInfo": ({"results": 2}, lambda _: (100, 200)),
-    "cuMemcpyHtoDAsync": (ENQUEUES, Driver._copy_host),
-    "cuMemcpyDtoHAsync": (ENQUEUES, Driver._copy_host),
+    "cuMemGetInfo": ({"results": 2}, lambda driver: (driver.limit - driver.used(), driver.limit)),
     "cuMemsetD8Async": (ENQUEUES, partial(Driver._set, size=1)),
     "cuMemsetD16Async": (ENQUEUES, partial(Driver._set, size=2)),
     "cuMemsetD32Async": (ENQUEUES, partial(Driver._set, size=4)),
@@ -300,9 +377,39 @@ for _name, (_checks, _function) in SHORT.items():
     setattr(Driver, _name, call(**_checks)(_function, _name))
 
 
-def install(driver: Driver | None = None) -> Driver:
-    """Put a driver in place of ``cuda.bindings.driver``, and nothing in place of ``cuda.core``."""
-    made = driver or Driver()
+@contextmanager
+def driver_installed(made: Driver) -> Iterator[ExitStack]:
+    """Replace the driver in this process within a block; the yielded stack undoes further replacements."""
+    from cudnn_ct.cuda import device, driver, memory, stream
+
+    def forget() -> None:
+        device._after_fork()
+        stream._after_fork()
+        stream.default_stream.cache_clear()
+        memory._pool.cache_clear()
+
+    @cache
+    def installed() -> Driver:
+        with driver._importing("the fake driver"):
+            return made
+
+    with ExitStack() as stack:
+        put(stack, driver, "driver", installed)
+        put(stack, driver._start, "used", True)
+        forget()
+        stack.callback(forget)
+        yield stack
+
+
+def put(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Replace an attribute until the stack is closed."""
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def install() -> Driver:
+    """Put a driver in place of ``cuda.bindings.driver`` for the rest of a process, and no ``cuda.core``."""
+    made = Driver()
     cuda, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
     bindings.driver = made  # type: ignore[attr-defined]
     cuda.bindings = bindings  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct
+from cudnn_ct._handle import NativeHandle
 from cudnn_ct.cuda import driver
 from cudnn_ct.errors import NotInitializedError
 
-# On a driver with one device, which counts its calls.
-PROGRAM = """
-import json, os, sys
+PATHS = Path(cudnn_ct.__file__).parents[1], Path(__file__).parents[2]
+
+# Parent and child count the devices in a new thread, on a driver of one device.
+COUNTS = """
+import json, os, sys, threading
 from tests.unit.cuda_driver import install
 
 driver = install()
@@ -24,74 +28,63 @@ driver = install()
 import cudnn_ct as ct
 from cudnn_ct.cuda import device as devices
 
-if sys.argv[1] == "used":
-    assert devices.device_count() == 1
-reading, writing = os.pipe()
-if os.fork() == 0:
+def count():
+    ct.config.deterministic = True
     try:
-        said = f"{devices.device_count()} device"
+        answer.append(f"{devices.device_count()} device")
     except ct.NotInitializedError as error:
-        said = str(error)
-    os.write(writing, json.dumps([said, driver.names().count("cuDeviceGetCount")]).encode())
+        answer.append(str(error))
+    answer.append(driver.calls.count("cuDeviceGetCount"))
+
+if sys.argv[1] == "used":
+    devices.device_count()
+answer = []
+child = os.fork()
+thread = threading.Thread(target=count, daemon=True)
+thread.start()
+thread.join(20)
+if not child:
+    print(json.dumps(answer), flush=True)
     os._exit(0)
 os.wait()
-assert devices.device_count() == 1  # the parent goes on
-print(os.read(reading, 65536).decode())
+assert answer == ["1 device", 1], answer
 """
 
 
 def output(program: str, *arguments: str) -> str:
     """Run a program in a process of its own, and return its output."""
-    environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=90)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.strip()
 
 
-def test_child_of_a_process_that_used_cuda_raises() -> None:
-    said, asked = json.loads(output(PROGRAM, "used"))
-    assert "CUDA does not survive a fork" in str(said)
-    assert "'spawn'" in str(said)
-    assert asked == 1  # by the parent: the child touches nothing
+def test_child_raises_without_calling_the_driver_when_its_parent_used_cuda() -> None:
+    message, calls = json.loads(output(COUNTS, "used"))
+    assert "CUDA does not survive a fork" in message
+    assert "'spawn'" in message
+    assert calls == 1  # by the parent
 
 
-def test_child_of_a_process_that_used_no_cuda_works() -> None:
-    assert json.loads(output(PROGRAM, "unused")) == ["1 device", 1]
+def test_child_works_when_its_parent_did_not_use_cuda() -> None:
+    assert json.loads(output(COUNTS, "unused")) == ["1 device", 1]
 
 
 def test_error_explains_a_fork_when_another_library_used_cuda() -> None:
     error = RuntimeError("CUDA_ERROR_NOT_INITIALIZED: This indicates that the CUDA driver has not been ...")
-    said = driver.as_cudnn_error(error, "counting the devices")
-    assert isinstance(said, NotInitializedError)
+    converted = driver.as_cudnn_error(error, "counting the devices")
     with pytest.raises(NotInitializedError, match=r"if this process was forked .* 'spawn' method"):
-        raise said
+        raise converted
 
 
-THREADS = """
-import os, sys, threading
-from tests.unit.cuda_driver import install
+def test_child_does_not_destroy_a_native_object_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    destroyed: list[object] = []
+    handle = NativeHandle(ctypes.c_void_p(5), destroyed.append)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    handle.close()
+    assert destroyed == []
 
-driver = install()
-
-import cudnn_ct as ct
-from cudnn_ct.cuda import device as devices
-
-def in_thread(work):
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(20)
-    return not thread.is_alive()
-
-def set_and_count():
-    ct.config.deterministic = True
-    devices.device_count()
-
-if os.fork() == 0:
-    os._exit(0 if in_thread(set_and_count) else 1)
-_, status = os.wait()
-print(os.waitstatus_to_exitcode(status), in_thread(set_and_count))
-"""
 
 HELD = """
 import os, threading
@@ -124,9 +117,43 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_fork_holds_no_lock_in_other_threads_of_parent_and_child() -> None:
-    assert output(THREADS) == "0 True"
-
-
 def test_fork_waits_for_a_thread_that_changes_a_setting() -> None:
     assert output(HELD) == "0"
+
+
+FORK_DURING_IMPORT = """
+import faulthandler, os, sys, threading, time
+from tests.unit.cuda_driver import install
+
+made = install()
+import cudnn_ct as ct
+ct.empty  # imports the modules that notice a fork
+
+importing, bindings = threading.Event(), sys.modules["cuda.bindings"]
+
+def slowly(name):
+    importing.set()
+    time.sleep(1)
+    return made
+
+del bindings.driver
+bindings.__getattr__ = slowly
+thread = threading.Thread(target=ct.zeros, args=(3,))
+thread.start()
+importing.wait()
+child = os.fork()
+if not child:
+    faulthandler.dump_traceback_later(20, exit=True)
+    try:
+        ct.zeros(3)
+    except ct.NotInitializedError as error:
+        os._exit(0 if "CUDA does not survive a fork" in str(error) else 3)
+    os._exit(4)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+assert ct.zeros(3).numpy().tolist() == [0, 0, 0]  # the parent goes on
+"""
+
+
+def test_child_raises_when_another_thread_imported_cuda_during_the_fork() -> None:
+    output(FORK_DURING_IMPORT)

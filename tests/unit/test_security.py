@@ -1,14 +1,13 @@
-"""What SECURITY.md promises: nothing is unpickled or evaluated, no library comes from the current folder."""
+"""The promises of SECURITY.md: no library comes from the current folder or from a file that anyone can write.
+
+The linter rejects calls that unpickle or evaluate data or start a shell.
+"""
 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,58 +24,17 @@ from tests.elf_files import make_cudnn, make_elf
 
 PACKAGE = Path(cudnn_ct.__file__).parent
 
-# --- nothing is evaluated ----------------------------------------------------------------------------------
 
-# Modules that make objects or code of what they read, and those that hand text to a shell.
-MODULES = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
-MODULES |= {"code", "codeop", "runpy", "imp", "commands", "pty", "xmlrpc"}
-CALLS = {"eval", "exec", "compile", "__import__", "execfile", "input", "system", "popen", "literal_eval"}
-KEYWORDS = {"allow_pickle", "shell"}
-# `re.compile` makes a pattern, and no code.
-HARMLESS = {"re.compile"}
-
-
-def dangers(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        at = f"{path}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.Import):
-            yield from (f"{at} imports {one.name}" for one in node.names if one.name.split(".")[0] in MODULES)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            if (node.module or "").split(".")[0] in MODULES:
-                yield f"{at} imports {node.module}"
-        elif isinstance(node, ast.Call):
-            function = ast.unparse(node.func)
-            if function.rpartition(".")[2] in CALLS and function not in HARMLESS:
-                yield f"{at} calls {function}"
-            yield from (f"{at} gives {one.arg}" for one in node.keywords if one.arg in KEYWORDS)
-
-
-def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
-    files = sorted(PACKAGE.rglob("*.py"))
-    assert len(files) > 100
-    assert [danger for path in files for danger in dangers(path)] == []
-
-
-def test_dangers_finds_each_kind(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.py"
-    bad.write_text("import pickle\nfrom marshal import loads\neval('1')\nnp.load(f, allow_pickle=True)\n")
-    assert len(list(dangers(bad))) == 4
-
-
-def test_modules_that_are_imported_by_name_are_the_packages_own() -> None:
-    """`import_module` is for lazy names; what it is given begins with a dot."""
+def test_import_module_gets_relative_names_only() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
                 assert ast.unparse(node.args[0]).startswith("f'."), f"{path}:{node.lineno}"
 
 
-# --- which libraries are loaded ----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder in which somebody has put a cuDNN, and a libcublasLt, wherever one may look."""
+    """Return a current folder with a cuDNN and a libcublasLt at every place that a search may reach."""
     folder = tmp_path / "downloads"
     for place in ("", "lib", "lib64", "nvidia/cudnn/lib", "nvidia/cublas/lib"):
         make_cudnn(folder / place)
@@ -113,23 +71,8 @@ def test_search_skips_relative_folders(trap: Path, monkeypatch: pytest.MonkeyPat
         assert "" not in environ["LD_LIBRARY_PATH"].split(":")[1:]
 
 
-def test_find_cudnn_skips_the_current_folder_of_a_process(trap: Path) -> None:
-    """As python -c and the prompt have it in sys.path."""
-    code = "import json; from cudnn_ct import _find; print(json.dumps(str(_find.find_cudnn().path)))"
-    environ = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "LD_LIBRARY_PATH": ":"}
-    environ.pop("CUDNN_CT_LIBRARY", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=trap, env=environ, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert str(trap) not in json.loads(done.stdout)
-
-
 def test_find_explicit_accepts_a_relative_path(trap: Path) -> None:
     assert _find.find_explicit(CUDNN, SearchContext(setting="lib")) == Path("lib/libcudnn.so.9")
-
-
-# --- writable libraries --------------------------------------------------------------------------
 
 
 def test_inspect_warns_of_a_library_that_any_user_can_write(tmp_path: Path) -> None:

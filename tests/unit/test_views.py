@@ -1,4 +1,4 @@
-"""Shapes and strides of views, compared with NumPy's; needs no device."""
+"""Shapes and strides of views; `tests.both.views` compares their elements with NumPy's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, basic_indices
+from hypothesis.extra.numpy import array_shapes
 
 from cudnn_ct.shapes.specs import TensorSpec
 from cudnn_ct.shapes.views import index_view, reshape_view, resolve_shape, transpose_view
@@ -30,28 +30,6 @@ def spec_of(array: np.ndarray) -> TensorSpec:
     return TensorSpec(array.shape, tuple(s // array.itemsize for s in array.strides), "int64")
 
 
-def assert_same_elements(spec: TensorSpec, expected: np.ndarray) -> None:
-    """Compare shapes, and strides of the axes that are stepped along: the others are arbitrary."""
-    strides = spec_of(expected).strides
-    assert spec.shape == expected.shape
-    if expected.size:
-        assert [s for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1] == [
-            s for n, s in zip(spec.shape, strides, strict=True) if n > 1
-        ]
-
-
-@given(array=arrays, data=st.data())
-def test_index_view_has_the_elements_of_numpy(array: np.ndarray, data: st.DataObject) -> None:
-    key = data.draw(basic_indices(array.shape, allow_newaxis=True, allow_ellipsis=True))
-    spec, offset = index_view(spec_of(array), key)
-    expected = np.asarray(array[key])
-    assert_same_elements(spec, expected)
-    if expected.size:
-        owner = array if array.base is None else array.base
-        start = (array.ctypes.data - owner.ctypes.data) // array.itemsize
-        assert owner.reshape(-1)[start + offset] == expected.flat[0]
-
-
 @given(array=arrays, data=st.data())
 def test_reshape_view_is_a_view_exactly_if_that_of_numpy_is(array: np.ndarray, data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from(factorizations(array.size)))
@@ -59,8 +37,10 @@ def test_reshape_view_is_a_view_exactly_if_that_of_numpy_is(array: np.ndarray, d
     expected = array.reshape(shape)
     if array.size:
         assert (spec is not None) == np.shares_memory(expected, array)
-    if spec is not None:
-        assert_same_elements(spec, expected)
+    if spec is not None and array.size:  # the strides of axes of length 1 are arbitrary
+        pairs = zip(spec_of(expected).strides, spec.strides, strict=True)
+        assert spec.shape == expected.shape
+        assert all(one == two for n, (one, two) in zip(spec.shape, pairs, strict=True) if n > 1)
 
 
 def factorizations(size: int) -> list[tuple[int, ...]]:
@@ -70,13 +50,6 @@ def factorizations(size: int) -> list[tuple[int, ...]]:
     pairs = [(n, size // n) for n in range(1, size + 1) if size % n == 0]
     triples = [(a, b, rest // b) for a, rest in pairs for b in range(1, rest + 1) if rest % b == 0]
     return [(size,), *pairs, *triples, *((a, 1, b) for a, b in pairs)]
-
-
-@given(array=arrays, data=st.data())
-def test_transpose_view_has_the_elements_of_numpy(array: np.ndarray, data: st.DataObject) -> None:
-    axes = data.draw(st.permutations(range(array.ndim)))
-    assert_same_elements(transpose_view(spec_of(array), axes), array.transpose(axes))
-    assert_same_elements(transpose_view(spec_of(array), ()), array.T)
 
 
 SPEC = TensorSpec.packed((2, 3, 4))

@@ -11,7 +11,6 @@ from ..._bindings import enums
 from ...context import Context
 from ...descriptors import (
     Descriptor,
-    DescriptorType,
     Setter,
     TensorDescriptor,
     choice,
@@ -244,7 +243,7 @@ class RNNDescriptor(Descriptor[RNNSpec]):
     """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, which keeps ``dropout`` alive."""
 
     __slots__ = ("dropout", "padded")
-    kind = DescriptorType(RNNSpec, _NETWORK, readable=False)
+    readable = False
 
     def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
         self.padded = padded
@@ -261,7 +260,7 @@ class RNNDataDescriptor(Descriptor[RNNDataSpec]):
     """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
 
     __slots__ = ()
-    kind = DescriptorType(RNNDataSpec, _SEQUENCES, readable=False)
+    readable = False
 
     def _set(self, library: Any) -> None:
         spec = self.spec
