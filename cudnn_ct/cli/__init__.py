@@ -70,9 +70,8 @@ def info(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        bold = styled(sys.stdout)
         for label, text in found.rows():
-            click.echo((click.style(f"{label:{LABELS}}", bold=True) if bold else f"{label:{LABELS}}") + text)
+            click.echo(click.style(f"{label:{LABELS}}", bold=True) + text, color=styled(sys.stdout))
     if found.problem:
         click.echo(f"cudnn-ct: {found.problem}", err=True)
         sys.exit(1)

@@ -6,7 +6,6 @@ import json
 import warnings
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 import cudnn_ct as ct
 from cudnn_ct import _lib, doctor
 from cudnn_ct.cli import main, selftest_cases, selftest_run
+from cudnn_ct.cli import selftest as selftest_command
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph import offline
@@ -42,12 +42,12 @@ def _no_uneven_padding(monkeypatch: MonkeyPatch) -> None:
     """Skip the cases that only engines of the graph API support, which the fake does not have."""
     some = [case for case in cases() if case.variant != "uneven padding"]
     some = [case for case in some if case.dtype != "int8" or case.variant == "to float32"]
-    monkeypatch.setattr(selftest_cases, "cases", lambda: some)
+    monkeypatch.setattr(selftest_command, "cases", lambda: some)
 
 
 @pytest.mark.usefixtures("_no_uneven_padding")
-def test_selftest_passes_all_cases(fake: FakeCudnn, tmp_path: Path) -> None:
-    code, told = selftest("--junit", str(tmp_path / "out.xml"))
+def test_selftest_passes_all_cases(fake: FakeCudnn) -> None:
+    code, told = selftest()
     wrong = [row for row in told["rows"] if row["verdict"] != "ok"]
     assert wrong == []
     assert code == 0
@@ -59,8 +59,6 @@ def test_selftest_passes_all_cases(fake: FakeCudnn, tmp_path: Path) -> None:
     for row in told["rows"]:
         assert row["error"] <= row["tolerance"]
         assert row["algorithm"], row
-    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
 
 
 def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
@@ -73,19 +71,17 @@ def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
     assert summary.startswith(f"{len(rows)} ok, in ")
 
 
-def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
+def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     right = ct.reference.softmax
     monkeypatch.setattr(
         ct.reference, "softmax", lambda *a, **k: right(*a, **k) + np.float32(0.01).astype(a[0].dtype)
     )
-    file = tmp_path / "out.xml"
-    ran = run("selftest", "--op", "softmax", "--json", "--junit", str(file))
+    ran = run("selftest", "--op", "softmax", "--json")
     told = json.loads(ran.stdout)
     assert ran.exit_code == 1
     assert ran.stderr == f"cudnn-ct: {told['failed']} of {len(told['rows'])} failed\n"
-    failed = {row["dtype"] for row in told["rows"] if row["verdict"] == "failed"}
-    assert {"float32", "float64", "float16"} <= failed
-    assert "differs from the reference" in file.read_text()
+    failed = {(row["dtype"], row["detail"]) for row in told["rows"] if row["verdict"] == "failed"}
+    assert {(name, "differs from the reference") for name in ("float32", "float64", "float16")} <= failed
 
 
 def one(operation: str, dtype: str = "float32") -> Case:
@@ -179,16 +175,13 @@ def test_algorithms_prints_json(fake: FakeCudnn, direction: str) -> None:
     assert (told["planned"], told["skipped"]) == (False, [])
 
 
-def test_bench_conv_times_every_candidate(fake: FakeCudnn, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
+def test_bench_conv_times_every_candidate(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
-    picture = tmp_path / "times.png"
-    ran = run("bench", "conv", *SMALL, "--plot", str(picture))
+    ran = run("bench", "conv", *SMALL)
     assert ran.exit_code == 0, ran.output
     rows = [line.split() for line in ran.stdout.splitlines()[4:]]
     assert [row[0] for row in rows] == ["1000.0", "9000.0"]
     assert [row[4] for row in rows] == ["implicit_gemm", "gemm"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_bench_conv_reports_a_candidate_that_cannot_be_created(fake: FakeCudnn) -> None:

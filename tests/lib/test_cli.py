@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -79,18 +78,15 @@ def test_algorithms_fails_when_cudnn_rejects_the_description(tmp_path: Path) -> 
 # --- without a GPU -----------------------------------------------------------------------------------------
 
 
-def test_selftest_checks_the_rest_when_there_is_no_gpu(no_gpu: str, tmp_path: Path) -> None:
-    file = tmp_path / "out.xml"
-    ran = run("selftest", "--json", "--junit", str(file))
+def test_selftest_checks_the_rest_when_there_is_no_gpu(no_gpu: str) -> None:
+    ran = run("selftest", "--json")
     assert ran.returncode == 3, ran.stdout
     assert ran.stderr == f"cudnn-ct: no operation was run: {no_gpu}\n"
     told = json.loads(ran.stdout)
     assert (told["reason"], told["device"], told["failed"]) == (no_gpu, None, 0)
     verdicts = {row["name"]: row["verdict"] for row in told["rows"]}
     assert verdicts.pop("planning") == "skipped"
-    assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "output shapes", "doctor"), "ok")
-    suite = ElementTree.parse(file).getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("6", "0", "2")
+    assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "doctor"), "ok")
 
 
 @pytest.mark.usefixtures("planner")

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct
-from cudnn_ct import _lib, context
+from cudnn_ct import _lib
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline, selftest_cpu
@@ -72,8 +72,7 @@ BAD = [
     ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
     ("bench rnn --x 2,3,4 --hidden 0", "0 is not in the range"),
     ("bench rnn --x 2,3,4 --hidden 4 --mode elman", "'elman' is not one of"),
-    ("bench softmax --x 2,3 --plot times.doc", "got the suffix '.doc', expected"),
-    ("selftest --op convolve", "unknown operation 'convolve'; expected one of conv,"),
+    ("selftest --op convolve", "'convolve' is not one of 'conv',"),
     ("selftest --device nothing", "nothing cannot be read"),
     ("cache import nothing", "does not exist"),
     ("inform", "No such command 'inform'"),
@@ -82,8 +81,6 @@ BAD = [
 
 @pytest.mark.parametrize(("line", "words"), BAD)
 def test_commands_exit_with_2_on_wrong_usage(line: str, words: str) -> None:
-    if "--plot" in line:
-        pytest.importorskip("PIL")
     conv = CONV if line.startswith("algorithms") and "--w" not in line else []
     ran = CliRunner().invoke(main, [*line.split(), *conv])
     assert ran.exit_code == 2
@@ -172,15 +169,6 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
     package = str(Path(cudnn_ct.__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": package, **environ}
     return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
-
-
-def test_selftest_fails_before_the_run_when_its_report_cannot_be_written(
-    tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "available", lambda: pytest.fail("the selftest runs"))
-    ran = CliRunner().invoke(main, ["selftest", "--junit", str(tmp_path / "no" / "out.xml")])
-    assert (ran.exit_code, ran.stdout) == (1, "")
-    assert f"No such file or directory: '{tmp_path}/no/out.xml'" in ran.stderr
 
 
 # --- the cache ---------------------------------------------------------------------------------------------
