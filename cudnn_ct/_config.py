@@ -123,9 +123,6 @@ if hasattr(os, "register_at_fork"):
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
     )
 
-_FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
-_FLAGS = "dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
-
 
 def _variable(name: str) -> str:
     return f"CUDNN_CT_{name.upper()}"
@@ -197,10 +194,6 @@ class Config:
                 )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith(_FLAG):
-            flags, name = self._flag(name)
-            setattr(flags, name, value)
-            return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
         takes, types, _ = SETTINGS[name].kind
@@ -217,19 +210,9 @@ class Config:
         object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dnn":  # not a real attribute until the first use
-            return import_module(f".{_FLAGS}", __package__).flags_of(self)
-        if name.startswith(_FLAG):
-            return getattr(*self._flag(name))
+        if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
+            return import_module(".dnn.flags", __package__).flags_of(self)
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-
-    def _flag(self, name: str) -> tuple[Any, str]:
-        """Return the owner and the name of a flag that is written with underscores: dnn__conv__algo_fwd."""
-        _, *inner, last = name.split("__")
-        flags: Any = self.dnn
-        for part in inner:
-            flags = getattr(flags, part)
-        return flags, last
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"

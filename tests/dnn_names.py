@@ -5,8 +5,6 @@ from __future__ import annotations
 _MOVES = "border_mode='valid', subsample=(1, 1), dilation=(1, 1), conv_mode='conv'"
 _MOVES_3D = _MOVES.replace("(1, 1)", "(1, 1, 1)")
 _HOW = "precision=None, algo=None, num_groups=1"
-_OLD_MOVES = "border_mode='valid', subsample=(1, 1), conv_mode='conv'"
-_OLD_CONV = f"img, kerns, {_OLD_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None"
 _OLD_GRADIENT = "inplace=False, workmem=None, algo=None"
 
 # Public names with their parameters in the later module, or in the older one if only that has the name,
@@ -62,28 +60,6 @@ NAMES: dict[str, str] = {
     "GpuDnnTransformerGradT": "",
 }
 
-# Parameters in the older module; their names are accepted in any order.
-OLDER: dict[str, str] = {
-    "dnn_conv": _OLD_CONV,
-    "dnn_conv3d": _OLD_CONV,
-    "dnn_gradweight": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
-    "dnn_gradweight3d": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
-    "dnn_gradinput": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
-    "dnn_gradinput3d": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
-    "dnn_pool": "img, ws, stride, mode, pad",
-    "GpuDnnConvDesc": "border_mode, subsample, conv_mode, precision",
-    "GpuDnnConv": "workmem=None, inplace=False, algo=None",
-    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample",
-    "GpuDnnConvGradW": _OLD_GRADIENT,
-    "GpuDnnConvGradI": _OLD_GRADIENT,
-    "GpuDnnSoftmax": "tensor_format, algo, mode",
-    "GpuDnnSoftmaxGrad": "tensor_format, algo, mode",
-    "GpuDnnBatchNorm": "mode, epsilon, running_average_factor, running_averages, inplace_running_mean, "
-    "inplace_running_var, inplace_output",
-    "GpuDnnBatchNormInference": "mode, epsilon, inplace",
-    "GpuDnnBatchNormGrad": "mode, epsilon",
-}
-
 # Documented parameters of the calls of operations.
 CALLS: dict[str, str] = {
     "GpuDnnPool": "img, ws, stride, pad",
@@ -97,13 +73,8 @@ CALLS: dict[str, str] = {
 
 # Names for Theano's code generation, and base classes.
 LEFT_OUT = (
-    "CDataMaker",
-    "DnnBase",
-    "DnnVersion",
-    "GpuDnnBatchNormBase",
-    "GpuDnnPoolBase",
-    "GpuDnnSoftmaxBase",
-    "MakerCDataType",
+    *("CDataMaker", "DnnBase", "DnnVersion", "GpuDnnBatchNormBase", "GpuDnnPoolBase"),
+    *("GpuDnnSoftmaxBase", "MakerCDataType"),
 )
 
 # Differences: parameters that follow the documented ones, and parameters that are optional here.

@@ -5,8 +5,6 @@ operations. ``docs/migrating-from-theano.md`` describes the parameters and the d
 flags are ``ct.config.dnn``.
 """
 
-from typing import Any as _Any
-
 from .._config import config as _config
 from ._conv import GpuDnnConvDesc as GpuDnnConvDesc
 from .availability import dnn_available as dnn_available
@@ -54,20 +52,3 @@ __all__ = [name for name, value in globals().items() if callable(value) and name
 
 # The flags for paths must be applied before anything loads cuDNN.
 _flags_of(_config)
-
-# Names of Theano that are not provided, and the reasons.
-LEFT_OUT = {
-    "CDataMaker": "it belongs to Theano's code generation",
-    "DnnBase": "nothing is compiled; cudnn_ct.raw has the C functions",
-    "DnnVersion": "version() returns the version",
-    "GpuDnnBatchNormBase": "the operations of batch normalization do not share a base",
-    "GpuDnnPoolBase": "GpuDnnPool and GpuDnnPoolGrad do not share a base",
-    "GpuDnnSoftmaxBase": "GpuDnnSoftmax and GpuDnnSoftmaxGrad do not share a base",
-    "MakerCDataType": "it belongs to Theano's code generation",
-}
-
-
-def __getattr__(name: str) -> _Any:
-    why = LEFT_OUT.get(name)
-    text = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(text if why is None else f"{text}, unlike Theano's dnn: {why}")

@@ -9,14 +9,11 @@ from typing import Any, NamedTuple
 from .._config import config
 from ..array import DeviceArray
 from ..errors import warn_caller
-from ..ops.conv.algorithm_names import ALGORITHMS
 from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice, as_int
-from ..shapes.specs import check_shape
 from ..typing import Algo, ArrayLike, Precision
-from .arguments import Border, Sizes, integers
-from .arrays import on_device
+from .arguments import Border, Sizes, integers, on_device
 from .availability import run
 
 # Theano's names of the modes, and ours.
@@ -73,10 +70,8 @@ def compute(
     """Call the function of the package for a direction; ``shape`` is that of the result."""
     row = DIRECTIONS[direction]
     first, second = on_device(first, row.names[0]), on_device(second, row.names[1])
-    algo = getattr(config.dnn.conv, row.flag) if algo is None else algo
     _check_precision(desc.precision, first, direction != "forward")
-    _check_algo(algo, direction, first.ndim)
-    geometry = {
+    geometry: dict[str, Any] = {
         "padding": desc.border_mode,
         "stride": desc.subsample,
         "dilation": desc.dilation,
@@ -84,23 +79,20 @@ def compute(
         "mode": MODES[desc.conv_mode],
     }
     shape = integers(shape)
-    if direction == "forward":
-        _check_output(first, second, shape, geometry)
+    if direction == "forward" and shape is not None:
+        expected = conv_output_shape(first.shape, second.shape, **geometry)
+        if tuple(shape) != expected:  # type: ignore[arg-type]  # an int is not a shape, and raises TypeError
+            raise ValueError(f"impossible convolution output dim: expected {expected} but received {shape}")
     shapes = () if direction == "forward" else (shape,)
-    return run(
-        row.operation, first, second, *shapes, **geometry, algo=algo, precision=desc.precision, **scaled
-    )
+    algo = default_algorithm(direction) if algo is None else algo
+    settings = {"algo": algo, "precision": desc.precision, **scaled}
+    return run(row.operation, first, second, *shapes, **geometry, **settings)
 
 
-def output_shape(
-    ishape: Sizes, kshape: Sizes, border_mode: Border, subsample: Sizes, dilation: Sizes = 1
-) -> tuple[int, ...]:
-    """Return the shape of a convolution for any number of groups."""
-    images, filters = check_shape(integers(ishape), "ishape"), check_shape(integers(kshape), "kshape")
-    if len(images) == len(filters) > 1:  # else conv_output_shape rejects them
-        images = (images[0], filters[1], *images[2:])
-    padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
-    return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
+def default_algorithm(direction: str) -> Algo:
+    """Return the flag for the algorithm of a direction."""
+    algo: Algo = getattr(config.dnn.conv, DIRECTIONS[direction].flag)
+    return algo
 
 
 def algorithm(algo: Algo | None, workmem: str | None) -> Algo | None:
@@ -122,22 +114,4 @@ def _check_precision(precision: str, array: DeviceArray, is_gradient: bool) -> N
     if is_gradient and (precision == "float16" or (precision == "as_input" and dtype == "float16")):
         raise TypeError(
             "Float16 precision is disabled for cuDNN backward convolutions due to computation errors."
-        )
-
-
-def _check_algo(algo: Algo | None, direction: str, axes: int) -> None:
-    """Reject an algorithm that does not support volumes; ``cudnn_ct`` checks all other algorithms."""
-    names = [name for rows in ALGORITHMS.values() for name in rows]
-    row = ALGORITHMS[direction].get(algo) if isinstance(algo, str) else None
-    if axes == 5 and isinstance(algo, str) and algo in names and (row is None or 3 not in row.axes):
-        raise ValueError(f"convolution algo {algo} can't be used for 3d convolutions")
-
-
-def _check_output(img: DeviceArray, kern: DeviceArray, given: Any, geometry: dict[str, Any]) -> None:
-    if given is None:
-        return
-    expected = conv_output_shape(img.shape, kern.shape, **geometry)
-    if tuple(given) != expected:
-        raise ValueError(
-            f"impossible convolution output dim: expected {expected} but received {tuple(given)}"
         )

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from .._config import config
+from dataclasses import InitVar, dataclass, field
+from typing import ClassVar
+
 from ..array import DeviceArray
+from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_int
+from ..shapes.specs import check_shape
 from ..typing import Algo, ArrayLike
-from ._conv import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape
-from .arguments import Border, Sizes, checked_flag, integers
-from .arrays import copied, on_device
+from ._conv import GpuDnnConvDesc, algorithm, compute, default_algorithm
+from .arguments import Border, Sizes, check_flags, copied, integers, on_device
 
 
 class _Operation:
     """The algorithm, ``inplace`` and the number of groups of an operation."""
 
-    direction = "forward"
+    direction: ClassVar[str]
+    algo: Algo | None
+    inplace: bool
+    num_groups: int
 
-    def _set(self, algo: Algo | None, inplace: bool, num_groups: int, workmem: str | None) -> None:
-        algo = algorithm(algo, workmem)
-        self.algo = getattr(config.dnn.conv, DIRECTIONS[self.direction].flag) if algo is None else algo
-        self.inplace, self.num_groups = checked_flag(inplace, "inplace"), as_int(num_groups, "num_groups")
-
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({values})"
+    def __post_init__(self, workmem: str | None) -> None:
+        check_flags(self)
+        algo = algorithm(self.algo, workmem)
+        self.algo = default_algorithm(self.direction) if algo is None else algo
+        self.num_groups = as_int(self.num_groups, "num_groups")
 
     def _run(
         self,
@@ -51,18 +54,16 @@ class _Operation:
         return compute(self.direction, first, second, shape, desc, self.algo, groups, **scaled)
 
 
+@dataclass(eq=False)
 class GpuDnnConv(_Operation):
     """Convolution. See :func:`cudnn_ct.conv`."""
 
-    def __init__(
-        self,
-        algo: Algo | None = None,
-        inplace: bool = False,
-        num_groups: int = 1,
-        *,
-        workmem: str | None = None,
-    ) -> None:
-        self._set(algo, inplace, num_groups, workmem)
+    direction = "forward"
+
+    algo: Algo | None = None
+    inplace: bool = False
+    num_groups: int = 1
+    workmem: InitVar[str | None] = field(default=None, kw_only=True)
 
     def __call__(
         self,
@@ -81,31 +82,26 @@ class GpuDnnConv(_Operation):
         ishape: Sizes, kshape: Sizes, border_mode: Border, subsample: Sizes, dilation: Sizes = 1
     ) -> tuple[int, ...]:
         """Return the shape of a convolution. See :func:`cudnn_ct.conv_output_shape`."""
-        return output_shape(ishape, kshape, border_mode, subsample, dilation)
+        images, filters = check_shape(integers(ishape), "ishape"), check_shape(integers(kshape), "kshape")
+        if len(images) == len(filters) > 1:  # the shapes do not have the number of groups
+            images = (images[0], filters[1], *images[2:])
+        padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
+        return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
 
 
 class GpuDnnConv3d(GpuDnnConv):
     """Convolution of volumes, with the parameters in the older order. See :func:`cudnn_ct.conv`."""
 
     def __init__(self, workmem: str | None = None, inplace: bool = False, algo: Algo | None = None) -> None:
-        self._set(algo, inplace, 1, workmem)
+        super().__init__(algo, inplace, workmem=workmem)
 
 
+@dataclass(eq=False)
 class _Gradient(_Operation):
-    def __init__(
-        self,
-        inplace: bool = False,
-        algo: Algo | None = None,
-        num_groups: int = 1,
-        *,
-        workmem: str | None = None,
-    ) -> None:
-        self._set(algo, inplace, num_groups, workmem)
-
-
-class _Gradient3d(_Gradient):
-    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Algo | None = None) -> None:
-        self._set(algo, inplace, 1, workmem)
+    inplace: bool = False
+    algo: Algo | None = None
+    num_groups: int = 1
+    workmem: InitVar[str | None] = field(default=None, kw_only=True)
 
 
 class GpuDnnConvGradW(_Gradient):
@@ -126,10 +122,6 @@ class GpuDnnConvGradW(_Gradient):
         return self._run(topgrad, img, output, desc, alpha, beta)
 
 
-class GpuDnnConv3dGradW(_Gradient3d, GpuDnnConvGradW):
-    """``GpuDnnConvGradW`` of volumes, in the older order. See :func:`cudnn_ct.conv_backward_filter`."""
-
-
 class GpuDnnConvGradI(_Gradient):
     """Gradient of a convolution with respect to the images. See :func:`cudnn_ct.conv_backward_data`."""
 
@@ -146,6 +138,15 @@ class GpuDnnConvGradI(_Gradient):
     ) -> DeviceArray:
         """Return ``alpha * gradient + beta * output``."""
         return self._run(topgrad, kern, output, desc, alpha, beta)
+
+
+class _Gradient3d(_Gradient):
+    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Algo | None = None) -> None:
+        super().__init__(inplace, algo, workmem=workmem)
+
+
+class GpuDnnConv3dGradW(_Gradient3d, GpuDnnConvGradW):
+    """``GpuDnnConvGradW`` of volumes, in the older order. See :func:`cudnn_ct.conv_backward_filter`."""
 
 
 class GpuDnnConv3dGradI(_Gradient3d, GpuDnnConvGradI):

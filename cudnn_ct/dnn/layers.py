@@ -15,8 +15,7 @@ from ..ops.softmax import softmax, softmax_backward
 from ..ops.tensor import transform
 from ..shapes.parse import as_choice
 from ..typing import ArrayLike, DTypeLike, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import Sizes, checked_flag, integers
-from .arrays import on_device
+from .arguments import Sizes, check_flags, integers, on_device
 from .availability import run
 
 # Theano's names of the reductions, and ours.
@@ -70,7 +69,7 @@ class GpuDnnReduction:
     def __post_init__(self) -> None:
         self.red_op = as_choice(self.red_op, tuple(REDUCTIONS), "red_op")
         self.axis = integers(self.axis)
-        self.return_indices = checked_flag(self.return_indices, "return_indices")
+        check_flags(self)
         self.acc_dtype = None if self.acc_dtype is None else as_dtype(self.acc_dtype).name
         self.dtype = None if self.dtype is None else as_dtype(self.dtype).name
 
@@ -116,7 +115,7 @@ class GpuDnnDropoutOp:
     inplace: bool = False
 
     def __post_init__(self) -> None:
-        self.inplace = checked_flag(self.inplace, "inplace")
+        check_flags(self)
 
     def __call__(
         self, inp: ArrayLike, descriptor: DropoutState, state: DropoutState | None = None

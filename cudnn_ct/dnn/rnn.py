@@ -14,8 +14,7 @@ from ..shapes.parse import as_choice, as_int
 from ..shapes.rnn import RNN_DIRECTIONS, RNN_MODES
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
-from .arguments import Sizes, checked_flag
-from .arrays import on_device
+from .arguments import Sizes, check_flags, on_device
 from .availability import check_context, run
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
@@ -44,8 +43,8 @@ class RNNBlock:
 
     def __post_init__(self) -> None:
         check_context(self.context_name)
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.direction_mode = _direction_mode(self.direction_mode)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
+        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
         self._networks = BoundedDict(NETWORKS)
 
     @property
@@ -118,8 +117,8 @@ class GpuDnnRNNOp:
     direction_mode: str
 
     def __post_init__(self) -> None:
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.direction_mode = _direction_mode(self.direction_mode)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
+        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
 
     def __call__(
         self, desc: RNNBlock, w: ArrayLike, x: ArrayLike, hx: ArrayLike, cx: ArrayLike | None = None
@@ -139,8 +138,8 @@ class GpuDnnRNNGradInputs:
     grad_c: bool
 
     def __post_init__(self) -> None:
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.grad_h, self.grad_c = checked_flag(self.grad_h, "grad_h"), checked_flag(self.grad_c, "grad_c")
+        check_flags(self)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
 
     def __call__(
         self,
@@ -203,14 +202,6 @@ def _of_input(input_size: Any) -> int:
     if len(sizes) != 2:
         raise ValueError(f"input_size does not have 2 sizes: got {sizes}, expected (batch, input)")
     return sizes[1]
-
-
-def _rnn_mode(mode: str) -> str:
-    return as_choice(mode, RNN_MODES, "rnn_mode")
-
-
-def _direction_mode(mode: str) -> str:
-    return as_choice(mode, RNN_DIRECTIONS, "direction_mode")
 
 
 def _check_modes(desc: RNNBlock, **modes: str) -> None:
