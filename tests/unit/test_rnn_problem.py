@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
@@ -28,7 +27,6 @@ from cudnn_ct.shapes.sequences import (
     RNN_LAYOUTS,
     RNNShapes,
     check_rnn_operands,
-    packed_places,
     rnn_layout,
     rnn_shapes,
 )
@@ -285,47 +283,6 @@ def test_operands_of_each_layout() -> None:
 def test_bad_operands(arguments: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check_rnn_operands(rnn_spec("lstm", 5, 4, projection_size=3), *arguments)
-
-
-@given(lengths=st.lists(st.integers(0, 4), max_size=4), more=st.integers(0, 2))
-def test_packed_and_unpacked(lengths: list[int], more: int) -> None:
-    steps = max(lengths, default=0) + more
-    x = np.arange(steps * len(lengths) * 2).reshape(steps, len(lengths), 2)
-    packed = pack_sequences(x, lengths)
-    assert packed.shape == (sum(lengths), 2)
-    assert sorted(packed_places(lengths)) == list(packed_places(lengths))
-    for row, (step, sequence) in enumerate(packed_places(lengths)):
-        assert (packed[row] == x[step, sequence]).all()
-    padded = unpack_sequences(packed, lengths, steps, padding=-1)
-    active = np.arange(steps)[:, None] < np.array(lengths, int)
-    np.testing.assert_array_equal(padded, np.where(active[..., None], x, -1))
-
-
-@given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda n: sorted(n, reverse=True)))
-def test_packed_as_torch_packs(lengths: list[int]) -> None:
-    torch = pytest.importorskip("torch")
-    x = np.arange(lengths[0] * len(lengths) * 2).reshape(lengths[0], len(lengths), 2)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.from_numpy(x), torch.tensor(lengths))
-    np.testing.assert_array_equal(pack_sequences(x, lengths), packed.data.numpy())
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "says"),
-    [
-        (lambda: unpack_sequences(3, [1]), ValueError, "packed has no axes"),
-        (lambda: unpack_sequences(np.ones(4), (2, 1)), ValueError, r"4 packed rows; .* \(2, 1\) add up to 3"),
-        (lambda: unpack_sequences([1, 2], 2), TypeError, "lengths must be integers, one for each sequence"),
-        (lambda: unpack_sequences([1, 2], ["a", 1]), TypeError, "lengths must be integers"),
-        (lambda: unpack_sequences([1, 2], [-1, 3]), ValueError, "sequence 0 has length -1"),
-        (lambda: unpack_sequences([1, 2], [2], "3"), TypeError, "steps and batch must be .* integers"),
-        (lambda: unpack_sequences([], [], -1), ValueError, "each length must be between 0 and"),
-        (lambda: pack_sequences([1, 2], [2]), ValueError, r"x has shape \(2,\); expected \(T, B, ...\)"),
-        (lambda: pack_sequences([[1, 2]], 3), TypeError, "lengths must be integers"),
-    ],
-)
-def test_bad_sequences(call: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        call()
 
 
 # --- calls -------------------------------------------------------------------------------------------------
