@@ -133,9 +133,9 @@ def conv(convolution: Convolution) -> Report:
 
 @command.command()
 @image_options
-@click.option("--window", type=INTS, default=2, show_default=True)
+@click.option("--window", type=INTS, default="2", show_default=True)
 @click.option("--stride", type=INTS, help="The window's size by default.")
-@click.option("--padding", type=INTS, default=0, show_default=True)
+@click.option("--padding", type=INTS, default="0", show_default=True)
 @choice("--mode", POOLING_MODES)
 @printed
 def pool(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:

@@ -11,7 +11,7 @@ import click
 from .._lib import load
 from ..errors import CudnnError, format_version
 from .device import name_here
-from .errors import NO_GPU, fail, need_library, plainly, usage
+from .errors import NO_GPU, fail, need_library, plainly
 from .selftest_cases import OPERATIONS, cases
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count
 from .table import progress, show
@@ -24,23 +24,19 @@ __all__ = ["command"]
     "--op", multiple=True, type=click.Choice(OPERATIONS), metavar="OP",
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
-@click.option("--device", type=click.Path(), metavar="FILE", help="Without a GPU: plan for the one in FILE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
-def command(op: tuple[str, ...], device: str | None, as_json: bool) -> None:
+def command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.
 
     Exits with 0 if all rows pass, with 1 after a failure. Without a GPU it prints the reason, checks the
     parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
     from ..context import available
-    from .offline import read_description
     from .selftest_cpu import checks
 
-    with usage():
-        description = None if device is None else read_description(device)
     here = available()
-    chosen = list(_on_gpu(op) if here else checks(description))
+    chosen = list(_on_gpu(op) if here else checks())
     rows = []
     with progress("selftest", len(chosen)) as tick:
         for name, check in chosen:

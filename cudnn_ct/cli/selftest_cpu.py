@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cudnn_ct as ct
 
 from .. import _lib
 from ..errors import CudnnError, format_version
-from ..typing import Direction
-from .options import Convolution
-from .selftest_report import FAILED, OK, SKIPPED, Outcome, outcome_of
+from .selftest_report import FAILED, OK, Outcome, outcome_of
 
 __all__ = ["checks"]
 
 
-def checks(device: dict[str, Any] | None) -> Iterator[tuple[str, Callable[[], Outcome]]]:
-    """Yield the checks by name; ``device`` describes the GPU to plan for."""
-    yield "cuDNN loads", lambda: _outcome("cuDNN loads", _loads)
-    yield "descriptors", lambda: _outcome("descriptors", _descriptors)
-    if device is None:
-        reason = "--device FILE plans for a described GPU"
-        yield "planning", lambda: Outcome("planning", SKIPPED, detail=reason)
-    else:
-        yield "planning", lambda: _outcome("planning", lambda: _planning(device))
-    yield "doctor", lambda: _outcome("doctor", _doctor)
+def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:
+    """Yield the checks by name."""
+    for name, check in {"cuDNN loads": _loads, "descriptors": _descriptors, "doctor": _doctor}.items():
+        yield name, partial(outcome_of, Outcome(name, FAILED), partial(_passed, check), may_lack=False)
 
 
-def _outcome(name: str, check: Callable[[], str]) -> Outcome:
+def _passed(check: Callable[[], str], row: Outcome) -> Outcome:
     """Run a check, which returns its details."""
-    row = Outcome(name, FAILED)
-    return outcome_of(row, lambda row: row._replace(verdict=OK, detail=check()), may_lack=name == "planning")
+    return row._replace(verdict=OK, detail=check())
 
 
 def _loads() -> str:
@@ -57,25 +49,6 @@ def _descriptors() -> str:
         if read != spec:
             raise CudnnError(f"{kind.__name__}: cuDNN has {read} for {spec}")
     return f"{len(specs)} created and read back"
-
-
-def _planning(device: dict[str, Any]) -> str:
-    """Plan a convolution in each direction; a sound cuDNN has an engine for each."""
-    from .offline import plan
-
-    directions: tuple[Direction, ...] = ("forward", "backward_data", "backward_filter")
-    wanted = [
-        Convolution((8, 64, 28, 28), (64, 64, 3, 3), dtype, "nhwc", direction, 1)
-        for direction in directions
-        for dtype in ("float16", "float32")
-    ]
-    found = plan(device, wanted)
-    for one, rows in zip(wanted, found, strict=True):
-        if all(row.rejected for row in rows):
-            why = rows[0].rejected if rows else "unknown reason"
-            raise CudnnError(f"no engine for {one.direction} in {one.dtype}: {why}")
-    engines = sum(not row.rejected for rows in found for row in rows)
-    return f"{engines} engines for {len(wanted)} convolutions on {device.get('deviceName', 'the device')}"
 
 
 def _doctor() -> str:

@@ -58,4 +58,4 @@ def styled(stream: Any) -> bool:
 
 
 def _on_terminal(stream: Any) -> bool:
-    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from .._caches import BoundedDict
 from ..array import DeviceArray
@@ -18,15 +18,6 @@ from .arguments import Sizes, check_flags, on_device
 from .availability import check_context, run
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
-
-
-class RNNGradients(NamedTuple):
-    """Gradients of :class:`RNNBlock`; ``dcx`` is None unless the mode is lstm."""
-
-    dw: DeviceArray
-    dx: DeviceArray
-    dhx: DeviceArray
-    dcx: DeviceArray | None
 
 
 @dataclass(eq=False)
@@ -72,22 +63,6 @@ class RNNBlock:
     ) -> list[DeviceArray]:
         """Return ``[y, hy]``, or ``[y, hy, cy]`` for an lstm. See :meth:`cudnn_ct.RNN.forward`."""
         return _forward(self, w, x, hx, cx, training=False)[1]
-
-    def gradients(
-        self,
-        w: ArrayLike,
-        x: ArrayLike,
-        hx: ArrayLike,
-        cx: ArrayLike | None = None,
-        dy: ArrayLike | None = None,
-        dhy: ArrayLike | None = None,
-        dcy: ArrayLike | None = None,
-    ) -> RNNGradients:
-        """Return the gradients of :meth:`apply`, after a forward pass for training."""
-        network = _network(self, x)
-        reserve, _ = _forward(self, w, x, hx, cx, training=True)
-        dx, dhx, dcx = network.backward_data(dy, reserve, dhy, dcy)
-        return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
 
     def network(self, input_size: int) -> RNN:
         """Return the :class:`cudnn_ct.RNN` for an input size."""

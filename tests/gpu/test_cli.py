@@ -66,13 +66,12 @@ def test_algorithms_plans_for_an_exported_device(tmp_path: Path) -> None:
     assert named.endswith(", device 0\n")
 
 
-def test_device_export_has_the_fields_of_the_recorded_description(tmp_path: Path) -> None:
+def test_device_export_has_the_fields_of_the_recorded_description() -> None:
     recorded = json.loads((Path(__file__).parents[1] / "devices/h200-cudnn-9.19.json").read_text())
     exported = json.loads(run("device", "--export").stdout)
     assert {name: type(exported.get(name)) for name in recorded} == {
         name: type(value) for name, value in recorded.items()
     }
-    assert run("selftest", "--op", "softmax", "--device", str(tmp_path / "nothing")).exit_code == 2
 
 
 @pytest.mark.parametrize(
