@@ -61,14 +61,10 @@ def test_selftest_passes_all_cases(fake: FakeCudnn) -> None:
         assert row["algorithm"], row
 
 
-def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
-    ran = run("selftest", "--op", "softmax", "--op", "lrn_backward")
-    assert ran.exit_code == 0
-    heading, *rows, blank, summary = ran.stdout.splitlines()
-    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
-    assert {row.split()[0] for row in rows} == {"softmax", "lrn_backward"}
-    assert blank == ""
-    assert summary.startswith(f"{len(rows)} ok, in ")
+def test_selftest_prints_a_table_of_the_named_operations(fake: FakeCudnn) -> None:
+    _, *rows, blank, summary = run("selftest", "--op", "lrn", "--op", "lrn_backward").stdout.splitlines()
+    assert {row.split()[0] for row in rows} == {"lrn", "lrn_backward"}
+    assert (blank, summary.partition(", in ")[0]) == ("", f"{len(rows)} ok")
 
 
 def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
@@ -99,31 +95,31 @@ def test_selftest_skips_only_optional_dtypes_when_cudnn_rejects_them(fake: FakeC
     assert selftest_run.attempt(one("softmax", "bfloat16")).verdict == "failed"
 
 
+def failing(x: ct.DeviceArray) -> Any:
+    raise RuntimeError("a bug")
+
+
+def warning(x: ct.DeviceArray) -> ct.DeviceArray:
+    warnings.warn("something else ran", ct.CudnnWarning, stacklevel=2)
+    return ct.asarray(ct.reference.lrn(x.numpy()))
+
+
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("lrn", "verdict", "detail"),
     [
-        (np.zeros((2, 3)), "result is float64[2, 3], expected float32[2, 8, 7, 9]"),
-        (np.full((2, 8, 7, 9), np.nan, np.float32), "differs from the reference"),
-        (None, "result is missing"),
+        (lambda x: ct.zeros((2,), "int8"), "failed", "result is int8[2], expected float32[2, 8, 7, 9]"),
+        (lambda x: ct.full(x.shape, np.nan), "failed", "differs from the reference"),
+        (lambda x: None, "failed", "result is missing"),
+        (failing, "failed", "RuntimeError: a bug"),
+        (warning, "ok", "something else ran"),
     ],
 )
-def test_selftest_fails_on_results_of_another_shape_or_value(
-    fake: FakeCudnn, monkeypatch: MonkeyPatch, value: Any, words: str
+def test_selftest_reports_wrong_results_errors_and_warnings(
+    fake: FakeCudnn, monkeypatch: MonkeyPatch, lrn: Any, verdict: str, detail: str
 ) -> None:
-    monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
+    monkeypatch.setattr(ct, "lrn", lrn)
     row = selftest_run.attempt(one("lrn"))
-    assert (row.verdict, row.error, row.detail) == ("failed", float("inf"), words)
-
-
-def test_selftest_runs_the_other_rows_after_a_bug_in_one(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(ct, "lrn", broken)
-    code, told = selftest("--op", "lrn", "--op", "softmax")
-    assert code == 1
-    assert {row["detail"] for row in told["rows"] if row["name"] == "lrn"} == {"RuntimeError: a bug"}
-    assert told["ok"]
+    assert (row.verdict, row.detail) == (verdict, detail)
 
 
 def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
@@ -132,18 +128,6 @@ def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypat
     row = selftest_run.attempt(one("dropout"))
     assert row.verdict == "failed"
     assert row.detail == "kept 1.00 of all elements, expected about 0.75"
-
-
-def test_selftest_reports_a_warning_of_the_package(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
-    right = ct.lrn
-
-    def noisy(*arguments: Any, **keywords: Any) -> Any:
-        warnings.warn("something else ran", ct.CudnnWarning, stacklevel=2)
-        return right(*arguments, **keywords)
-
-    monkeypatch.setattr(ct, "lrn", noisy)
-    row = selftest_run.attempt(one("lrn"))
-    assert (row.verdict, row.detail) == ("ok", "something else ran")
 
 
 # --- algorithms and times ----------------------------------------------------------------------------------
@@ -222,9 +206,6 @@ def test_bench_times_layers_and_networks(fake: FakeCudnn, line: str, names: list
     assert names[0] != "forward" or " of float16[4, 2, 3]" in text
 
 
-# --- errors -----------------------------------------------------------------------------------------
-
-
 def test_device_prints_the_name_and_exports_a_description(
     fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -242,22 +223,11 @@ def test_device_prints_the_name_and_exports_a_description(
     assert (ran.exit_code, ran.stderr.startswith("cudnn-ct: [Errno 2]")) == (1, True)
 
 
-def test_algorithms_fails_in_one_line_when_no_handle_can_be_created(fake: FakeCudnn) -> None:
-    fake.fail["cudnnCreate"] = 1001
-    ran = run("algorithms", *SMALL)
-    assert ran.exit_code == 1
-    assert ran.stderr.startswith("cudnn-ct: cudnnCreate returned CUDNN_STATUS_NOT_INITIALIZED")
-
-
 @pytest.mark.parametrize(
     ("function", "status", "carried"),
     [
         ("cudnnCreate", 1001, True),
-        ("cudnnCreate", 4003, True),
-        ("cudnnSoftmaxForward", 1002, True),
-        ("cudnnSoftmaxForward", 1008, True),
         ("cudnnSoftmaxForward", 3009, True),
-        ("cudnnSoftmaxForward", 3000, False),
         ("cudnnSoftmaxForward", 5000, False),
     ],
 )

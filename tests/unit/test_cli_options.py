@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,22 +103,21 @@ def test_convolution_builds_the_problem_of_each_direction() -> None:
         assert (problem.direction, problem.x.shape, problem.w.shape) == (direction, forward.x, forward.w)
         assert all(spec.layouts[0] == "nhwc" for spec in (problem.x, problem.w, problem.y))
     assert not forward._replace(dtype="float32").problem(allow_tf32=False).tensor_cores
-    int8 = forward._replace(dtype="int8").problem()
-    assert (int8.y.dtype, int8.compute) == ("int32", "int32")
 
 
-def test_every_command_has_help() -> None:
-    listed = CliRunner().invoke(main, []).stdout
-    for name in ("algorithms", "bench", "cache", "device", "doctor", "info", "selftest"):
-        assert f"\n  {name} " in listed
-        if name != "doctor":
-            assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
-    groups = {"bench": ("conv", "pool", "softmax", "batch_norm", "rnn"), "cache": ("show", "clear")}
-    for group, name in ((group, name) for group, names in groups.items() for name in names):
-        ran = CliRunner().invoke(main, [group, name, "--help"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("algorithms", "bench", "cache", "device", "info", "selftest", "cache show", "cache clear"),
+        *(f"bench {name}" for name in ("conv", "pool", "softmax", "batch_norm", "rnn")),
+    ],
+)
+def test_command_has_help(line: str) -> None:
+    assert f"\n  {line.split()[0]} " in CliRunner().invoke(main, []).stdout
+    for option in ("--help", "-h"):
+        ran = CliRunner().invoke(main, [*line.split(), option])
         assert ran.exit_code == 0
-        assert ran.stdout.startswith(f"Usage: main {group} {name}")
-        assert CliRunner().invoke(main, [group, name, "-h"]).stdout == ran.stdout
+        assert ran.stdout.startswith(f"Usage: main {line}")
 
 
 # --- where the output goes ---------------------------------------------------------------------------------
@@ -130,7 +127,6 @@ def test_every_command_has_help() -> None:
     ("command", "code", "stderr"),
     [
         ("cache path >&-", 0, ""),
-        ("cache path | true", 1, ""),
         ("info >&-", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
         ("cache show >/dev/full", 1, "cudnn-ct: .*No space left on device"),
     ],
@@ -141,10 +137,9 @@ def test_commands_print_at_most_one_line_when_the_output_is_closed(
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
-    line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
-    done = in_bash(line, environ)
+    done = in_bash(f"{sys.executable} -m cudnn_ct {command}", environ)
     assert re.fullmatch(stderr, done.stderr.strip()), done.stderr
-    assert (tmp_path / "code").read_text() == f"{code}\n"
+    assert done.returncode == code
 
 
 def test_info_prints_one_line_when_a_warning_is_an_error() -> None:
@@ -197,11 +192,9 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize(
-    "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
-)
-def test_cache_show_prints_malformed_records(cache: Path, choice: dict[str, object]) -> None:
-    store().put("another key", choice)
+@pytest.mark.parametrize("rows", [None, 1, [], [1], [{"time_ms": "x"}], [{"time_ms": 10**400}]])
+def test_cache_show_prints_malformed_records(cache: Path, rows: object) -> None:
+    store().put("another key", {"rows": rows})
     assert "another key" in run("show")
 
 
@@ -215,27 +208,6 @@ def test_cache_show_escapes_control_characters(cache: Path) -> None:
     assert len(told.splitlines()) == 3
     assert all(char.isprintable() for line in told.splitlines() for char in line)
     assert told.count(r"\x1b[31m\x202e") == 4
-
-
-def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
-    with closing(sqlite3.connect(cache)) as database:
-        database.execute("PRAGMA writable_schema = ON")
-        row = ("table", "\x1b[31mred", "\x1b[31mred", 2, "CREATE nonsense")
-        database.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
-        database.commit()
-    told = run("show", code=1)
-    assert r"\x1b[31mred" in told
-    assert "\x1b" not in told
-
-
-@pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
-def test_cache_show_prints_records_with_impossible_times(cache: Path, time: float) -> None:
-    text = json.dumps({"rows": [{**ROW, "time_ms": time}]})
-    with closing(sqlite3.connect(cache)) as database:
-        database.execute("CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)")
-        database.execute("INSERT INTO algo_cache_2 VALUES (?, ?)", (KEY, text))
-        database.commit()
-    assert "graph engine 1" in run("show")
 
 
 def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
@@ -254,17 +226,6 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
     monkeypatch.setattr(config, "algo_cache", "off")
     assert run("path", code=1) == "cudnn-ct: the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
     assert run("show") == run("clear") == "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
-
-
-@pytest.mark.parametrize("mode", [0o700, 0o777])
-@pytest.mark.parametrize("verb", ["show", "clear"])
-def test_cache_commands_fail_when_the_cache_is_a_folder(cache: Path, verb: str, mode: int) -> None:
-    cache.mkdir()
-    cache.chmod(mode)
-    told = run(verb, code=1)
-    assert f"cannot be read: it is a folder; a file in it would be {cache / 'algo_cache.sqlite'}" in told
-    assert "remove" not in told
-    assert "chmod" not in told
 
 
 # --- planning, if the child process fails --------------------------------------------------
