@@ -21,22 +21,7 @@ from tests.layers import Place, compare
 from tests.properties import in_memory_of
 from tests.rnn_properties import check_weights
 
-Check = Callable[[Place], None]
-
-ROWS: dict[str, Check] = {}
-
 CROSS = {"cross": "cross_correlation", "conv": "convolution"}
-
-
-def row(name: str) -> Callable[[Check], Check]:
-    """Register a check under a name."""
-
-    def register(check: Check) -> Check:
-        assert name not in ROWS
-        ROWS[name] = check
-        return check
-
-    return register
 
 
 def integers(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -99,7 +84,7 @@ def images(groups: int = 1, size: tuple[int, ...] = (6, 7)) -> tuple[np.ndarray,
     return integers(2, 4, *size), integers(6, 4 // groups, *(3, 2, 2)[: len(size)], seed=1)
 
 
-def check_directions(place: Place, suffix: str, x: np.ndarray, w: np.ndarray, **geometry: Any) -> None:
+def compare_directions(place: Place, suffix: str, x: np.ndarray, w: np.ndarray, **geometry: Any) -> None:
     """Compare convolution and gradients with the reference; sizes are passed as NumPy arrays."""
     known = reference_geometry(geometry)
     geometry = {key: np.array(one) if isinstance(one, tuple) else one for key, one in geometry.items()}
@@ -113,20 +98,17 @@ def check_directions(place: Place, suffix: str, x: np.ndarray, w: np.ndarray, **
         same(dx, reference.conv_backward_data(dy, w, x.shape, **known))
 
 
-@row("dnn_conv, dnn_gradweight, dnn_gradinput equal the reference for each kind of border, stride and mode")
-def _(place: Place) -> None:
+def case_convolutions(place: Place) -> None:
     for geometry in GEOMETRIES:
-        check_directions(place, "", *images(geometry.get("num_groups", 1)), **geometry)
+        compare_directions(place, "", *images(geometry.get("num_groups", 1)), **geometry)
 
 
-@row("dnn_conv3d, dnn_gradweight3d, dnn_gradinput3d equal the reference")
-def _(place: Place) -> None:
+def case_convolutions_of_volumes(place: Place) -> None:
     for geometry in ({}, {"border_mode": "half", "conv_mode": "cross", "algo": "none"}):
-        check_directions(place, "3d", *images(size=(4, 5, 4)), **geometry)
+        compare_directions(place, "3d", *images(size=(4, 5, 4)), **geometry)
 
 
-@row("dnn_conv, dnn_conv3d warn and compute a gradient for border_mode='full' and 'bprop weights'")
-def _(place: Place) -> None:
+def case_convolutions_computed_as_gradients(place: Place) -> None:
     for convolve, size in ((dnn.dnn_conv, (6, 7)), (dnn.dnn_conv3d, (4, 5, 4))):
         x, w = images(size=size)
         full = {"border_mode": "full", "dilation": (2, *(1,) * (len(size) - 1))}
@@ -156,8 +138,7 @@ def operations() -> Iterator[tuple[str, Any, tuple[np.ndarray, ...], np.ndarray]
         yield f"GpuDnnConv{suffix}GradI", desc, (w, dy), dx
 
 
-@row("GpuDnnConv and its gradients return alpha * result + beta * output, in a copy or in place")
-def _(place: Place) -> None:
+def case_conv_operations_scale_and_add(place: Place) -> None:
     for name, desc, operands, wanted in operations():
         make, placed = getattr(dnn, name), [place(array) for array in operands]
         before = integers(*wanted.shape, seed=7)
@@ -172,8 +153,7 @@ def _(place: Place) -> None:
         same(output, wanted / 2 + before)
 
 
-@row("GpuDnnConv accepts None as output, groups of the operation or of the descriptor, and empty operands")
-def _(place: Place) -> None:
+def case_conv_operation_accepts_none_groups_and_empty_operands(place: Place) -> None:
     for own, described in ((1, 1), (2, 1), (1, 2), (2, 2)):
         x, w = images(max(own, described))
         desc = dnn.GpuDnnConvDesc("valid", conv_mode="cross", num_groups=described)
@@ -186,8 +166,7 @@ def _(place: Place) -> None:
 # --- pooling -----------------------------------------------------------------------------------------------
 
 
-@row("dnn_pool, GpuDnnPool, GpuDnnPoolGrad equal the reference, with a default stride of 1")
-def _(place: Place) -> None:
+def case_pooling(place: Place) -> None:
     x = np.random.default_rng(0).permutation(2 * 2 * 6 * 7).reshape(2, 2, 6, 7).astype(np.float64)
     geometries: tuple[tuple[Any, ...], ...] = (((2, 3), None, None), ((3, 3), (2, 2), (1, 1)))
     for mode in ("max", "average", "average_exc_pad", "sum"):
@@ -219,8 +198,7 @@ def batch(mode: str) -> tuple[np.ndarray, ...]:
     return floats(4, 3, 2, 3), scale, bias, mean, 1 + root**2
 
 
-@row("dnn_batch_normalization_train and the gradient equal the reference, by default per activation")
-def _(place: Place) -> None:
+def case_batch_norm_training(place: Place) -> None:
     for mode, word in MODES.items():
         x, gamma, beta, _, _ = batch(mode)
         placed = [place(array) for array in (x, gamma, beta)]
@@ -236,8 +214,7 @@ def _(place: Place) -> None:
         same(dnn.GpuDnnBatchNormGrad(mode)(x, dy, gamma, mean, invstd), gradients[:3])
 
 
-@row("GpuDnnBatchNorm updates running statistics, in copies or in place, with parameters at any call")
-def _(place: Place) -> None:
+def case_batch_norm_running_statistics(place: Place) -> None:
     arrays = batch("spatial")
     x, gamma, beta, mean, var = arrays
     new = {"running_mean": mean.copy(), "running_var": var.copy()}
@@ -257,8 +234,7 @@ def _(place: Place) -> None:
     same(got, (*wanted, *new.values()))
 
 
-@row("dnn_batch_normalization_test, GpuDnnBatchNormInference equal the reference, also in place")
-def _(place: Place) -> None:
+def case_batch_norm_inference(place: Place) -> None:
     for mode, word in MODES.items():
         arrays = batch(mode)
         wanted = reference.batch_norm_inference(*arrays, mode=word, epsilon=1e-4)
@@ -272,8 +248,7 @@ def _(place: Place) -> None:
 # --- softmax, reduction, dropout ---------------------------------------------------------------------------
 
 
-@row("GpuDnnSoftmax, GpuDnnSoftmaxGrad equal the reference for each algorithm and mode")
-def _(place: Place) -> None:
+def case_softmax(place: Place) -> None:
     x, dy = floats(2, 3, 4, 2), floats(2, 3, 4, 2, seed=1)
     for algo, mode in (("fast", "instance"), ("accurate", "channel"), ("log", "channel")):
         y = reference.softmax(x, algo=algo, mode=mode)
@@ -282,8 +257,7 @@ def _(place: Place) -> None:
         same(dx, reference.softmax_backward(dy, y, algo=algo, mode=mode))
 
 
-@row("GpuDnnReduction equals the reference for each operation, with axes, dtypes and indices")
-def _(place: Place) -> None:
+def case_reduction(place: Place) -> None:
     x = floats(3, 4, 5)
     words = {"minimum": "min", "maximum": "max", "absmax": "amax"}
     for op in ("add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"):
@@ -300,8 +274,7 @@ def _(place: Place) -> None:
         same(total, np.array(length, np.float32))
 
 
-@row("dropout, GpuDnnDropoutOp divide kept elements by 1 - p, and the gradient has the same mask")
-def _(place: Place) -> None:
+def case_dropout(place: Place) -> None:
     x = np.full((40, 30), 3.0, np.float32)
     y, desc, odesc, states = dnn.dropout(place(x), 0.25)
     assert states is desc
@@ -324,8 +297,7 @@ def _(place: Place) -> None:
 # --- spatial transformers ----------------------------------------------------------------------------------
 
 
-@row("dnn_spatialtf, GpuDnnTransformerGrid, GpuDnnTransformerSampler and their gradients equal the reference")
-def _(place: Place) -> None:
+def case_spatial_transformer(place: Place) -> None:
     x, theta = floats(2, 3, 5, 6), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]] * 2)
     near = partial(same, tolerance=1e-10)
     y = reference.spatial_transformer(x, theta, scale_height=0.8, scale_width=1.5)
@@ -373,16 +345,14 @@ class Network:
             same(got, other, 1e-10)
 
 
-@row("RNNBlock.apply equals the reference")
-def _(place: Place) -> None:
+def case_rnn_block(place: Place) -> None:
     for mode in COUNTS:
         for direction in ("unidirectional", "bidirectional"):
             net = Network(mode, direction)
             same(net.block.apply(*map(place, net.operands)), net.results, 1e-10)
 
 
-@row("GpuDnnRNNOp, GpuDnnRNNGradInputs, GpuDnnRNNGradWeights equal the reference")
-def _(place: Place) -> None:
+def case_rnn_operations(place: Place) -> None:
     for mode, uses_states in (("lstm", True), ("lstm", False), ("gru", True), ("rnn_relu", False)):
         net = Network(mode)
         w, x, hx, *cells = map(place, net.operands)
@@ -399,8 +369,7 @@ def _(place: Place) -> None:
             inputs(desc, x, y, dy, dhy, dcy, w, hx, cx, reserve)
 
 
-@row("RNNBlock.split_params returns writable matrices in Fortran order and biases, by linLayerID")
-def _(place: Place) -> None:
+def case_rnn_split_params(place: Place) -> None:
     for mode, count in COUNTS.items():
         net = Network(mode, "bidirectional")
         w, wanted = ct.asarray(net.w), iter(net.weights)
@@ -415,8 +384,7 @@ def _(place: Place) -> None:
         assert not w.numpy().any()
 
 
-@row("RNNBlock.split_params returns None for the matrices that skip input does not have")
-def _(place: Place) -> None:
+def case_rnn_split_params_of_skip_input(place: Place) -> None:
     net = Network("gru", input_mode="skip")
     parts = net.block.split_params(place(net.w), 0, [2, 4])
     assert [part is None for part in parts] == [True, False] * 3 + [False] * 6
@@ -426,8 +394,7 @@ def _(place: Place) -> None:
 # --- availability ------------------------------------------------------------------------------------------
 
 
-@row("version, dnn_present, dnn_available report the library and the device")
-def _(place: Place) -> None:
+def case_availability(place: Place) -> None:
     assert dnn.version() == ct.version()
     assert dnn.dnn_present()
     assert dnn.dnn_present.msg is None
@@ -439,9 +406,13 @@ def _(place: Place) -> None:
         dnn.dnn_available("somewhere")
 
 
-@row("dnn.enabled: operations run with auto, True and no_check")
-def _(place: Place) -> None:
+def case_enabled_allows_operations(place: Place) -> None:
     x = integers(1, 1, 3, 3)
     for value in ("auto", True, "no_check"):
         with flag("dnn.enabled", value):
             same(dnn.dnn_pool(place(x), (2, 2)), reference.pool(x, window=2, stride=1))
+
+
+ROWS: dict[str, Callable[[Place], None]] = {
+    name.removeprefix("case_"): check for name, check in globals().items() if name.startswith("case_")
+}

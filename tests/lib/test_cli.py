@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 import cudnn_ct as ct
 from tests.elf_files import make_cudnn
 
-from .test_info import PYTHONPATH, WHEEL, linked, needs_cudnn, run
+from .test_info import WHEEL, linked, needs_cudnn, run
 
 DEVICE = Path(__file__).parents[1] / "devices" / "h200-cudnn-9.19.json"
 CONV = ("--x", "8,64,28,28", "--w", "64,64,3,3", "--padding", "1")
@@ -134,28 +132,6 @@ def test_algorithms_prints_the_doctors_verdict_when_cudnn_cannot_be_loaded(tmp_p
     assert any(line.startswith("doctor: missing-library: libcudnn_ops.so.9 is not in") for line in verdict)
 
 
-def told_by_python(code: str, library: Path) -> list[str]:
-    """Return the lines of the traceback of code that fails, from the error on."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
-    (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
-    return lines[error:]
-
-
-@needs_cudnn
-def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
-    told = told_by_python("import cudnn_ct as ct; ct.version()", shim)
-    assert any(line.startswith("doctor: missing-library: ") for line in told)
-
-
 @pytest.fixture
 def without_engines(tmp_path: Path) -> Iterator[Path]:
     """A cuDNN that can be loaded but not plan: its engines need a symbol that no library defines."""
@@ -184,17 +160,6 @@ def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engin
     *before, last = ran.stderr.splitlines()
     assert last.startswith("cudnn-ct: cudnnBackendFinalize returned CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
     assert any(line.startswith(UNRESOLVED) for line in before)
-
-
-@needs_cudnn
-def test_call_error_has_the_doctors_verdict_when_a_library_is_broken(without_engines: Path) -> None:
-    code = (
-        "import warnings; warnings.simplefilter('ignore')\n"
-        "from cudnn_ct import _lib; from cudnn_ct.graph.backend import BackendDescriptor\n"
-        "BackendDescriptor(_lib.load(), 'tensor', unique_id=1, data_type='float32', byte_alignment=16, "
-        "dimensions=(2, 3), strides=(3, 1))"
-    )
-    assert any(line.startswith(UNRESOLVED) for line in told_by_python(code, without_engines))
 
 
 def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-import cudnn_ct as ct
-from cudnn_ct import _lib, context
 from cudnn_ct.cli import table
-from cudnn_ct.cli.errors import need_gpu, plainly
-from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
+from cudnn_ct.cli.selftest_cases import OPERATIONS, cases
 from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells
-from cudnn_ct.errors import CudnnError, LibraryLoadError, LibraryNotFoundError
 
 MonkeyPatch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
@@ -82,57 +76,3 @@ def test_selftest_cases_are_unique_and_name_all_operations() -> None:
     rows = cases()
     assert len({row[:4] for row in rows}) == len(rows)
     assert {row.operation for row in rows} == set(OPERATIONS)
-
-
-@pytest.mark.parametrize("case", cases()[::7], ids=lambda case: f"{case.name} {case.dtype} {case.layout}")
-def test_reference_accepts_the_selftest_inputs(case: Case) -> None:
-    if case.operation not in ("dropout", "RNN"):  # which have no reference of that name
-        drawn = case.inputs()
-        getattr(ct.reference, case.operation)(*drawn.operands, **drawn.keywords)
-
-
-def test_commands_print_the_doctors_verdict_before_an_error(capsys: Capture) -> None:
-    @plainly
-    def broken() -> None:
-        error = CudnnError("it cannot be loaded\nsecond line")
-        error.add_note("in a convolution")
-        error.add_note("doctor: missing-library: gone; fix: install it")
-        raise error
-
-    with pytest.raises(SystemExit) as ended:
-        broken()
-    assert ended.value.code == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["doctor: missing-library: gone; fix: install it", "cudnn-ct: it cannot be loaded"]
-
-
-class WithoutCublas:
-    """A cuDNN without libcublasLt, whose absence is detected at the first function that needs it."""
-
-    @property
-    def cudnnCreate(self) -> None:
-        raise LibraryNotFoundError("no libcublasLt")
-
-
-def no_heuristic() -> int:
-    raise LibraryLoadError("no libcudnn_heuristic")
-
-
-@pytest.mark.parametrize(
-    ("version", "library", "code", "words"),
-    [
-        (lambda: 92700, SimpleNamespace(cudnnCreate=None), 3, "no driver; plan"),
-        (lambda: 92700, WithoutCublas(), 1, "no libcublasLt"),
-        (no_heuristic, None, 1, "no libcudnn_heuristic"),
-    ],
-)
-def test_need_gpu_distinguishes_a_broken_cudnn_from_a_missing_gpu(
-    monkeypatch: MonkeyPatch, capsys: Capture, version: Any, library: Any, code: int, words: str
-) -> None:
-    monkeypatch.setattr(context, "available", lambda: context.Availability("no driver"))
-    monkeypatch.setattr(_lib, "version", version)
-    monkeypatch.setattr(_lib, "load", lambda: library)
-    with pytest.raises(SystemExit) as ended:
-        plainly(need_gpu)("plan")
-    assert ended.value.code == code
-    assert capsys.readouterr().err == f"cudnn-ct: {words}\n"
