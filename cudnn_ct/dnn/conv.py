@@ -13,8 +13,8 @@ from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ..typing import Algo, ArrayLike, Precision
-from ._conv import GpuDnnConvDesc, algorithm, compute
 from .arguments import Border, Sizes, on_device
+from .conv_ops import GpuDnnConvDesc, algorithm, compute
 
 HINTS = ("bprop weights", "bprop inputs", "forward", "forward!")
 
