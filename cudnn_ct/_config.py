@@ -45,61 +45,49 @@ def _bytes(text: str) -> int:
         raise ValueError("expected a number of bytes, such as 67108864 or 64M") from None
 
 
-class Kind(NamedTuple):
-    """The values that a setting accepts: in words, as types, and how text becomes one of them."""
-
-    takes: str
-    types: tuple[type, ...]
-    parse: Callable[[str], Any] = str
-
-
-_SWITCH = Kind("True or False", (bool,), _boolean)
-_PATH_TYPES = (str, os.PathLike, type(None))
-
-
 class Setting(NamedTuple):
-    """One row: its default, its kind, and its meaning."""
+    """One row: its default, its meaning, the accepted values in words and as types, and a parser of text."""
 
     default: Any
-    kind: Kind
     meaning: str
+    takes: str = "True or False"
+    types: tuple[type, ...] = (bool,)
+    parse: Callable[[str], Any] = _boolean
 
+
+_PATH = (str, os.PathLike, type(None))
 
 SETTINGS: dict[str, Setting] = {
     "library": Setting(
-        None, Kind("a path or None", _PATH_TYPES), "the cuDNN to load: libcudnn.so.9 itself, or its folder"
+        None, "the cuDNN to load: libcudnn.so.9 itself, or its folder", "a path or None", _PATH, str
     ),
-    "allow_tf32": Setting(True, _SWITCH, "whether float32 work may use TF32 tensor cores"),
+    "allow_tf32": Setting(True, "whether float32 work may use TF32 tensor cores"),
     "algo": Setting(
-        "heuristic",
-        Kind("a policy or the name of an algorithm", (str,)),
-        "how an algorithm is chosen if a call does not name one",
+        "heuristic", "how an algorithm is chosen if a call does not name one",
+        "a policy or the name of an algorithm", (str,), str,
     ),
     "deterministic": Setting(
-        False, _SWITCH, "whether to use only algorithms whose results are the same from run to run"
+        False, "whether to use only algorithms whose results are the same from run to run"
     ),
     "workspace_limit": Setting(
-        None,
-        Kind("a number of bytes or None", (int, type(None)), _bytes),
-        "the largest workspace of an algorithm, in bytes",
+        None, "the largest workspace of an algorithm, in bytes",
+        "a number of bytes or None", (int, type(None)), _bytes,
     ),
     "autotune_max_engines": Setting(
-        16,
-        Kind("a number", (int,), _count),
-        "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
+        16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
+        "a number", (int,), _count,
     ),
     "allow_runtime_compilation": Setting(
-        True, _SWITCH, "whether to use engines that are compiled when they are created, which takes long"
+        True, "whether to use engines that are compiled when they are created, which takes long"
     ),
     "algo_cache": Setting(
-        None,
-        Kind("a path, 'off' or None", _PATH_TYPES),
-        "the file of tuned algorithms; None is a file in the user's cache folder",
+        None, "the file of tuned algorithms; None is a file in the user's cache folder",
+        "a path, 'off' or None", _PATH, str,
     ),
     "debug_sync": Setting(
-        False, _SWITCH, "whether to wait for each operation, so that an error on the device names it"
+        False, "whether to wait for each operation, so that an error on the device names it"
     ),
-}
+}  # fmt: skip
 
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
@@ -183,7 +171,7 @@ class Config:
             text = environ.get(_variable(name))
             try:
                 if text:
-                    setattr(self, name, setting.kind.parse(text))
+                    setattr(self, name, setting.parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
                 message = f"{_variable(name)}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
@@ -196,7 +184,7 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        takes, types, _ = SETTINGS[name].kind
+        _, _, takes, types, _ = SETTINGS[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise TypeError(f"config.{name} is {takes}, not {value!r}")
         if isinstance(value, int) and value < 0:

@@ -21,15 +21,9 @@ from .availability import run
 
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[str, ReduceOp] = {
-    "add": "add",
-    "mul": "mul",
-    "minimum": "min",
-    "maximum": "max",
-    "absmax": "amax",
-    "avg": "avg",
-    "norm1": "norm1",
-    "norm2": "norm2",
-}
+    "add": "add", "mul": "mul", "minimum": "min", "maximum": "max",
+    "absmax": "amax", "avg": "avg", "norm1": "norm1", "norm2": "norm2",
+}  # fmt: skip
 
 
 def dnn_pool(
