@@ -183,7 +183,7 @@ def case_pooling(place: Place) -> None:
         desc = dnn.GpuDnnPoolDesc(sizes[0], sizes[1], mode, sizes[2])()
         sizes[0][:] = 1  # the descriptor has a copy
         same(dnn.GpuDnnPool()(place(x), desc), y)
-        same(dnn.GpuDnnPoolGrad()(place(x), place(y), place(dy), desc), dx)
+        same(dnn.GpuDnnPoolGrad()(place(x), place(y), inp_grad=place(dy), ws=desc), dx)
 
 
 # --- batch normalisation -----------------------------------------------------------------------------------
@@ -404,13 +404,6 @@ def case_availability(place: Place) -> None:
     assert "device 10000 does not exist" in str(dnn.dnn_available.msg)
     with pytest.raises(ValueError, match="context_name is not a device"):
         dnn.dnn_available("somewhere")
-
-
-def case_enabled_allows_operations(place: Place) -> None:
-    x = integers(1, 1, 3, 3)
-    for value in ("auto", True, "no_check"):
-        with flag("dnn.enabled", value):
-            same(dnn.dnn_pool(place(x), (2, 2)), reference.pool(x, window=2, stride=1))
 
 
 ROWS: dict[str, Callable[[Place], None]] = {

@@ -222,11 +222,3 @@ def test_rnn_block_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[An
     expected = [array.numpy() for array in made.apply(w, x, hx)]
     for got, wanted in zip(spread(made).apply(w, x, hx), expected, strict=True):
         np.testing.assert_array_equal(got.numpy(), wanted)
-
-
-def test_pool_gradient_accepts_inp_grad(fake: FakeCudnn) -> None:
-    x = ct.asarray(images()[0])
-    y = dnn.dnn_pool(x, (2, 2))
-    dy, gradient = ct.full(y.shape, 3.0), dnn.GpuDnnPoolGrad()
-    expected = gradient(x, y, dy, (2, 2)).numpy()
-    np.testing.assert_array_equal(gradient(inp=x, out=y, inp_grad=dy, ws=(2, 2)).numpy(), expected)

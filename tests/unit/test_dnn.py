@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -245,13 +244,6 @@ def test_path_flags_set_the_library() -> None:
     fresh = Config({"CUDNN_CT_DNN_BASE_PATH": "/base", "CUDNN_CT_LIBRARY": "/own"})
     fresh.dnn.library_path = "/base/lib64"
     assert fresh.library == "/own"
-
-
-def test_import_of_dnn_sets_the_library() -> None:
-    code = "import cudnn_ct as ct; assert ct.config.library is None; ct.dnn; assert ct.config.library == '/x'"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={**os.environ, "CUDNN_CT_DNN_LIBRARY_PATH": "/x"}
-    )
 
 
 # --- version and availability ---

@@ -53,16 +53,6 @@ def test_names_and_limits_match_cudnn() -> None:
     assert [norm_parameter_dtype(dtype) for dtype in FLOATS] == ["float32", "float32", "float32", "float64"]
 
 
-def test_reference_accepts_synonyms_of_modes() -> None:
-    x, one = random(4, 3, 5), np.ones(3)
-    pooled = [reference.pool(x, window=3, mode=mode) for mode in ("average", "average_inc_pad")]
-    np.testing.assert_array_equal(*pooled)
-    modes = ("spatial", "spatial_persistent")
-    np.testing.assert_array_equal(
-        *(reference.batch_norm_training(x, one, one, mode=mode).y for mode in modes)
-    )
-
-
 # --- activation ---
 
 
