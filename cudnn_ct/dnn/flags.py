@@ -90,10 +90,6 @@ class Flags:
         self._assigned[flag] = _checked(flag, value, f"ct.config.{flag}")
         self._write_library()
 
-    def __dir__(self) -> list[str]:
-        inner = (flag.removeprefix(f"{self._prefix}.") for flag in FLAGS if flag.startswith(self._prefix))
-        return sorted({name.partition(".")[0] for name in inner})
-
     def _value(self, flag: str) -> str | None:
         """Return the value of a flag; raise if the environment contains an unknown flag or a bad value.
 
