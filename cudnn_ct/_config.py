@@ -45,61 +45,49 @@ def _bytes(text: str) -> int:
         raise ValueError("expected a number of bytes, such as 67108864 or 64M") from None
 
 
-class Kind(NamedTuple):
-    """The values that a setting accepts: in words, as types, and how text becomes one of them."""
-
-    takes: str
-    types: tuple[type, ...]
-    parse: Callable[[str], Any] = str
-
-
-_SWITCH = Kind("True or False", (bool,), _boolean)
-_PATH_TYPES = (str, os.PathLike, type(None))
-
-
 class Setting(NamedTuple):
-    """One row: its default, its kind, and its meaning."""
+    """One row: its default, its meaning, the accepted values in words and as types, and a parser of text."""
 
     default: Any
-    kind: Kind
     meaning: str
+    takes: str = "True or False"
+    types: tuple[type, ...] = (bool,)
+    parse: Callable[[str], Any] = _boolean
 
+
+_PATH = (str, os.PathLike, type(None))
 
 SETTINGS: dict[str, Setting] = {
     "library": Setting(
-        None, Kind("a path or None", _PATH_TYPES), "the cuDNN to load: libcudnn.so.9 itself, or its folder"
+        None, "the cuDNN to load: libcudnn.so.9 itself, or its folder", "a path or None", _PATH, str
     ),
-    "allow_tf32": Setting(True, _SWITCH, "whether float32 work may use TF32 tensor cores"),
+    "allow_tf32": Setting(True, "whether float32 work may use TF32 tensor cores"),
     "algo": Setting(
-        "heuristic",
-        Kind("a policy or the name of an algorithm", (str,)),
-        "how an algorithm is chosen if a call does not name one",
+        "heuristic", "how an algorithm is chosen if a call does not name one",
+        "a policy or the name of an algorithm", (str,), str,
     ),
     "deterministic": Setting(
-        False, _SWITCH, "whether to use only algorithms whose results are the same from run to run"
+        False, "whether to use only algorithms whose results are the same from run to run"
     ),
     "workspace_limit": Setting(
-        None,
-        Kind("a number of bytes or None", (int, type(None)), _bytes),
-        "the largest workspace of an algorithm, in bytes",
+        None, "the largest workspace of an algorithm, in bytes",
+        "a number of bytes or None", (int, type(None)), _bytes,
     ),
     "autotune_max_engines": Setting(
-        16,
-        Kind("a number", (int,), _count),
-        "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
+        16, "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
+        "a number", (int,), _count,
     ),
     "allow_runtime_compilation": Setting(
-        True, _SWITCH, "whether to use engines that are compiled when they are created, which takes long"
+        True, "whether to use engines that are compiled when they are created, which takes long"
     ),
     "algo_cache": Setting(
-        None,
-        Kind("a path, 'off' or None", _PATH_TYPES),
-        "the folder of tuned algorithms; None is a folder in the user's cache folder",
+        None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
+        "a path, 'off' or None", _PATH, str,
     ),
     "debug_sync": Setting(
-        False, _SWITCH, "whether to wait for each operation, so that an error on the device names it"
+        False, "whether to wait for each operation, so that an error on the device names it"
     ),
-}
+}  # fmt: skip
 
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
@@ -122,9 +110,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
     )
-
-_FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
-_FLAGS = "dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
 
 
 def _variable(name: str) -> str:
@@ -186,7 +171,7 @@ class Config:
             text = environ.get(_variable(name))
             try:
                 if text:
-                    setattr(self, name, setting.kind.parse(text))
+                    setattr(self, name, setting.parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
                 message = f"{_variable(name)}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
@@ -197,13 +182,9 @@ class Config:
                 )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith(_FLAG):
-            flags, name = self._flag(name)
-            setattr(flags, name, value)
-            return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        takes, types, _ = SETTINGS[name].kind
+        _, _, takes, types, _ = SETTINGS[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise TypeError(f"config.{name} is {takes}, not {value!r}")
         if isinstance(value, int) and value < 0:
@@ -217,19 +198,9 @@ class Config:
         object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dnn":  # not a real attribute until the first use
-            return import_module(f".{_FLAGS}", __package__).flags_of(self)
-        if name.startswith(_FLAG):
-            return getattr(*self._flag(name))
+        if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
+            return import_module(".dnn.flags", __package__).flags_of(self)
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-
-    def _flag(self, name: str) -> tuple[Any, str]:
-        """Return the owner and the name of a flag that is written with underscores: dnn__conv__algo_fwd."""
-        _, *inner, last = name.split("__")
-        flags: Any = self.dnn
-        for part in inner:
-            flags = getattr(flags, part)
-        return flags, last
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"

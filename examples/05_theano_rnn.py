@@ -77,11 +77,15 @@ def main() -> int:
         for part in parts:
             ct.transform(ct.asarray(next(left).T), out=part)
 
-    y, hy = rnnb.apply(params_cudnn, ct.asarray(X), ct.asarray(h0))
+    x, hx, mode = ct.asarray(X), ct.asarray(h0), rnnb.rnn_mode
+    y, hy = rnnb.apply(params_cudnn, x, hx)
 
     # Theano: theano.grad of a cost. Here the gradient of the cost with regard to y is passed on by hand.
     dy = ct.op_tensor(y, ct.asarray(Y), op="add", alpha1=2, alpha2=-2)
-    dw, dx, dh0, _ = rnnb.gradients(params_cudnn, ct.asarray(X), ct.asarray(h0), dy=dy)
+    reserve, *_ = dnn.GpuDnnRNNOp(mode, "unidirectional")(rnnb.desc, params_cudnn, x, hx)
+    inputs = dnn.GpuDnnRNNGradInputs(mode, grad_h=False, grad_c=False)
+    reserve, dx, dh0 = inputs(rnnb.desc, x, y, dy, None, None, params_cudnn, hx, None, reserve)
+    dw = dnn.GpuDnnRNNGradWeights()(rnnb.desc, x, hx, y, reserve, params_cudnn)
 
     pairs = [(y, wanted.y), (hy, wanted.hy), (dx, gradients.dx), (dh0, gradients.dh0)]
     left = iter(gradients.dweights)

@@ -5,16 +5,16 @@ from __future__ import annotations
 _MOVES = "border_mode='valid', subsample=(1, 1), dilation=(1, 1), conv_mode='conv'"
 _MOVES_3D = _MOVES.replace("(1, 1)", "(1, 1, 1)")
 _HOW = "precision=None, algo=None, num_groups=1"
-_OLD_MOVES = "border_mode='valid', subsample=(1, 1), conv_mode='conv'"
-_OLD_CONV = f"img, kerns, {_OLD_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None"
 _OLD_GRADIENT = "inplace=False, workmem=None, algo=None"
 
 # Public names with their parameters in the later module, or in the older one if only that has the name,
-# without the arguments of Theano's optimiser.
+# without the arguments of Theano's optimiser. Parameters that only the older module has follow, and
+# `context_name`, `dilation` and the parameters of calls may be left out.
 NAMES: dict[str, str] = {
     "dnn_conv": f"img, kerns, {_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None, "
     "num_groups=1",
-    "dnn_conv3d": f"img, kerns, {_MOVES_3D}, direction_hint=None, algo=None, precision=None, num_groups=1",
+    "dnn_conv3d": f"img, kerns, {_MOVES_3D}, direction_hint=None, algo=None, precision=None, num_groups=1, "
+    "*, workmem=None",
     "dnn_gradweight": f"img, topgrad, kerns_shp, {_MOVES}, {_HOW}",
     "dnn_gradweight3d": f"img, topgrad, kerns_shp, {_MOVES_3D}, {_HOW}",
     "dnn_gradinput": f"kerns, topgrad, img_shp, {_MOVES}, {_HOW}",
@@ -32,26 +32,26 @@ NAMES: dict[str, str] = {
     "RNNBlock.apply": "w, x, hx, cx=None",
     "version": "raises=True",
     "dnn_present": "",
-    "dnn_available": "context_name",
+    "dnn_available": "context_name=None",
     "GpuDnnConvDesc": f"{_MOVES}, precision='float32', num_groups=1".replace("='valid'", ""),
-    "GpuDnnConv": "algo=None, inplace=False, num_groups=1",
-    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample, dilation",
+    "GpuDnnConv": "algo=None, inplace=False, num_groups=1, *, workmem=None",
+    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample, dilation=1",
     "GpuDnnConv3d": "workmem=None, inplace=False, algo=None",
-    "GpuDnnConv3d.get_out_shape": "ishape, kshape, border_mode, subsample",
-    "GpuDnnConvGradW": "inplace=False, algo=None, num_groups=1",
-    "GpuDnnConvGradI": "inplace=False, algo=None, num_groups=1",
+    "GpuDnnConv3d.get_out_shape": "ishape, kshape, border_mode, subsample, dilation=1",
+    "GpuDnnConvGradW": "inplace=False, algo=None, num_groups=1, *, workmem=None",
+    "GpuDnnConvGradI": "inplace=False, algo=None, num_groups=1, *, workmem=None",
     "GpuDnnConv3dGradW": _OLD_GRADIENT,
     "GpuDnnConv3dGradI": _OLD_GRADIENT,
     "GpuDnnPoolDesc": "ws=(1, 1), stride=(1, 1), mode='max', pad=(0, 0)",
     "GpuDnnPool": "mode='max'",
     "GpuDnnPoolGrad": "mode='max'",
-    "GpuDnnSoftmax": "algo, mode",
-    "GpuDnnSoftmaxGrad": "algo, mode",
+    "GpuDnnSoftmax": "algo, mode, *, tensor_format=None",
+    "GpuDnnSoftmaxGrad": "algo, mode, *, tensor_format=None",
     "GpuDnnBatchNorm": "mode='per-activation', running_averages=False, inplace_running_mean=False, "
-    "inplace_running_var=False, inplace_output=False",
-    "GpuDnnBatchNormInference": "mode='per-activation', inplace=False",
-    "GpuDnnBatchNormGrad": "mode='per-activation'",
-    "GpuDnnReduction": "red_op",
+    "inplace_running_var=False, inplace_output=False, *, epsilon=None, running_average_factor=None",
+    "GpuDnnBatchNormInference": "mode='per-activation', inplace=False, *, epsilon=None",
+    "GpuDnnBatchNormGrad": "mode='per-activation', *, epsilon=None",
+    "GpuDnnReduction": "red_op, axis=None, acc_dtype=None, dtype=None, return_indices=False",
     "GpuDnnDropoutOp": "inplace=False",
     "GpuDnnRNNOp": "rnn_mode, direction_mode",
     "GpuDnnRNNGradInputs": "rnn_mode, grad_h, grad_c",
@@ -62,72 +62,22 @@ NAMES: dict[str, str] = {
     "GpuDnnTransformerGradT": "",
 }
 
-# Parameters in the older module; their names are accepted in any order.
-OLDER: dict[str, str] = {
-    "dnn_conv": _OLD_CONV,
-    "dnn_conv3d": _OLD_CONV,
-    "dnn_gradweight": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
-    "dnn_gradweight3d": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
-    "dnn_gradinput": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
-    "dnn_gradinput3d": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
-    "dnn_pool": "img, ws, stride, mode, pad",
-    "GpuDnnConvDesc": "border_mode, subsample, conv_mode, precision",
-    "GpuDnnConv": "workmem=None, inplace=False, algo=None",
-    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample",
-    "GpuDnnConvGradW": _OLD_GRADIENT,
-    "GpuDnnConvGradI": _OLD_GRADIENT,
-    "GpuDnnSoftmax": "tensor_format, algo, mode",
-    "GpuDnnSoftmaxGrad": "tensor_format, algo, mode",
-    "GpuDnnBatchNorm": "mode, epsilon, running_average_factor, running_averages, inplace_running_mean, "
-    "inplace_running_var, inplace_output",
-    "GpuDnnBatchNormInference": "mode, epsilon, inplace",
-    "GpuDnnBatchNormGrad": "mode, epsilon",
-}
-
 # Documented parameters of the calls of operations.
 CALLS: dict[str, str] = {
-    "GpuDnnPool": "img, ws, stride, pad",
-    "GpuDnnPoolGrad": "inp, out, out_grad, ws, stride, pad",
+    "GpuDnnPool": "img, ws, stride=None, pad=None",
+    "GpuDnnPoolGrad": "inp, out, out_grad=None, ws=None, stride=None, pad=None, *, inp_grad=None",
     "GpuDnnBatchNorm": "x, scale, bias, epsilon=0.0001, running_average_factor=0.1, running_mean=None, "
     "running_var=None",
-    "GpuDnnDropoutOp": "inp, descriptor, state",
+    "GpuDnnDropoutOp": "inp, descriptor, state=None",
     "GpuDnnTransformerGrid": "theta, out_dims",
     "GpuDnnTransformerSampler": "img, grid",
 }
 
 # Names for Theano's code generation, and base classes.
 LEFT_OUT = (
-    "CDataMaker",
-    "DnnBase",
-    "DnnVersion",
-    "GpuDnnBatchNormBase",
-    "GpuDnnPoolBase",
-    "GpuDnnSoftmaxBase",
-    "MakerCDataType",
+    *("CDataMaker", "DnnBase", "DnnVersion", "GpuDnnBatchNormBase", "GpuDnnPoolBase"),
+    *("GpuDnnSoftmaxBase", "MakerCDataType"),
 )
-
-# Differences: parameters that follow the documented ones, and parameters that are optional here.
-ADDED: dict[str, tuple[str, ...]] = {
-    "dnn_conv3d": ("workmem",),
-    "GpuDnnConv": ("workmem",),
-    "GpuDnnConvGradW": ("workmem",),
-    "GpuDnnConvGradI": ("workmem",),
-    "GpuDnnConv3d.get_out_shape": ("dilation",),
-    "GpuDnnSoftmax": ("tensor_format",),
-    "GpuDnnSoftmaxGrad": ("tensor_format",),
-    "GpuDnnPoolGrad()": ("inp_grad",),
-    "GpuDnnBatchNorm": ("epsilon", "running_average_factor"),
-    "GpuDnnBatchNormInference": ("epsilon",),
-    "GpuDnnBatchNormGrad": ("epsilon",),
-    "GpuDnnReduction": ("axis", "acc_dtype", "dtype", "return_indices"),
-}
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    "dnn_available": ("context_name",),
-    "GpuDnnConv.get_out_shape": ("dilation",),
-    "GpuDnnPool()": ("stride", "pad"),
-    "GpuDnnPoolGrad()": ("out_grad", "ws", "stride", "pad"),
-    "GpuDnnDropoutOp()": ("state",),
-}
 
 # Flags: the default and the valid values, or None and no values for a path.
 FLAGS: dict[str, tuple[str | None, str]] = {

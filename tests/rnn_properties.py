@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.reference.sequences import pack_sequences
 from cudnn_ct.shapes.rnn import RNNSpec
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from cudnn_ct.shapes.sequences import packed_for_cudnn
@@ -51,10 +50,16 @@ def passes(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES, **options: Any) ->
     return case, layout
 
 
+def active(array: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
+    """Return which time steps of (T, B, size) exist."""
+    mask: np.ndarray = np.arange(len(array))[:, None] < np.array(lengths, int)
+    return mask
+
+
 def laid_out(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
     """Data of (T, B, size) in a layout."""
     if layout == "packed":
-        return pack_sequences(array, lengths)
+        return array[active(array, lengths)]
     return array if layout == "sequence_major" else array.swapaxes(0, 1)
 
 

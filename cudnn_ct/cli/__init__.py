@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 import click
 
 from .. import __version__
 from .errors import fail, first_line
-from .output import hold
 from .table import styled
 
 __all__ = ["main"]
@@ -38,10 +38,10 @@ class Commands(click.Group):
 
     def main(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the command; print one line if its output cannot be written."""
-        hold()
         try:
             return super().main(*arguments, **keywords)
         except (OSError, Warning) as error:  # a warning under `python -W error`
+            sys.stdout = StringIO()  # Python flushes it at exit, which would fail again
             fail(first_line(error))
 
 
@@ -70,9 +70,8 @@ def info(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        bold = styled(sys.stdout)
         for label, text in found.rows():
-            click.echo((click.style(f"{label:{LABELS}}", bold=True) if bold else f"{label:{LABELS}}") + text)
+            click.echo(click.style(f"{label:{LABELS}}", bold=True) + text, color=styled(sys.stdout))
     if found.problem:
         click.echo(f"cudnn-ct: {found.problem}", err=True)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -48,6 +49,9 @@ class Row(NamedTuple):
     note: str = ""
 
 
+Report = tuple[str, Sequence[Row]]
+"""The problem in words, and the times of its calls."""
+
 Run = tuple[Callable[[], object], Sequence[Any]]
 """A function that makes one call, and the arrays that it reads and writes."""
 
@@ -57,24 +61,40 @@ def command() -> None:
     """Time one problem on this GPU with CUDA events."""
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of all benchmarks."""
-    help_of_plot = "Draw the times as an image; needs Pillow."
-    plot = click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help=help_of_plot)
-    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-    return plot(as_json(plainly(function)))
+def printed(benchmark: Callable[..., Report]) -> Callable[..., Any]:
+    """Add the option ``--json``, and print the report of a benchmark."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+    @plainly
+    @functools.wraps(benchmark)
+    def wrapped(as_json: bool, **options: Any) -> None:
+        with usage():
+            problem, rows = benchmark(**options)
+        device = name_here()
+        if as_json:
+            timed = [row._asdict() for row in rows]
+            report = {"schema": 1, "problem": problem, "device": device, "rows": timed}
+            click.echo(json.dumps(report, indent=2))
+        else:
+            click.echo(f"{problem}\non {device}\n")
+            show(COLUMNS, [_cells(row) for row in rows])
+        if all(row.time is None for row in rows):
+            fail("no call could be timed")
+
+    return wrapped
 
 
 @command.command()
 @convolution_options
-@output_options
-def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
+@printed
+def conv(convolution: Convolution) -> Report:
     """Time a convolution with each algorithm and engine of cuDNN."""
     import cudnn_ct as ct
 
+    from ..autotune import benchmark
     from .algorithms import operands_of
 
-    _ready(plot)
+    need_gpu()
     first, second, shape = operands_of(convolution)
     keywords: dict[str, Any] = {
         "direction": convolution.direction, "precision": convolution.precision, **convolution.geometry,
@@ -97,84 +117,74 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
 
         return run
 
-    from ..autotune import benchmark
-
     with progress("conv", len(usable)) as tick:
         times = benchmark.benchmark([call_of(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
+        name = f"{row.backend} {row.algorithm}"
         if isinstance(time, CudnnError):
-            known: dict[str, Any] = {"time": None, "note": first_line(time)}
+            rows.append(Row(name, None, note=first_line(time)))
         else:
             note = f"{row.workspace:,} bytes of workspace"
-            known = {"time": time, "nbytes": nbytes, "operations": operations, "note": note}
-        rows.append(Row(f"{row.backend} {row.algorithm}", **known))
+            rows.append(Row(name, time, None, nbytes, operations, note))
     rows.sort(key=lambda row: (row.time is None, row.time or 0.0))
-    _print(str(found.problem), rows, plot, as_json)
+    return str(found.problem), rows
 
 
 @command.command()
 @image_options
-@click.option("--window", type=INTS, default=2, show_default=True)
+@click.option("--window", type=INTS, default="2", show_default=True)
 @click.option("--stride", type=INTS, help="The window's size by default.")
-@click.option("--padding", type=INTS, default=0, show_default=True)
+@click.option("--padding", type=INTS, default="0", show_default=True)
 @choice("--mode", POOLING_MODES)
-@output_options
-def pool(
-    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
-) -> None:
+@printed
+def pool(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time pooling and its gradient."""
     import cudnn_ct as ct
 
-    with usage():
-        y_shape = ct.pool_output_shape(x, **{name: options[name] for name in ("window", "stride", "padding")})
-    _ready(plot)
+    y_shape = ct.pool_output_shape(x, **{name: options[name] for name in ("window", "stride", "padding")})
+    need_gpu()
     image, y, dx = (some(shape, dtype, layout) for shape in (x, y_shape, x))
     runs = {
         "pool": (lambda: ct.pool(image, **options, out=y), (image, y)),
         "pool_backward": (lambda: ct.pool_backward(y, image, y, **options, out=dx), (image, y, y, dx)),
     }
-    _time(f"pooling of {image.spec}, {_words(options)}", runs, plot, as_json)
+    return f"pooling of {image.spec}, {_words(options)}", _timed(runs)
 
 
 @command.command()
 @image_options
 @choice("--algo", ("accurate", "fast", "log"))
 @choice("--mode", ("channel", "instance"))
-@output_options
-def softmax(
-    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
-) -> None:
+@printed
+def softmax(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time softmax and its gradient."""
     import cudnn_ct as ct
 
-    _ready(plot)
+    need_gpu()
     image, y, dy, dx = (some(x, dtype, layout) for _ in range(4))
     runs = {
         "softmax": (lambda: ct.softmax(image, **options, out=y), (image, y)),
         "softmax_backward": (lambda: ct.softmax_backward(dy, y, **options, out=dx), (y, dy, dx)),
     }
-    _time(f"softmax of {image.spec}, {_words(options)}", runs, plot, as_json)
+    return f"softmax of {image.spec}, {_words(options)}", _timed(runs)
 
 
 @command.command("batch_norm")
 @image_options
 @choice("--mode", ("spatial", "per_activation"))
-@output_options
-def batch_norm(
-    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
-) -> None:
+@printed
+def batch_norm(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time batch normalisation: training, its gradient, and inference."""
     import cudnn_ct as ct
 
     from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
 
-    _ready(plot)
+    need_gpu()
     image, y, dx = (some(x, dtype, layout) for _ in range(3))
     kept = norm_parameter_shape(x, options["mode"]), norm_parameter_dtype(image.spec.dtype)
     scale, bias, mean, var = (ct.full(kept[0], value, kept[1]) for value in (1, 0, 0, 1))
-    with usage():
-        step = ct.batch_norm_training(image, scale, bias, **options, out=y)
+    step = ct.batch_norm_training(image, scale, bias, **options, out=y)
     train, backward, infer = ct.batch_norm_training, ct.batch_norm_backward, ct.batch_norm_inference
     saved = step.mean, step.invstd
     runs: dict[str, Run] = {
@@ -182,7 +192,7 @@ def batch_norm(
         "batch_norm_backward": (lambda: backward(y, image, scale, *saved, **options, out=dx), (image, y, dx)),
         "batch_norm_inference": (lambda: infer(image, scale, bias, mean, var, **options, out=y), (image, y)),
     }
-    _time(f"batch normalisation of {image.spec}, {_words(options)}", runs, plot, as_json)
+    return f"batch normalisation of {image.spec}, {_words(options)}", _timed(runs)
 
 
 @command.command()
@@ -193,22 +203,18 @@ def batch_norm(
 @click.option("--bidirectional", is_flag=True)
 @choice("--dtype", FLOATS, default="float32")
 @choice("--algo", ("heuristic", "autotune", *RNN_ALGOS))
-@output_options
-def rnn(
-    x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, plot: str | None, as_json: bool,
-    **options: Any,
-) -> None:  # fmt: skip
+@printed
+def rnn(x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, **options: Any) -> Report:
     """Time an RNN: the forward pass for inference and for training, and with its gradients."""
     import cudnn_ct as ct
 
     if len(x) != 3:
         raise click.UsageError(f"x has shape {x}; expected (T, N, C): time steps, batch, input size")
-    _ready(plot)
+    need_gpu()
     steps, batch, size = x
     mode, dtype = options.pop("mode"), options["dtype"]
     direction: RNNDirection = "bidirectional" if bidirectional else "unidirectional"
-    with usage():
-        network = ct.RNN(mode, size, hidden, layers, direction=direction, **options)
+    network = ct.RNN(mode, size, hidden, layers, direction=direction, **options)
     outputs = (steps, batch, hidden * (2 if bidirectional else 1))
     sequence, dy = (some(shape, dtype, "nchw") for shape in (x, outputs))
     weights = ct.scale(some((network.weight_size,), dtype, "nchw"), alpha=hidden**-0.5)
@@ -224,22 +230,10 @@ def rnn(
         "forward and gradients": (train, (*read, *read)),
     }
     words = _words({"hidden": hidden, "layers": layers, "algo": options["algo"]})
-    _time(f"{direction} {mode} of {sequence.spec}, {words}", runs, plot, as_json)
+    return f"{direction} {mode} of {sequence.spec}, {words}", _timed(runs)
 
 
 # --- shared by all benchmarks -----------------------------------------------------------------------------
-
-
-def _ready(plot: str | None) -> None:
-    """Exit before the benchmark if its options or the machine do not allow it."""
-    if plot is not None:
-        from .plot import why_not
-
-        with usage():
-            reason = why_not(plot)
-        if reason:
-            fail(reason)
-    need_gpu()
 
 
 def _stream() -> Any:
@@ -248,15 +242,13 @@ def _stream() -> Any:
     return streams.current_stream()
 
 
-def _time(problem: str, runs: Mapping[str, Run], plot: str | None, as_json: bool) -> None:
+def _timed(runs: Mapping[str, Run]) -> list[Row]:
     rows = []
     with progress("bench", ROUNDS * len(runs)) as tick:
         for what, (run, arrays) in runs.items():
-            nbytes = sum(array.nbytes for array in arrays)
-            with usage():
-                times = _measure(run, what, tick)
-            rows.append(Row(what, median(times), min(times), nbytes))
-    _print(problem, rows, plot, as_json)
+            times = _measure(run, what, tick)
+            rows.append(Row(what, median(times), min(times), sum(array.nbytes for array in arrays)))
+    return rows
 
 
 def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
@@ -279,23 +271,6 @@ def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
 
 def _words(options: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-
-
-def _print(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
-    device = name_here()
-    if as_json:
-        timed = [row._asdict() for row in rows]
-        click.echo(json.dumps({"schema": 1, "problem": problem, "device": device, "rows": timed}, indent=2))
-    else:
-        click.echo(f"{problem}\non {device}\n")
-        show(COLUMNS, [_cells(row) for row in rows])
-    if plot is not None:
-        from .plot import draw
-
-        bars = [(row.what, row.time * 1000) for row in rows if row.time is not None]
-        draw(plot, [problem, f"on {device}"], bars, "us")
-    if all(row.time is None for row in rows):
-        fail("no call could be timed")
 
 
 def _cells(row: Row) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-STDOUT = "-"
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
@@ -86,15 +84,9 @@ def clear() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, writable=True))
 @plainly
 def export_(file: str) -> None:
-    """Write the tuned algorithms to FILE (- for stdout), for other machines with this GPU and cuDNN."""
+    """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
     from ..autotune.store import export_algo_cache
 
-    if file == STDOUT:
-        with TemporaryDirectory() as folder:
-            path = Path(folder, "algo_cache.json")
-            export_algo_cache(path)
-            click.echo(path.read_text(encoding="utf-8"), nl=False)
-        return
     click.echo(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
 
 

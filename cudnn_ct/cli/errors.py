@@ -73,8 +73,6 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
                 for line in verdict_of(error):
                     click.echo(printable(line), err=True)
                 fail(first_line(error))
-            except OSError as error:  # from files that click did not open
-                fail(str(error))
 
     return wrapped
 

@@ -45,8 +45,6 @@ class Ints(ParamType):
     name = "N[,N]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):  # a default
-            return value
         numbers = [_count(part) for part in value.split(",")]
         if None in numbers:
             self.fail(f"{value!r} is not a number, or one for each axis such as 1,2", param, ctx)
@@ -61,7 +59,7 @@ class Padding(Ints):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in ("valid", "half", "full"):
             return value
-        if not isinstance(value, str) or not set(value) - set("0123456789,"):
+        if not set(value) - set("0123456789,"):
             return super().convert(value, param, ctx)
         pairs = [[_count(side) for side in part.split(":")] for part in value.split(",")]
         if any(len(pair) != 2 or None in pair for pair in pairs):
@@ -145,9 +143,9 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         choice("--layout", LAYOUTS),
         choice("--dtype", conv_dtypes("forward"), "float32"),
         click.option("--groups", type=click.IntRange(1, INT_MAX), default=1),
-        click.option("--dilation", type=INTS, default=1),
-        click.option("--stride", type=INTS, default=1),
-        click.option("--padding", type=PADDING, default=0, help="Numbers, valid, half, full, or 0:1,2:2."),
+        click.option("--dilation", type=INTS, default="1"),
+        click.option("--stride", type=INTS, default="1"),
+        click.option("--padding", type=PADDING, default="0", help="Numbers, valid, half, full, or 0:1,2:2."),
         click.option("--w", type=Shape(), metavar="K,C,R,S", required=True, help="Shape of the filters."),
         click.option("--x", type=SHAPE, required=True, help="Shape of the images."),
     ):

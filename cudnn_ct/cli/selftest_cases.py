@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from inspect import Parameter, signature
+from typing import Any, NamedTuple
 
+import numpy as np
+
+import cudnn_ct as ct
+
+from .. import reference
+from ..dtypes import as_dtype
+from ..shapes.checks import FLOATS
+from ..shapes.conv import conv_output_shape
+from ..shapes.rnn import rnn_spec
+from ..shapes.rnn_params import rnn_parameters
 from ..typing import Layout
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["OPERATIONS", "Case", "Inputs", "cases"]
 
-FLOATS = ("float32", "float16", "bfloat16", "float64")
 LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
 
 # The largest error, divided by the largest element or 1: for a result that is rounded once; for sums of
@@ -63,10 +70,6 @@ class Draw:
     """Draw arrays of one dtype."""
 
     def __init__(self, dtype: str) -> None:
-        import numpy as np
-
-        from ..dtypes import as_dtype
-
         self.rng = np.random.default_rng(0)
         self.dtype = as_dtype(dtype).numpy
         # The parameters of a normalisation in half precision are float32.
@@ -84,8 +87,6 @@ class Draw:
 
     def distinct(self, *shape: int) -> np.ndarray[Any, Any]:
         """Return numbers that differ within a small window, so that its maximum is one element."""
-        import numpy as np
-
         return (np.arange(np.prod(shape)).reshape(shape) * 37 % 101 - 50).astype(self.dtype)
 
     def parameter(self, *shape: int) -> np.ndarray[Any, Any]:
@@ -111,21 +112,19 @@ GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] =
 
 
 def _conv(
-    direction: str, x: tuple[int, ...], w: tuple[int, ...], geometry: dict[str, Any], **device: Any
+    operation: str, x: tuple[int, ...], w: tuple[int, ...], keywords: dict[str, Any], **device: Any
 ) -> Callable[[Draw], Inputs]:
-    from ..shapes.conv import conv_output_shape
-
+    geometry = {name: value for name, value in keywords.items() if name != "activation"}
     y = conv_output_shape(x, w, **geometry)
+    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "b": w[:1]}
+    shapes = {"x_shape": x, "w_shape": w}
 
     def make(draw: Draw) -> Inputs:
-        given: dict[str, tuple[Any, ...]] = {
-            "conv": (draw.floats(*x), draw.floats(*w)),
-            "conv_backward_data": (draw.floats(*y), draw.floats(*w), x),
-            "conv_backward_filter": (draw.floats(*y), draw.floats(*x), w),
-            "conv_transpose": (draw.floats(*y), draw.floats(*w)),
-        }
-        return Inputs(given[direction], geometry, device)
+        names = required(operation)
+        operands = (shapes.get(name) or draw.floats(*images[name]) for name in names)
+        return Inputs(tuple(operands), keywords, device)
 
+    required(operation)  # before a test replaces the operation
     return make
 
 
@@ -148,25 +147,20 @@ def _convolutions() -> Iterator[Case]:
     yield from _each("conv", "to float32", _to_float32, EXACT, ("int8",))
     yield from _each("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
     for activation in ("relu", "identity"):
-        yield from _each("conv_bias_activation", activation, _fused(activation, False), PRODUCTS)
-    yield from _each("conv_bias_activation", "residual, relu", _fused("relu", True), PRODUCTS)
+        fused = _conv("conv_bias_activation", X, W, PLAIN | {"activation": activation})
+        yield from _each("conv_bias_activation", activation, fused, PRODUCTS)
+    yield from _each("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
 
 
 def _to_float32(draw: Draw) -> Inputs:
     """Write int8 sums as float32 to memory that is filled with NaN."""
-    import numpy as np
-
-    operands = draw.floats(*X), draw.floats(*W)
-    return Inputs(operands, PLAIN | {"out": np.full((X[0], W[0], *X[2:]), np.nan, np.float32)})
+    out = np.full((X[0], W[0], *X[2:]), np.nan, np.float32)
+    return Inputs((draw.floats(*X), draw.floats(*W)), PLAIN | {"out": out})
 
 
-def _fused(activation: str, residual: bool) -> Callable[[Draw], Inputs]:
-    def make(draw: Draw) -> Inputs:
-        operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
-        extra = {"z": draw.floats(X[0], W[0], *X[2:])} if residual else {}
-        return Inputs(operands, PLAIN | {"activation": activation} | extra)
-
-    return make
+def _residual(draw: Draw) -> Inputs:
+    operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
+    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -194,11 +188,12 @@ def _layers() -> Iterator[Case]:
             yield from _each(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
     yield from _each("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
     yield from _each("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
-    yield from _each("affine_grid_backward", "", _dgrid, SUMS, layouts=LAYOUTS[:1])
-    yield from _each("grid_sample", "", lambda draw: _sample(draw, False), ROUNDED)
-    yield from _each("grid_sample_backward", "", lambda draw: _sample(draw, True), SUMS)
-    yield from _each("spatial_transformer", "", lambda draw: _transformer(draw, False), SUMS, _WIDE)
-    yield from _each("spatial_transformer_backward", "", lambda draw: _transformer(draw, True), SUMS, _WIDE)
+    dgrid = lambda draw: Inputs((draw.floats(2, 4, 5, 2),), {})  # noqa: E731
+    yield from _each("affine_grid_backward", "", dgrid, SUMS, layouts=LAYOUTS[:1])
+    yield from _each("grid_sample", "", partial(_sample, gradient=False), ROUNDED)
+    yield from _each("grid_sample_backward", "", partial(_sample, gradient=True), SUMS)
+    yield from _each("spatial_transformer", "", partial(_transformer, gradient=False), SUMS, _WIDE)
+    yield from _each("spatial_transformer_backward", "", partial(_transformer, gradient=True), SUMS, _WIDE)
 
 
 def _ctc(draw: Draw) -> Inputs:
@@ -242,10 +237,6 @@ def _theta(draw: Draw) -> Inputs:
     return Inputs((theta, (2, 3, 7, 9)), {})
 
 
-def _dgrid(draw: Draw) -> Inputs:
-    return Inputs((draw.floats(2, 4, 5, 2),), {})
-
-
 def _sample(draw: Draw, gradient: bool) -> Inputs:
     """Draw positions between pixels and outside the image, exact in all dtypes: gradients jump at pixels."""
     places = draw.rng.integers(-2, 9, (2, 4, 5, 2)) + draw.rng.choice((0.25, 0.5, 0.75), (2, 4, 5, 2))
@@ -255,8 +246,6 @@ def _sample(draw: Draw, gradient: bool) -> Inputs:
 
 
 def _transformer(draw: Draw, gradient: bool) -> Inputs:
-    import numpy as np
-
     theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2).astype(draw.dtype)
     x = draw.floats(*IMAGE)
     return Inputs((draw.floats(*IMAGE), x, theta) if gradient else (x, theta), {})
@@ -303,9 +292,6 @@ def _recurrent() -> Iterator[Case]:
 
 def _network(mode: str, direction: str, draw: Draw) -> Inputs:
     """Draw three sequences of up to four time steps, states, and gradients of all results."""
-    from ..shapes.rnn import rnn_spec
-    from ..shapes.rnn_params import rnn_parameters
-
     spec = rnn_spec(mode, 8, 16, 2, direction=direction, dtype=draw.dtype, precision="as_input_f32")
     count = 2 * spec.directions
     weights = [(0.3 * draw.floats(*row.shape)).astype(draw.dtype) for row in rnn_parameters(spec)]
@@ -322,10 +308,6 @@ PARAMETERS = ("scale", "bias", "mean", "var", "invstd")
 @cache
 def required(operation: str) -> tuple[str, ...]:
     """Return the names of the parameters of an operation that have no default."""
-    from inspect import Parameter, signature
-
-    import cudnn_ct as ct
-
     parameters = signature(getattr(ct, operation)).parameters.values()
     return tuple(row.name for row in parameters if row.default is Parameter.empty)
 
@@ -339,8 +321,6 @@ def _by_name(
 
 
 def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> dict[str, Any]:
-    from .. import reference
-
     per_channel = keywords.get("mode") != "per_activation"
     kept = (x.shape[1],) if per_channel else (1, *x.shape[1:])
     names = [name for name in required(operation) if name not in keywords]
@@ -357,8 +337,6 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
 
 def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
-    from .. import reference
-
     for name in reference.__all__:
         if name not in named and set(required(name)) <= {"x", "y", "dy", *PARAMETERS}:
             yield from _each(name, "", _by_name(name, {}), SUMS)

@@ -1,14 +1,16 @@
-"""The results of a selftest as a table, as JSON and as a JUnit report."""
+"""The results of a selftest, as rows of a table and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from xml.etree import ElementTree
 
+from ..errors import CudnnError, CudnnWarning, NotSupportedError
 from .table import Column
 
-__all__ = ["COLUMNS", "FAILED", "OK", "SKIPPED", "Outcome", "as_dict", "as_junit", "cells", "count"]
+__all__ = ["COLUMNS", "FAILED", "OK", "SKIPPED", "Outcome", "as_dict", "cells", "count", "outcome_of"]
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 SCHEMA = 1  # increased when a key is removed or changes its meaning
@@ -37,6 +39,26 @@ class Outcome(NamedTuple):
     seconds: float = 0.0
 
 
+def outcome_of(row: Outcome, check: Callable[[Outcome], Outcome], may_lack: bool) -> Outcome:
+    """Run a check, and turn errors and warnings into its outcome: a defect must not hide the other rows.
+
+    ``may_lack`` means that this GPU or version of cuDNN need not support the check.
+    """
+    begin = time.monotonic()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CudnnWarning)
+        try:
+            row = check(row)
+        except CudnnError as error:
+            skipped = may_lack and isinstance(error, NotSupportedError)
+            row = row._replace(verdict=SKIPPED if skipped else FAILED, detail=_words(error))
+        except Exception as error:
+            row = row._replace(verdict=FAILED, detail=f"{type(error).__name__}: {_words(error)}")
+    warned = [str(warning.message) for warning in caught if issubclass(warning.category, CudnnWarning)]
+    detail = "; ".join(filter(None, [row.detail, *warned]))
+    return row._replace(detail=detail, seconds=time.monotonic() - begin)
+
+
 def cells(row: Outcome) -> list[str]:
     """Return the cells of ``COLUMNS``."""
     numbers = ("-" if number is None else f"{number:.1e}" for number in (row.error, row.tolerance))
@@ -54,40 +76,11 @@ def count(rows: Sequence[Outcome], verdict: str) -> int:
     return sum(row.verdict == verdict for row in rows)
 
 
-def as_junit(rows: Sequence[Outcome], reason: str = "") -> bytes:
-    """Format a JUnit report; ``reason``, why no operation was run, becomes a skipped test."""
-    skipped = count(rows, SKIPPED) + bool(reason)
-    numbers = {"tests": len(rows) + bool(reason), "failures": count(rows, FAILED), "skipped": skipped}
-    suite = ElementTree.Element(
-        "testsuite",
-        {"name": "cudnn-ct selftest", "errors": "0", **{name: str(n) for name, n in numbers.items()}},
-        time=f"{sum(row.seconds for row in rows):.3f}",
-    )
-    for row in rows:
-        name = " ".join(filter(None, (row.name, row.dtype, row.layout)))
-        case = ElementTree.SubElement(
-            suite, "testcase", classname="cudnn_ct.selftest", name=name, time=f"{row.seconds:.3f}"
-        )
-        if row.verdict == FAILED:
-            ElementTree.SubElement(case, "failure", message=_printable(row.detail)).text = _numbers(row)
-        elif row.verdict == SKIPPED:
-            ElementTree.SubElement(case, "skipped", message=_printable(row.detail))
-    if reason:
-        case = ElementTree.SubElement(suite, "testcase", classname="cudnn_ct.selftest", name="operations")
-        ElementTree.SubElement(case, "skipped", message=_printable(reason))
-    ElementTree.indent(suite)
-    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)) + b"\n"
-
-
 def _plain(row: Outcome) -> dict[str, Any]:
     finite = row.error is not None and row.error < float("inf")
     return row._asdict() | {"error": row.error if finite else None, "seconds": round(row.seconds, 4)}
 
 
-def _numbers(row: Outcome) -> str:
-    return f"algorithm: {_printable(row.algorithm)}; error {row.error}, tolerance {row.tolerance}"
-
-
-def _printable(words: str) -> str:
-    """Replace the characters that XML does not allow: a message may quote any text."""
-    return "".join(c if c.isprintable() else " " for c in words)
+def _words(error: Exception) -> str:
+    """Return the message of an error in one line: the reasons of candidates follow its first line."""
+    return "; ".join(line.strip() for line in str(error).splitlines())

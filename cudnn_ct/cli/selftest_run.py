@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ..errors import CudnnError, CudnnWarning, NotSupportedError
+import numpy as np
+
+import cudnn_ct as ct
+
+from ..errors import CudnnError
+from ..reference.dropout import dropout
+from ..reference.rnn import rnn, rnn_backward
+from ..shapes.rnn_params import rnn_parameters
 from ..typing import Layout, Precision
 from .selftest_cases import Case, Inputs
-from .selftest_report import FAILED, OK, SKIPPED, Outcome
+from .selftest_report import FAILED, OK, Outcome, outcome_of
 
 __all__ = ["attempt"]
 
@@ -21,22 +26,8 @@ DISPENSABLE = ("bfloat16", "int8")
 
 def attempt(case: Case) -> Outcome:
     """Run a row; errors become its outcome."""
-    begin = time.monotonic()
     row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CudnnWarning)
-        try:
-            row = _compared(case, row)
-        except NotSupportedError as error:
-            verdict = SKIPPED if case.dtype in DISPENSABLE else FAILED
-            row = row._replace(verdict=verdict, detail=_words(error))
-        except CudnnError as error:
-            row = row._replace(detail=_words(error))
-        except Exception as error:  # a defect in one row must not hide the other rows
-            row = row._replace(detail=f"{type(error).__name__}: {_words(error)}")
-    warned = [str(warning.message) for warning in caught if issubclass(warning.category, CudnnWarning)]
-    detail = "; ".join(filter(None, [row.detail, *warned]))
-    return row._replace(detail=detail, seconds=time.monotonic() - begin)
+    return outcome_of(row, partial(_compared, case), may_lack=case.dtype in DISPENSABLE)
 
 
 def _compared(case: Case, row: Outcome) -> Outcome:
@@ -52,19 +43,12 @@ def _compared(case: Case, row: Outcome) -> Outcome:
     return row._replace(verdict=OK if fine else FAILED, algorithm=algorithm, error=error, detail=detail)
 
 
-def _words(error: Exception) -> str:
-    """Return the message of an error in one line: the reasons of candidates follow its first line."""
-    return "; ".join(line.strip() for line in str(error).splitlines())
-
-
 Pair = tuple[str, Any, Any]
 """The name of a result, the result of the device and the expected one; both are host arrays."""
 
 
 def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
-    import cudnn_ct as ct
-
-    place = _placing(case.layout)
+    place = partial(_placed, layout=case.layout)
     operands = [place(value) for value in inputs.operands]
     keywords = {name: place(value) for name, value in inputs.keywords.items()}
     result = getattr(ct, case.operation)(*operands, **keywords, **inputs.device_keywords)
@@ -80,10 +64,7 @@ def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
 
 def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
     """Check the kept elements and the gradient; cuDNN decides which elements are dropped."""
-    import cudnn_ct as ct
-    from cudnn_ct.reference.dropout import dropout
-
-    place, probability = _placing(case.layout), 0.25  # exact in float32, which cuDNN uses
+    place, probability = partial(_placed, layout=case.layout), 0.25  # exact in float32, which cuDNN uses
     (x,) = inputs.operands
     state = ct.DropoutState(probability, seed=1)
     y, mask = ct.dropout(place(x), state)
@@ -98,12 +79,6 @@ def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
 
 def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
     """Run an RNN forward and backward, and compare each part of the array of weight gradients."""
-    import numpy as np
-
-    import cudnn_ct as ct
-    from cudnn_ct.reference.rnn import rnn, rnn_backward
-    from cudnn_ct.shapes.rnn_params import rnn_parameters
-
     spec, x, weights, h0, dhy, dy = inputs.operands
     lengths = (4, 2, 3)
     strict: Precision | None = "float32" if case.dtype == "float32" else None
@@ -128,17 +103,10 @@ def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
 _OWN = {"dropout": _dropout, "RNN": _recurrent}
 
 
-def _placing(layout: Layout) -> Callable[[Any], Any]:
-    import numpy as np
-
-    import cudnn_ct as ct
-
-    def place(value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return value
-        return ct.asarray(value, layout=layout if 3 <= value.ndim <= 5 else None)
-
-    return place
+def _placed(value: Any, layout: Layout) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return ct.asarray(value, layout=layout if 3 <= value.ndim <= 5 else None)
 
 
 def _several(result: Any) -> tuple[Any, ...]:
@@ -160,8 +128,6 @@ def _unlike(name: str, got: Any, wanted: Any) -> str:
 
 def _error(got: Any, wanted: Any) -> float:
     """Return the largest difference divided by the largest element or 1; infinite for NaN."""
-    import numpy as np
-
     if got is None or got.shape != wanted.shape:
         return float("inf")
     ours, theirs = got.astype(np.float64), wanted.astype(np.float64)
@@ -171,8 +137,6 @@ def _error(got: Any, wanted: Any) -> float:
 
 def _algorithm() -> str:
     """Return the algorithm of the last call; empty if there was none."""
-    import cudnn_ct as ct
-
     plan = ct.last_plan()
     if plan is None:
         return ""

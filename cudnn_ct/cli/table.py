@@ -1,4 +1,4 @@
-"""Tables and progress bars: styled on a terminal, plain otherwise."""
+"""Tables and progress bars: coloured on a terminal, plain otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..doctor.terminal import printable
 __all__ = ["Column", "Tick", "progress", "show", "styled"]
 
 EMPTY = {"", "-"}
-STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+COLORS = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 Column = tuple[str, bool]
 """A heading, and whether the column has numbers."""
@@ -27,19 +27,17 @@ Tick = Callable[[str], None]
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table without the columns that are empty in all rows, because a terminal may be narrow."""
     filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
-    columns = [columns[place] for place in filled]
-    rows = [[printable(row[place]) for place in filled] for row in rows]  # cells may come from any file
-    if styled(sys.stdout):
-        _show_styled(columns, rows)
-        return
-    cells = [[heading for heading, _ in columns], *rows]
-    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-    for row in cells:
+    headings = [columns[place][0] for place in filled]
+    # Cells may come from any file.
+    lines = [headings, *([printable(row[place]) for place in filled] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
         padded = (
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, (_, number) in zip(row, widths, columns, strict=True)
+            cell.rjust(width) if columns[place][1] else cell.ljust(width)
+            for cell, width, place in zip(line, widths, filled, strict=True)
         )
-        click.echo("  ".join(padded).rstrip())
+        color = next((COLORS[cell] for cell in line if cell in COLORS), None)
+        click.secho("  ".join(padded).rstrip(), fg=color, bold=line is headings, color=styled(sys.stdout))
 
 
 @contextmanager
@@ -48,27 +46,10 @@ def progress(what: str, total: int) -> Iterator[Tick]:
     if not _on_terminal(sys.stderr):
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda name: bar.update(task, advance=1, description=f"{what} {name}")
-
-
-def _show_styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading, number in columns:
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for row in rows:  # as Text, because a path or a message may contain the markup of rich
-        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    with click.progressbar(
+        length=total, label=what, file=sys.stderr, item_show_func=lambda name: name or ""
+    ) as bar:
+        yield lambda name: bar.update(1, name)
 
 
 def styled(stream: Any) -> bool:
@@ -77,4 +58,4 @@ def styled(stream: Any) -> bool:
 
 
 def _on_terminal(stream: Any) -> bool:
-    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"

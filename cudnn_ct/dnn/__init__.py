@@ -5,10 +5,7 @@ operations. ``docs/migrating-from-theano.md`` describes the parameters and the d
 flags are ``ct.config.dnn``.
 """
 
-from typing import Any as _Any
-
 from .._config import config as _config
-from ._conv import GpuDnnConvDesc as GpuDnnConvDesc
 from .availability import dnn_available as dnn_available
 from .availability import dnn_present as dnn_present
 from .availability import version as version
@@ -22,23 +19,24 @@ from .conv_ops import GpuDnnConv as GpuDnnConv
 from .conv_ops import GpuDnnConv3d as GpuDnnConv3d
 from .conv_ops import GpuDnnConv3dGradI as GpuDnnConv3dGradI
 from .conv_ops import GpuDnnConv3dGradW as GpuDnnConv3dGradW
+from .conv_ops import GpuDnnConvDesc as GpuDnnConvDesc
 from .conv_ops import GpuDnnConvGradI as GpuDnnConvGradI
 from .conv_ops import GpuDnnConvGradW as GpuDnnConvGradW
 from .flags import flags_of as _flags_of
 from .layers import GpuDnnDropoutOp as GpuDnnDropoutOp
+from .layers import GpuDnnPool as GpuDnnPool
+from .layers import GpuDnnPoolDesc as GpuDnnPoolDesc
+from .layers import GpuDnnPoolGrad as GpuDnnPoolGrad
 from .layers import GpuDnnReduction as GpuDnnReduction
 from .layers import GpuDnnSoftmax as GpuDnnSoftmax
 from .layers import GpuDnnSoftmaxGrad as GpuDnnSoftmaxGrad
+from .layers import dnn_pool as dnn_pool
 from .layers import dropout as dropout
 from .norm import GpuDnnBatchNorm as GpuDnnBatchNorm
 from .norm import GpuDnnBatchNormGrad as GpuDnnBatchNormGrad
 from .norm import GpuDnnBatchNormInference as GpuDnnBatchNormInference
 from .norm import dnn_batch_normalization_test as dnn_batch_normalization_test
 from .norm import dnn_batch_normalization_train as dnn_batch_normalization_train
-from .pooling import GpuDnnPool as GpuDnnPool
-from .pooling import GpuDnnPoolDesc as GpuDnnPoolDesc
-from .pooling import GpuDnnPoolGrad as GpuDnnPoolGrad
-from .pooling import dnn_pool as dnn_pool
 from .rnn import GpuDnnRNNGradInputs as GpuDnnRNNGradInputs
 from .rnn import GpuDnnRNNGradWeights as GpuDnnRNNGradWeights
 from .rnn import GpuDnnRNNOp as GpuDnnRNNOp
@@ -54,20 +52,3 @@ __all__ = [name for name, value in globals().items() if callable(value) and name
 
 # The flags for paths must be applied before anything loads cuDNN.
 _flags_of(_config)
-
-# Names of Theano that are not provided, and the reasons.
-LEFT_OUT = {
-    "CDataMaker": "it belongs to Theano's code generation",
-    "DnnBase": "nothing is compiled; cudnn_ct.raw has the C functions",
-    "DnnVersion": "version() returns the version",
-    "GpuDnnBatchNormBase": "the operations of batch normalization do not share a base",
-    "GpuDnnPoolBase": "GpuDnnPool and GpuDnnPoolGrad do not share a base",
-    "GpuDnnSoftmaxBase": "GpuDnnSoftmax and GpuDnnSoftmaxGrad do not share a base",
-    "MakerCDataType": "it belongs to Theano's code generation",
-}
-
-
-def __getattr__(name: str) -> _Any:
-    why = LEFT_OUT.get(name)
-    text = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(text if why is None else f"{text}, unlike Theano's dnn: {why}")

@@ -1,13 +1,19 @@
-"""Types, checks and conversions of parameters."""
+"""Types, checks and conversions of arguments."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..typing import Padding, PerAxis
+from ..array import DeviceArray
+from ..array_creation import as_operand
+from ..ops._operands import stream_of
+from ..ops.tensor import transform
+from ..typing import ArrayLike, Padding, PerAxis
+from .availability import checked_flag, run
 
 Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
 """A shape or one integer per axis; Theano's programs also pass NumPy arrays."""
@@ -15,18 +21,11 @@ Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
 Border: TypeAlias = Padding | NDArray[np.integer[Any]]
 
 
-def checked_flag(value: object, name: str) -> bool:
-    """Return a flag as a bool.
-
-    Numbers are rejected, 0 and 1 too: in the argument order of the older module, an epsilon or a factor
-    stands where the later module has a flag.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            f"{name} is not a bool: got {value!r}, expected True or False; pass parameters that only the "
-            "older module has (epsilon, running_average_factor, workmem) by keyword"
-        )
-    return bool(value)
+def check_flags(operation: Any) -> None:
+    """Check each bool that an operation was created with, as `checked_flag` does."""
+    for field in fields(operation):
+        if field.type == "bool":
+            setattr(operation, field.name, checked_flag(getattr(operation, field.name), field.name))
 
 
 def integers(value: Any) -> Any:
@@ -35,3 +34,18 @@ def integers(value: Any) -> Any:
     A list is a snapshot: changing the array later has no effect.
     """
     return value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
+
+
+def on_device(array: ArrayLike, name: str) -> DeviceArray:
+    """Return an argument as a DeviceArray, without a copy."""
+    return as_operand(array, name, stream_of(array, name, None))
+
+
+def copied(array: ArrayLike, name: str) -> DeviceArray:
+    """Return a copy of an array."""
+    return run(transform, on_device(array, name))
+
+
+def overwritten(target: ArrayLike, result: DeviceArray) -> DeviceArray:
+    """Copy a result to an operand, for operations that cuDNN does not compute in place."""
+    return run(transform, result, out=target)

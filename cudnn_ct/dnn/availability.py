@@ -8,6 +8,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+
 from .. import _lib
 from .._config import config
 from .._installation import header_version
@@ -15,7 +17,6 @@ from .._libraries import version_number
 from ..context import available
 from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
-from .arguments import checked_flag
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,21 +30,21 @@ def version(raises: bool = True) -> int:
     try:
         if config.dnn.enabled == "False":
             raise LibraryLoadError(_DISABLED)
-        library = _lib.load()
+        found = _lib.version()
     except LibraryLoadError as error:
         if not raises:
             return -1
         text = f"We can't determine the cudnn version as it is not available: {error}"
         raise RuntimeError(text) from error
-    path = _header(library)
+    path = _header()
     header = None if path is None else header_version(path)
     number = header and version_number(header)
-    if number not in (None, library.version):
+    if number not in (None, found):
         raise VersionMismatchError(
-            f"Mixed dnn version. The header is version {number} while the library is version "
-            f"{library.version}. ({path}, {library.path})"
+            f"Mixed dnn version. The header is version {number} while the library is version {found}. "
+            f"({path})"
         )
-    return library.version
+    return found
 
 
 class _Present:
@@ -87,12 +88,9 @@ dnn_available = _Available()
 
 
 def run(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call an operation if the flag ``dnn.enabled`` allows it.
+    """Call an operation if the flag ``dnn.enabled`` allows it; raise RuntimeError if not.
 
-    Raises
-    ------
-    RuntimeError
-        The flag is False, or it is True and cuDNN cannot be used.
+    If the flag is True, cuDNN must be usable.
     """
     enabled = config.dnn.enabled
     if enabled == "False":
@@ -100,6 +98,20 @@ def run(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if enabled == "True":
         dnn_available()
     return operation(*args, **kwargs)
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """Return a flag as a bool.
+
+    Numbers are rejected, 0 and 1 too: in the argument order of the older module, an epsilon or a factor
+    stands where the later module has a flag.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(
+            f"{name} is not a bool: got {value!r}, expected True or False; pass parameters that only the "
+            "older module has (epsilon, running_average_factor, workmem) by keyword"
+        )
+    return bool(value)
 
 
 def check_context(name: int | str | None) -> int | None:
@@ -118,15 +130,10 @@ def _judged(problem: str | None) -> bool:
     return problem is None
 
 
-def _header(library: _lib.Library) -> Path | None:
-    """Return the header to compare with the library."""
+def _header() -> Path | None:
+    """Return the header that the flags name; `_lib.version` compares the one next to the library."""
     include, base = config.dnn.include_path, config.dnn.base_path
-    if include:
-        path = Path(include, "cudnn_version.h")
-        if not path.is_file():
-            raise CudnnError(f"the flag dnn.include_path has no cudnn_version.h: got {include}")
-        return path
-    if base and Path(base, "include", "cudnn_version.h").is_file():
-        return Path(base, "include", "cudnn_version.h")
-    header = library.installation.header if library.installation else None
-    return None if header is None else Path(header.path)
+    path = Path(include or Path(base or "", "include"), "cudnn_version.h")
+    if include and not path.is_file():
+        raise CudnnError(f"the flag dnn.include_path has no cudnn_version.h: got {include}")
+    return path if (include or base) and path.is_file() else None

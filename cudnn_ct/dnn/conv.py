@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 from .._config import config
 from ..array import DeviceArray
@@ -12,11 +13,25 @@ from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ..typing import Algo, ArrayLike, Precision
-from ._conv import GpuDnnConvDesc, algorithm, compute
-from .arguments import Border, Sizes
-from .arrays import flipped, on_device, swapped
+from .arguments import Border, Sizes, on_device
+from .conv_ops import GpuDnnConvDesc, algorithm, compute
 
 HINTS = ("bprop weights", "bprop inputs", "forward", "forward!")
+
+F = TypeVar("F")
+
+
+def _of_volumes(function: F) -> F:
+    """Return a copy of a function whose default strides and dilations have three axes."""
+    given = cast(FunctionType, function)
+    defaults = tuple((1, 1, 1) if value == (1, 1) else value for value in given.__defaults__ or ())
+    copy = FunctionType(given.__code__, given.__globals__, f"{given.__name__}3d", defaults)
+    copy.__qualname__, copy.__doc__, copy.__annotations__ = (
+        copy.__name__,
+        given.__doc__,
+        given.__annotations__,
+    )
+    return cast(F, copy)
 
 
 def dnn_conv(
@@ -75,21 +90,7 @@ def dnn_gradweight(
     return compute("backward_filter", topgrad, img, kerns_shp, desc, algo)
 
 
-def dnn_gradweight3d(
-    img: ArrayLike,
-    topgrad: ArrayLike,
-    kerns_shp: Sizes,
-    border_mode: Border = "valid",
-    subsample: Sizes = (1, 1, 1),
-    dilation: Sizes = (1, 1, 1),
-    conv_mode: str = "conv",
-    precision: Precision | None = None,
-    algo: Algo | None = None,
-    num_groups: int = 1,
-) -> DeviceArray:
-    """Return the gradient with respect to ``kerns`` of volumes. See :func:`cudnn_ct.conv_backward_filter`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
-    return compute("backward_filter", topgrad, img, kerns_shp, desc, algo)
+dnn_gradweight3d = _of_volumes(dnn_gradweight)
 
 
 def dnn_gradinput(
@@ -109,21 +110,7 @@ def dnn_gradinput(
     return compute("backward_data", topgrad, kerns, img_shp, desc, algo)
 
 
-def dnn_gradinput3d(
-    kerns: ArrayLike,
-    topgrad: ArrayLike,
-    img_shp: Sizes,
-    border_mode: Border = "valid",
-    subsample: Sizes = (1, 1, 1),
-    dilation: Sizes = (1, 1, 1),
-    conv_mode: str = "conv",
-    precision: Precision | None = None,
-    algo: Algo | None = None,
-    num_groups: int = 1,
-) -> DeviceArray:
-    """Return the gradient with respect to ``img`` of volumes. See :func:`cudnn_ct.conv_backward_data`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
-    return compute("backward_data", topgrad, kerns, img_shp, desc, algo)
+dnn_gradinput3d = _of_volumes(dnn_gradinput)
 
 
 def _describe(
@@ -136,35 +123,31 @@ def _describe(
 def _convolve(
     img: ArrayLike, kerns: ArrayLike, desc: GpuDnnConvDesc, algo: Algo | None, hint: str | None
 ) -> DeviceArray:
-    """Convolve, through a gradient if Theano does so and the caller names no algorithm."""
+    """Convolve, through a gradient if Theano does so and the caller names no algorithm.
+
+    In mode "conv", the gradient with respect to filters would need flipped copies of the filters, which
+    cuDNN cannot make: it is used in mode "cross" only.
+    """
     if hint is not None:
         hint = as_choice(hint, HINTS, "direction_hint")
     border = desc.border_mode if isinstance(desc.border_mode, str) else None
     plain = desc.num_groups == 1 and _all_ones(desc.subsample) and algo is None
-    if plain and border == "valid" and _all_ones(desc.dilation) and hint == "bprop weights":
-        return _by_filter_gradient(on_device(img, "img"), on_device(kerns, "kerns"), desc)
+    undilated = plain and border == "valid" and _all_ones(desc.dilation)
+    if undilated and hint == "bprop weights" and desc.conv_mode == "cross":
+        img, kerns = on_device(img, "img"), on_device(kerns, "kerns")
+        batch, filters, *spatial = conv_output_shape(img.shape, kerns.shape)
+        _warn_of_reroute("direction_hint='bprop weights'", "filters")
+        shape = (filters, batch, *spatial)
+        return _swapped(compute("backward_filter", _swapped(kerns), _swapped(img), shape, desc, None))
     if plain and border == "full" and hint != "forward!":
-        return _by_data_gradient(on_device(img, "img"), on_device(kerns, "kerns"), desc)
+        img, kerns = on_device(img, "img"), on_device(kerns, "kerns")
+        dilation: Any = desc.dilation
+        shape = conv_output_shape(img.shape, kerns.shape, padding="full", dilation=dilation)
+        _warn_of_reroute("border_mode='full'", "images")
+        mode = "cross" if desc.conv_mode == "conv" else "conv"
+        valid = replace(desc, border_mode="valid", conv_mode=mode)
+        return compute("backward_data", img, _swapped(kerns), shape, valid, None)
     return compute("forward", img, kerns, None, desc, algo)
-
-
-def _by_filter_gradient(img: DeviceArray, kerns: DeviceArray, desc: GpuDnnConvDesc) -> DeviceArray:
-    batch, filters, *spatial = conv_output_shape(img.shape, kerns.shape)
-    _warn_of_reroute("direction_hint='bprop weights'", "filters")
-    if desc.conv_mode == "conv":
-        kerns = flipped(kerns)
-    valid = replace(desc, border_mode="valid", conv_mode="cross")
-    shape = (filters, batch, *spatial)
-    return swapped(compute("backward_filter", swapped(kerns), swapped(img), shape, valid, None))
-
-
-def _by_data_gradient(img: DeviceArray, kerns: DeviceArray, desc: GpuDnnConvDesc) -> DeviceArray:
-    dilation: Any = desc.dilation
-    shape = conv_output_shape(img.shape, kerns.shape, padding="full", dilation=dilation)
-    _warn_of_reroute("border_mode='full'", "images")
-    mode = "cross" if desc.conv_mode == "conv" else "conv"
-    valid = replace(desc, border_mode="valid", conv_mode=mode)
-    return compute("backward_data", img, swapped(kerns), shape, valid, None)
 
 
 def _warn_of_reroute(why: str, what: str) -> None:
@@ -172,6 +155,11 @@ def _warn_of_reroute(why: str, what: str) -> None:
         f"{why}: the convolution is computed as a gradient with respect to {what}, with the algorithm of "
         "that gradient; pass direction_hint='forward!' or an algo to use the forward operation"
     )
+
+
+def _swapped(array: DeviceArray) -> DeviceArray:
+    """Return a view with the first two axes exchanged."""
+    return array.transpose(1, 0, *range(2, array.ndim))
 
 
 def _all_ones(numbers: Any) -> bool:

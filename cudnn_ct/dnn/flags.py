@@ -1,8 +1,8 @@
 """The flags of Theano's ``dnn`` module, ``ct.config.dnn``.
 
 A flag is set by assignment, ``ct.config.dnn.conv.algo_fwd = "fft"``, or by an environment variable,
-``CUDNN_CT_DNN_CONV_ALGO_FWD=fft``. The environment is checked when a flag is first read, so that a bad value
-does not break ``import``.
+``CUDNN_CT_DNN_CONV_ALGO_FWD=fft``. The environment is checked when a flag is read, so that a bad value does
+not break ``import``.
 """
 
 from __future__ import annotations
@@ -58,88 +58,69 @@ def flags_of(config: Config) -> Flags:
     'fft'
     """
     # setdefault is atomic: threads that call at the same time get the same flags.
-    flags: Flags = vars(config).setdefault("dnn", Flags(_Values(config)))
-    flags._values.write_library()
+    flags: Flags = vars(config).setdefault("dnn", Flags(config, "dnn", {}))
+    flags._write_library()
     return flags
 
 
 class Flags:
     """The flags with a common prefix. Assignment wins over the environment, which wins over the default."""
 
+    _config: Config
     _prefix: str
-    _values: _Values
+    _assigned: dict[str, str | None]  # also the path that was written to config.library, as "library"
 
-    def __init__(self, values: _Values, prefix: str = "dnn") -> None:
-        object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_prefix", prefix)
+    def __init__(self, config: Config, prefix: str, assigned: dict[str, str | None]) -> None:
+        vars(self).update(_config=config, _prefix=prefix, _assigned=assigned)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy and pickle read attributes before they exist; do not recurse
             raise AttributeError(name)
         flag = f"{self._prefix}.{name}"
         if flag in FLAGS:
-            return self._values.get(flag)
+            return self._value(flag)
         if any(row.startswith(f"{flag}.") for row in FLAGS):
-            return Flags(self._values, flag)
+            return Flags(self._config, flag, self._assigned)
         raise AttributeError(_missing(flag))
 
     def __setattr__(self, name: str, value: Any) -> None:
         flag = f"{self._prefix}.{name}"
         if flag not in FLAGS:
             raise (RuntimeError if flag in REMOVED else AttributeError)(_missing(flag))
-        self._values.assigned[flag] = _checked(flag, value, f"ct.config.{flag}")
-        self._values.write_library()
+        self._assigned[flag] = _checked(flag, value, f"ct.config.{flag}")
+        self._write_library()
 
-    def __dir__(self) -> list[str]:
-        inner = (flag.removeprefix(f"{self._prefix}.") for flag in FLAGS if flag.startswith(self._prefix))
-        return sorted({name.partition(".")[0] for name in inner})
-
-    def __repr__(self) -> str:
-        return f"<flags {', '.join(flag for flag in FLAGS if flag.startswith(self._prefix))}>"
-
-
-class _Values:
-    """The values of all flags of a configuration."""
-
-    def __init__(self, config: Config) -> None:
-        self.assigned: dict[str, str | None] = {}
-        self._config = config
-        environ = config.environ.items()
-        self._environ = {name: text for name, text in environ if name.startswith("CUDNN_CT_DNN_")}
-        self._checked_environ: dict[str, str | None] | None = None
-        self._written: str | None = None  # to config.library
-
-    def get(self, flag: str) -> str | None:
+    def _value(self, flag: str) -> str | None:
         """Return the value of a flag; raise if the environment contains an unknown flag or a bad value.
 
         A path is returned even then, because it is read by the import of `cudnn_ct.dnn`.
         """
-        if not FLAGS[flag].values:
-            return self.assigned.get(flag, self._environ.get(variable_of(flag)) or None)
-        if self._checked_environ is None:
-            self._checked_environ = _flags_in(self._environ)
-        return self.assigned.get(flag, self._checked_environ.get(flag, FLAGS[flag].default))
+        environ = self._config.environ
+        if FLAGS[flag].values:
+            _check_environ(environ)
+        return self._assigned.get(flag, environ.get(variable_of(flag)) or FLAGS[flag].default)
 
-    def write_library(self) -> None:
+    def _write_library(self) -> None:
         """Write the paths to ``config.library``, unless the user has set ``config.library``."""
-        path = self.get("dnn.library_path") or self.get("dnn.base_path")
-        if path != self._written and self._config.library in (None, "", self._written):
-            self._config.library = self._written = path
+        path, written = self._value("dnn.library_path") or self._value("dnn.base_path"), "library"
+        before = self._assigned.get(written)
+        if path != before and self._config.library in (None, "", before):
+            self._config.library = self._assigned[written] = path
 
 
-def _flags_in(environ: dict[str, str]) -> dict[str, str | None]:
-    """Return the checked flags of an environment."""
-    known, removed = ({variable_of(flag): flag for flag in table} for table in (FLAGS, REMOVED))
-    found: dict[str, str | None] = {}
+_FLAG_OF = {variable_of(flag): flag for flag in (*FLAGS, *REMOVED)}
+
+
+def _check_environ(environ: dict[str, str]) -> None:
     for variable, text in environ.items():
-        if not text:
-            continue
-        if variable in removed:
-            raise RuntimeError(f"{variable}: {_missing(removed[variable])}")
-        if variable not in known:
-            raise ValueError(f"{variable} is not a flag; the flags are {', '.join(known)}")
-        found[known[variable]] = _checked(known[variable], text, variable)
-    return found
+        if text and variable.startswith("CUDNN_CT_DNN_"):
+            flag = _FLAG_OF.get(variable)
+            if flag is None:
+                known = ", ".join(map(variable_of, FLAGS))
+                raise ValueError(f"{variable} is not a flag; the flags are {known}")
+            if flag in REMOVED:
+                raise RuntimeError(f"{variable}: {_missing(flag)}")
+            _checked(flag, text, variable)
 
 
 def _checked(flag: str, value: Any, source: str) -> str | None:

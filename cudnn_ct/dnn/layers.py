@@ -1,4 +1,4 @@
-"""Softmax, reductions and dropout."""
+"""Pooling, softmax, reductions and dropout."""
 
 from __future__ import annotations
 
@@ -10,26 +10,88 @@ from ..dtypes import as_dtype
 from ..ops import dropout as dropouts
 from ..ops._operands import stream_of
 from ..ops.dropout import DropoutMask, DropoutState
+from ..ops.pooling import pool, pool_backward
 from ..ops.reduce import reduce as reductions
 from ..ops.softmax import softmax, softmax_backward
 from ..ops.tensor import transform
 from ..shapes.parse import as_choice
-from ..typing import ArrayLike, DTypeLike, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import Sizes, checked_flag, integers
-from .arrays import on_device
+from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
+from .arguments import Border, Sizes, check_flags, integers, on_device
 from .availability import run
 
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[str, ReduceOp] = {
-    "add": "add",
-    "mul": "mul",
-    "minimum": "min",
-    "maximum": "max",
-    "absmax": "amax",
-    "avg": "avg",
-    "norm1": "norm1",
-    "norm2": "norm2",
-}
+    "add": "add", "mul": "mul", "minimum": "min", "maximum": "max",
+    "absmax": "amax", "avg": "avg", "norm1": "norm1", "norm2": "norm2",
+}  # fmt: skip
+
+
+def dnn_pool(
+    img: ArrayLike, ws: Sizes, stride: Sizes | None = None, mode: PoolMode = "max", pad: Border | None = None
+) -> DeviceArray:
+    """Return the maximum, average or sum of each window. See :func:`cudnn_ct.pool`."""
+    return run(pool, img, **_pooling(mode, ws, stride, pad))
+
+
+@dataclass(eq=False)
+class GpuDnnPoolDesc:
+    """Window, stride, mode and padding of a pooling, in place of ``ws``. See :func:`cudnn_ct.pool`."""
+
+    ws: Sizes = (1, 1)
+    stride: Sizes = (1, 1)
+    mode: PoolMode = "max"
+    pad: Border = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.ws, self.stride, self.pad = map(integers, (self.ws, self.stride, self.pad))
+
+    def __call__(self) -> GpuDnnPoolDesc:
+        """Return the descriptor itself."""
+        return self
+
+
+@dataclass(eq=False)
+class GpuDnnPool:
+    """Pooling. See :func:`cudnn_ct.pool`."""
+
+    mode: PoolMode = "max"
+
+    def __call__(
+        self,
+        img: ArrayLike,
+        ws: Sizes | GpuDnnPoolDesc,
+        stride: Sizes | None = None,
+        pad: Border | None = None,
+    ) -> DeviceArray:
+        """Return the maximum, average or sum of each window."""
+        return run(pool, img, **_pooling(self.mode, ws, stride, pad))
+
+
+@dataclass(eq=False)
+class GpuDnnPoolGrad:
+    """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
+
+    mode: PoolMode = "max"
+
+    def __call__(
+        self,
+        inp: ArrayLike,
+        out: ArrayLike,
+        out_grad: ArrayLike | None = None,
+        ws: Sizes | GpuDnnPoolDesc | None = None,
+        stride: Sizes | None = None,
+        pad: Border | None = None,
+        *,
+        inp_grad: ArrayLike | None = None,
+    ) -> DeviceArray:
+        """Return the gradient with respect to ``inp``."""
+        if ws is None:
+            raise TypeError("ws is missing; pass the window, such as ws=(2, 2)")
+        gradient = inp_grad if out_grad is None else out_grad
+        if gradient is None or (out_grad is not None and inp_grad is not None):
+            given = "neither" if gradient is None else "both"
+            raise TypeError(f"out_grad is also called inp_grad: got {given}, expected one of the two")
+        return run(pool_backward, gradient, inp, out, **_pooling(self.mode, ws, stride, pad))
 
 
 @dataclass(eq=False)
@@ -70,7 +132,7 @@ class GpuDnnReduction:
     def __post_init__(self) -> None:
         self.red_op = as_choice(self.red_op, tuple(REDUCTIONS), "red_op")
         self.axis = integers(self.axis)
-        self.return_indices = checked_flag(self.return_indices, "return_indices")
+        check_flags(self)
         self.acc_dtype = None if self.acc_dtype is None else as_dtype(self.acc_dtype).name
         self.dtype = None if self.dtype is None else as_dtype(self.dtype).name
 
@@ -116,7 +178,7 @@ class GpuDnnDropoutOp:
     inplace: bool = False
 
     def __post_init__(self) -> None:
-        self.inplace = checked_flag(self.inplace, "inplace")
+        check_flags(self)
 
     def __call__(
         self, inp: ArrayLike, descriptor: DropoutState, state: DropoutState | None = None
@@ -126,3 +188,15 @@ class GpuDnnDropoutOp:
             raise ValueError(f"state is not the descriptor: got {state!r}, expected {descriptor!r} or None")
         y, mask = run(dropouts.dropout, inp, descriptor, out=inp if self.inplace else None)
         return [y, descriptor, mask]
+
+
+def _pooling(mode: PoolMode, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
+    if isinstance(ws, GpuDnnPoolDesc):
+        mode, ws, stride, pad = ws.mode, ws.ws, ws.stride, ws.pad
+    window, stride, padding = map(integers, (ws, stride, pad))
+    return {
+        "mode": mode,
+        "window": window,
+        "stride": 1 if stride is None else stride,
+        "padding": 0 if padding is None else padding,
+    }

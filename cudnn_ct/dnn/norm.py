@@ -9,8 +9,7 @@ from ..array import DeviceArray
 from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from ..shapes.parse import as_choice
 from ..typing import ArrayLike, NormMode
-from .arguments import checked_flag
-from .arrays import copied, overwritten
+from .arguments import check_flags, copied, overwritten
 from .availability import run
 
 MODES: dict[str, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
@@ -61,9 +60,8 @@ class GpuDnnBatchNorm:
     running_average_factor: float | None = None
 
     def __post_init__(self) -> None:
-        as_choice(self.mode, tuple(MODES), "mode")
-        for name in ("running_averages", "inplace_running_mean", "inplace_running_var", "inplace_output"):
-            setattr(self, name, checked_flag(getattr(self, name), name))
+        self.mode = as_choice(self.mode, tuple(MODES), "mode")
+        check_flags(self)
 
     def __call__(
         self,
@@ -88,7 +86,7 @@ class GpuDnnBatchNorm:
             x,
             scale,
             bias,
-            mode=MODES[self.mode.lower()],
+            mode=MODES[self.mode],
             epsilon=_either(epsilon, EPSILON, self.epsilon),
             running_mean=new["running_mean"],
             running_var=new["running_var"],
@@ -108,8 +106,8 @@ class GpuDnnBatchNormInference:
     epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        as_choice(self.mode, tuple(MODES), "mode")
-        self.inplace = checked_flag(self.inplace, "inplace")
+        self.mode = as_choice(self.mode, tuple(MODES), "mode")
+        check_flags(self)
 
     def __call__(
         self,
@@ -123,7 +121,7 @@ class GpuDnnBatchNormInference:
         """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias``."""
         operands = (x, scale, bias, estimated_mean, estimated_variance)
         epsilon = _either(epsilon, EPSILON, self.epsilon)
-        y = run(batch_norm_inference, *operands, mode=MODES[self.mode.lower()], epsilon=epsilon)
+        y = run(batch_norm_inference, *operands, mode=MODES[self.mode], epsilon=epsilon)
         return overwritten(x, y) if self.inplace else y
 
 
@@ -136,7 +134,7 @@ class GpuDnnBatchNormGrad:
     epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        as_choice(self.mode, tuple(MODES), "mode")
+        self.mode = as_choice(self.mode, tuple(MODES), "mode")
 
     def __call__(
         self,
@@ -149,7 +147,7 @@ class GpuDnnBatchNormGrad:
     ) -> list[DeviceArray]:
         """Return a list of the gradients with respect to ``x``, ``scale`` and the bias."""
         operands, epsilon = (dy, x, scale, x_mean, x_invstd), _either(epsilon, EPSILON, self.epsilon)
-        gradients = run(batch_norm_backward, *operands, mode=MODES[self.mode.lower()], epsilon=epsilon)
+        gradients = run(batch_norm_backward, *operands, mode=MODES[self.mode], epsilon=epsilon)
         return [gradients.dx, gradients.dscale, gradients.dbias]
 
 

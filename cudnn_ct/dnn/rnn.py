@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 from .._caches import BoundedDict
 from ..array import DeviceArray
@@ -14,20 +14,10 @@ from ..shapes.parse import as_choice, as_int
 from ..shapes.rnn import RNN_DIRECTIONS, RNN_MODES
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
-from .arguments import Sizes, checked_flag
-from .arrays import on_device
+from .arguments import Sizes, check_flags, on_device
 from .availability import check_context, run
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
-
-
-class RNNGradients(NamedTuple):
-    """Gradients of :class:`RNNBlock`; ``dcx`` is None unless the mode is lstm."""
-
-    dw: DeviceArray
-    dx: DeviceArray
-    dhx: DeviceArray
-    dcx: DeviceArray | None
 
 
 @dataclass(eq=False)
@@ -44,8 +34,8 @@ class RNNBlock:
 
     def __post_init__(self) -> None:
         check_context(self.context_name)
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.direction_mode = _direction_mode(self.direction_mode)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
+        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
         self._networks = BoundedDict(NETWORKS)
 
     @property
@@ -73,22 +63,6 @@ class RNNBlock:
     ) -> list[DeviceArray]:
         """Return ``[y, hy]``, or ``[y, hy, cy]`` for an lstm. See :meth:`cudnn_ct.RNN.forward`."""
         return _forward(self, w, x, hx, cx, training=False)[1]
-
-    def gradients(
-        self,
-        w: ArrayLike,
-        x: ArrayLike,
-        hx: ArrayLike,
-        cx: ArrayLike | None = None,
-        dy: ArrayLike | None = None,
-        dhy: ArrayLike | None = None,
-        dcy: ArrayLike | None = None,
-    ) -> RNNGradients:
-        """Return the gradients of :meth:`apply`, after a forward pass for training."""
-        network = _network(self, x)
-        reserve, _ = _forward(self, w, x, hx, cx, training=True)
-        dx, dhx, dcx = network.backward_data(dy, reserve, dhy, dcy)
-        return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
 
     def network(self, input_size: int) -> RNN:
         """Return the :class:`cudnn_ct.RNN` for an input size."""
@@ -118,8 +92,8 @@ class GpuDnnRNNOp:
     direction_mode: str
 
     def __post_init__(self) -> None:
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.direction_mode = _direction_mode(self.direction_mode)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
+        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
 
     def __call__(
         self, desc: RNNBlock, w: ArrayLike, x: ArrayLike, hx: ArrayLike, cx: ArrayLike | None = None
@@ -139,8 +113,8 @@ class GpuDnnRNNGradInputs:
     grad_c: bool
 
     def __post_init__(self) -> None:
-        self.rnn_mode = _rnn_mode(self.rnn_mode)
-        self.grad_h, self.grad_c = checked_flag(self.grad_h, "grad_h"), checked_flag(self.grad_c, "grad_c")
+        check_flags(self)
+        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
 
     def __call__(
         self,
@@ -203,14 +177,6 @@ def _of_input(input_size: Any) -> int:
     if len(sizes) != 2:
         raise ValueError(f"input_size does not have 2 sizes: got {sizes}, expected (batch, input)")
     return sizes[1]
-
-
-def _rnn_mode(mode: str) -> str:
-    return as_choice(mode, RNN_MODES, "rnn_mode")
-
-
-def _direction_mode(mode: str) -> str:
-    return as_choice(mode, RNN_DIRECTIONS, "direction_mode")
 
 
 def _check_modes(desc: RNNBlock, **modes: str) -> None:

@@ -6,8 +6,7 @@ from ..array import DeviceArray
 from ..ops import spatial
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike
-from .arguments import Sizes, integers
-from .arrays import on_device
+from .arguments import Sizes, integers, on_device
 from .availability import run
 
 

@@ -13,9 +13,9 @@ from .conv import conv as conv
 from .conv import conv_backward_bias as conv_backward_bias
 from .conv import conv_backward_data as conv_backward_data
 from .conv import conv_backward_filter as conv_backward_filter
+from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
 from .ctc import ctc_loss as ctc_loss
-from .fused import conv_bias_activation as conv_bias_activation
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward
 from .lrn import lrn as lrn

@@ -1,4 +1,4 @@
-"""Convolution and its gradients."""
+"""Convolution, its gradients, and convolution with bias, residual and activation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
+from ..shapes.fused import ACTIVATIONS
 from ..shapes.parse import as_choice, as_float, per_axis
-from ..typing import ConvMode, Padding, PerAxis, Shape
+from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
 from ._cast import Array, Float64, deliver, wide
+from .activation import CURVES
 from .windows import Windows
 
 
@@ -31,7 +33,7 @@ def conv(
     out: Array | None = None,
 ) -> Array:
     """Compute ``y[n, k, p] = sum(w[k, c, i] * x[n, c, p * s + i * d])``. See :func:`cudnn_ct.conv`."""
-    given, alpha, beta = conv_operands("forward", x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
+    given, alpha, beta = _operands("forward", x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
     name = as_dtype(given["x"].dtype).name
     out_name = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
     dtype = as_dtype(conv_result_dtype(name, out_name, "alpha" if alpha != 1 else "beta" if beta else ""))
@@ -60,7 +62,7 @@ def conv_backward_data(
     out: Array | None = None,
 ) -> Array:
     """Compute ``dx[q] = sum(w[i] * dy[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_backward_data`."""
-    given = conv_operands("backward_data", dy=dy, w=w)
+    given = _operands("backward_data", dy=dy, w=w)
     g = _Geometry(x_shape, given["w"].shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_gradients(given["dy"]), g.split_filters(wide(given["w"]))
     batch, channels = g.x_shape[:2]
@@ -85,7 +87,7 @@ def conv_backward_filter(
     out: Array | None = None,
 ) -> Array:
     """Compute ``dw[i] = sum(x[p * s + i * d] * dy[p])``. See :func:`cudnn_ct.conv_backward_filter`."""
-    given = conv_operands("backward_filter", dy=dy, x=x)
+    given = _operands("backward_filter", dy=dy, x=x)
     g = _Geometry(given["x"].shape, w_shape, padding, stride, dilation, groups, mode)
     images, gradients = g.windows.pad(g.split(given["x"])), g.split_gradients(given["dy"])
     dw = np.zeros(g.w_shape)
@@ -99,7 +101,7 @@ def conv_backward_bias(
     dy: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
 ) -> Array:
     """Compute ``alpha * sum(dy) + beta * out`` for each channel. See :func:`cudnn_ct.conv_backward_bias`."""
-    dy = conv_operands("backward_bias", dy=dy)["dy"]
+    dy = _operands("backward_bias", dy=dy)["dy"]
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     return deliver(wide(dy).sum(axis=(0, *range(2, dy.ndim))), dy.dtype, alpha, beta, out)
@@ -123,6 +125,49 @@ def conv_transpose(
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
     shape = conv_transpose_output_shape(np.shape(x), np.shape(w), output_padding=output_padding, **geometry)
     return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
+
+
+def conv_bias_activation(
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike | None,
+    *,
+    z: ArrayLike | None = None,
+    activation: FusedActivation = "relu",
+    coefficient: float = 0,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    mode: ConvMode = "cross_correlation",
+    alpha1: float = 1,
+    alpha2: float = 1,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
+    others = {name: array for name, array in (("b", b), ("z", z)) if array is not None}
+    given = _operands("fused", x=x, w=w, **others)
+    sums = alpha1 * conv(
+        wide(given["x"]),
+        wide(given["w"]),
+        padding=padding,
+        stride=stride,
+        dilation=dilation,
+        groups=groups,
+        mode=mode,
+    )
+    if "z" in given:
+        if given["z"].shape != sums.shape:
+            raise ValueError(f"z has shape {given['z'].shape}; y has {sums.shape}")
+        sums = sums + alpha2 * wide(given["z"])
+    if "b" in given:
+        channels = sums.shape[1]
+        if given["b"].size != channels:
+            raise ValueError(f"b has shape {given['b'].shape}; y of shape {sums.shape} needs ({channels},)")
+        sums = sums + wide(given["b"]).reshape(1, channels, *[1] * (sums.ndim - 2))
+    name = as_choice(activation, ACTIVATIONS, "activation")
+    y = CURVES[name](sums, 1 if name == "swish" else coefficient)  # swish has no parameter here
+    return deliver(np.asarray(y), given["x"].dtype, 1, 0, out)
 
 
 class _Geometry:
@@ -170,7 +215,7 @@ class _Geometry:
         return np.flip(filters, tuple(range(3, filters.ndim))) if self.flips else filters
 
 
-def conv_operands(direction: str, /, **arrays: ArrayLike) -> dict[str, Array]:
+def _operands(direction: str, /, **arrays: ArrayLike) -> dict[str, Array]:
     """Return operands as arrays of one dtype that a direction supports."""
     given = {name: np.asarray(array) for name, array in arrays.items()}
     check_conv_dtypes(direction, {name: as_dtype(array.dtype).name for name, array in given.items()})

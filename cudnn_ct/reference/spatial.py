@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +19,6 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ._cast import Array, Float64, deliver, operands, round_once
-from .bilinear import sampled, sampled_gradients
 
 
 def affine_grid(theta: ArrayLike, shape: Sequence[int], *, out: Array | None = None) -> Array:
@@ -39,7 +40,7 @@ def grid_sample(
     """Compute ``alpha * (x at the points of a grid) + beta * out``. See :func:`cudnn_ct.grid_sample`."""
     dtype, (x, grid) = operands("grid_sample", x=x, grid=grid)
     grid_sample_shape(x.shape, grid.shape)
-    return deliver(sampled(x, grid), dtype, alpha, beta, out)
+    return deliver(_sampled(x, grid), dtype, alpha, beta, out)
 
 
 def grid_sample_backward(
@@ -54,7 +55,7 @@ def grid_sample_backward(
     """Compute the gradients of :func:`grid_sample`. See :func:`cudnn_ct.grid_sample_backward`."""
     dtype, (x, grid, dy) = operands("grid_sample", x=x, grid=grid, dy=dy)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
-    dx, dgrid = sampled_gradients(x, grid, dy)
+    dx, dgrid = _sampled_gradients(x, grid, dy)
     return GridSampleGradients(deliver(dx, dtype, alpha, beta, out), round_once(dgrid, dtype))
 
 
@@ -69,7 +70,7 @@ def spatial_transformer(
     """Compute ``grid_sample(x, affine_grid(theta))``. See :func:`cudnn_ct.spatial_transformer`."""
     dtype, (x, theta) = operands("spatial_transformer", x=x, theta=theta)
     grid = _transformer_grid(x, theta, scale_height, scale_width)
-    return deliver(sampled(x, grid), dtype, 1, 0, out)
+    return deliver(_sampled(x, grid), dtype, 1, 0, out)
 
 
 def spatial_transformer_backward(
@@ -85,7 +86,7 @@ def spatial_transformer_backward(
     dtype, (x, theta, dy) = operands("spatial_transformer", x=x, theta=theta, dy=dy)
     grid = _transformer_grid(x, theta, scale_height, scale_width)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
-    dx, dgrid = sampled_gradients(x, grid, dy)
+    dx, dgrid = _sampled_gradients(x, grid, dy)
     dtheta = round_once(_grid_gradient(dgrid), dtype)
     return SpatialTransformerGradients(deliver(dx, dtype, 1, 0, out), dtheta)
 
@@ -110,3 +111,56 @@ def _grid(theta: Float64, shape: tuple[int, ...]) -> Float64:
 @np.errstate(all="ignore")
 def _grid_gradient(dgrid: Float64) -> Float64:
     return np.asarray(np.einsum("nhwi,hwk->nik", dgrid, _pixels(dgrid.shape)))
+
+
+# Infinities and NaN are valid data.
+@np.errstate(all="ignore")
+def _sampled(x: Float64, grid: Float64) -> Float64:
+    """Return the values of ``x``, (N, C, H, W), at the points of ``grid``, (N, H_out, W_out, 2)."""
+    y = np.zeros((*grid.shape[:3], x.shape[1]))
+    for pixel in _pixels_around(x, grid):
+        y += pixel.keep(pixel.values * pixel.weight)
+    return np.ascontiguousarray(np.moveaxis(y, -1, 1))
+
+
+@np.errstate(all="ignore")
+def _sampled_gradients(x: Float64, grid: Float64, dy: Float64) -> tuple[Float64, Float64]:
+    """Return the gradients of :func:`grid_sample` with respect to image and grid."""
+    dy, dx, dgrid = np.moveaxis(dy, 1, -1), np.zeros((len(x), *x.shape[2:], x.shape[1])), np.zeros(grid.shape)
+    for pixel in _pixels_around(x, grid):
+        np.add.at(dx, pixel.place, pixel.keep(dy * pixel.weight))
+        dgrid += pixel.keep((pixel.values * dy).sum(axis=-1, keepdims=True) * pixel.slopes)
+    return np.ascontiguousarray(np.moveaxis(dx, -1, 1)), dgrid
+
+
+class _Pixel(NamedTuple):
+    """For each point one of the four pixels around it; channels are the last axis, as in ``values``."""
+
+    place: tuple[Any, ...]  # batch, row and column
+    values: Float64
+    weight: Float64
+    slopes: Float64  # derivatives of the weight with respect to the two coordinates of the point
+    inside: Any
+
+    def keep(self, terms: Float64) -> Float64:
+        """Return the terms of pixels in the image, and 0 for other pixels."""
+        return np.where(self.inside, terms, 0)
+
+
+def _pixels_around(x: Float64, grid: Float64) -> Iterator[_Pixel]:
+    batch, (height, width) = np.arange(len(grid))[:, None, None], x.shape[2:]
+    rows, columns = _neighbours(grid[..., 1], height), _neighbours(grid[..., 0], width)
+    for (row, wy, sy, iy), (column, wx, sx, ix) in product(rows, columns):
+        slopes = np.stack([wy * sx, sy * wx], axis=-1)
+        values = x[batch, :, row, column]
+        yield _Pixel((batch, row, column), values, (wy * wx)[..., None], slopes, (iy & ix)[..., None])
+
+
+def _neighbours(points: Float64, size: int) -> Iterator[tuple[Any, Float64, float, Any]]:
+    """Yield index, weight, slope of the weight and "inside" for both pixels around each point of an axis."""
+    pixels_per_unit = (size - 1) / 2
+    pixels = (points + 1) * pixels_per_unit
+    low = np.floor(pixels)
+    for index, weight, slope in ((low, 1 - (pixels - low), -1), (low + 1, pixels - low, 1)):
+        inside = (index >= 0) & (index <= size - 1)  # False for NaN
+        yield np.where(inside, index, 0).astype(int), weight, slope * pixels_per_unit, inside

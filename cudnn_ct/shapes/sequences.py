@@ -96,17 +96,6 @@ def rnn_shapes(spec: RNNSpec, leading: Shape, batch: int) -> RNNShapes:
     )
 
 
-def packed_places(lengths: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return the step and the sequence of each row of packed data.
-
-    >>> packed_places((3, 1, 2))
-    ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0))
-    """
-    found = tuple(lengths)
-    steps = range(max(found, default=0))
-    return tuple((step, place) for step in steps for place, length in enumerate(found) if step < length)
-
-
 def packed_for_cudnn(lengths: Iterable[int]) -> bool:
     """Return whether cuDNN takes packed data of these lengths: the longest first, and none without a step."""
     found = tuple(lengths)

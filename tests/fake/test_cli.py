@@ -6,7 +6,6 @@ import json
 import warnings
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 import cudnn_ct as ct
 from cudnn_ct import _lib, doctor
 from cudnn_ct.cli import main, selftest_cases, selftest_run
+from cudnn_ct.cli import selftest as selftest_command
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph import offline
@@ -42,12 +42,12 @@ def _no_uneven_padding(monkeypatch: MonkeyPatch) -> None:
     """Skip the cases that only engines of the graph API support, which the fake does not have."""
     some = [case for case in cases() if case.variant != "uneven padding"]
     some = [case for case in some if case.dtype != "int8" or case.variant == "to float32"]
-    monkeypatch.setattr(selftest_cases, "cases", lambda: some)
+    monkeypatch.setattr(selftest_command, "cases", lambda: some)
 
 
 @pytest.mark.usefixtures("_no_uneven_padding")
-def test_selftest_passes_all_cases(fake: FakeCudnn, tmp_path: Path) -> None:
-    code, told = selftest("--junit", str(tmp_path / "out.xml"))
+def test_selftest_passes_all_cases(fake: FakeCudnn) -> None:
+    code, told = selftest()
     wrong = [row for row in told["rows"] if row["verdict"] != "ok"]
     assert wrong == []
     assert code == 0
@@ -59,33 +59,25 @@ def test_selftest_passes_all_cases(fake: FakeCudnn, tmp_path: Path) -> None:
     for row in told["rows"]:
         assert row["error"] <= row["tolerance"]
         assert row["algorithm"], row
-    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
 
 
-def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
-    ran = run("selftest", "--op", "softmax", "--op", "lrn_backward")
-    assert ran.exit_code == 0
-    heading, *rows, blank, summary = ran.stdout.splitlines()
-    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
-    assert {row.split()[0] for row in rows} == {"softmax", "lrn_backward"}
-    assert blank == ""
-    assert summary.startswith(f"{len(rows)} ok, in ")
+def test_selftest_prints_a_table_of_the_named_operations(fake: FakeCudnn) -> None:
+    _, *rows, blank, summary = run("selftest", "--op", "lrn", "--op", "lrn_backward").stdout.splitlines()
+    assert {row.split()[0] for row in rows} == {"lrn", "lrn_backward"}
+    assert (blank, summary.partition(", in ")[0]) == ("", f"{len(rows)} ok")
 
 
-def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
+def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     right = ct.reference.softmax
     monkeypatch.setattr(
         ct.reference, "softmax", lambda *a, **k: right(*a, **k) + np.float32(0.01).astype(a[0].dtype)
     )
-    file = tmp_path / "out.xml"
-    ran = run("selftest", "--op", "softmax", "--json", "--junit", str(file))
+    ran = run("selftest", "--op", "softmax", "--json")
     told = json.loads(ran.stdout)
     assert ran.exit_code == 1
     assert ran.stderr == f"cudnn-ct: {told['failed']} of {len(told['rows'])} failed\n"
-    failed = {row["dtype"] for row in told["rows"] if row["verdict"] == "failed"}
-    assert {"float32", "float64", "float16"} <= failed
-    assert "differs from the reference" in file.read_text()
+    failed = {(row["dtype"], row["detail"]) for row in told["rows"] if row["verdict"] == "failed"}
+    assert {(name, "differs from the reference") for name in ("float32", "float64", "float16")} <= failed
 
 
 def one(operation: str, dtype: str = "float32") -> Case:
@@ -103,31 +95,31 @@ def test_selftest_skips_only_optional_dtypes_when_cudnn_rejects_them(fake: FakeC
     assert selftest_run.attempt(one("softmax", "bfloat16")).verdict == "failed"
 
 
+def failing(x: ct.DeviceArray) -> Any:
+    raise RuntimeError("a bug")
+
+
+def warning(x: ct.DeviceArray) -> ct.DeviceArray:
+    warnings.warn("something else ran", ct.CudnnWarning, stacklevel=2)
+    return ct.asarray(ct.reference.lrn(x.numpy()))
+
+
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("lrn", "verdict", "detail"),
     [
-        (np.zeros((2, 3)), "result is float64[2, 3], expected float32[2, 8, 7, 9]"),
-        (np.full((2, 8, 7, 9), np.nan, np.float32), "differs from the reference"),
-        (None, "result is missing"),
+        (lambda x: ct.zeros((2,), "int8"), "failed", "result is int8[2], expected float32[2, 8, 7, 9]"),
+        (lambda x: ct.full(x.shape, np.nan), "failed", "differs from the reference"),
+        (lambda x: None, "failed", "result is missing"),
+        (failing, "failed", "RuntimeError: a bug"),
+        (warning, "ok", "something else ran"),
     ],
 )
-def test_selftest_fails_on_results_of_another_shape_or_value(
-    fake: FakeCudnn, monkeypatch: MonkeyPatch, value: Any, words: str
+def test_selftest_reports_wrong_results_errors_and_warnings(
+    fake: FakeCudnn, monkeypatch: MonkeyPatch, lrn: Any, verdict: str, detail: str
 ) -> None:
-    monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
+    monkeypatch.setattr(ct, "lrn", lrn)
     row = selftest_run.attempt(one("lrn"))
-    assert (row.verdict, row.error, row.detail) == ("failed", float("inf"), words)
-
-
-def test_selftest_runs_the_other_rows_after_a_bug_in_one(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(ct, "lrn", broken)
-    code, told = selftest("--op", "lrn", "--op", "softmax")
-    assert code == 1
-    assert {row["detail"] for row in told["rows"] if row["name"] == "lrn"} == {"RuntimeError: a bug"}
-    assert told["ok"]
+    assert (row.verdict, row.detail) == (verdict, detail)
 
 
 def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
@@ -136,18 +128,6 @@ def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypat
     row = selftest_run.attempt(one("dropout"))
     assert row.verdict == "failed"
     assert row.detail == "kept 1.00 of all elements, expected about 0.75"
-
-
-def test_selftest_reports_a_warning_of_the_package(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
-    right = ct.lrn
-
-    def noisy(*arguments: Any, **keywords: Any) -> Any:
-        warnings.warn("something else ran", ct.CudnnWarning, stacklevel=2)
-        return right(*arguments, **keywords)
-
-    monkeypatch.setattr(ct, "lrn", noisy)
-    row = selftest_run.attempt(one("lrn"))
-    assert (row.verdict, row.detail) == ("ok", "something else ran")
 
 
 # --- algorithms and times ----------------------------------------------------------------------------------
@@ -179,16 +159,13 @@ def test_algorithms_prints_json(fake: FakeCudnn, direction: str) -> None:
     assert (told["planned"], told["skipped"]) == (False, [])
 
 
-def test_bench_conv_times_every_candidate(fake: FakeCudnn, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
+def test_bench_conv_times_every_candidate(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
-    picture = tmp_path / "times.png"
-    ran = run("bench", "conv", *SMALL, "--plot", str(picture))
+    ran = run("bench", "conv", *SMALL)
     assert ran.exit_code == 0, ran.output
     rows = [line.split() for line in ran.stdout.splitlines()[4:]]
     assert [row[0] for row in rows] == ["1000.0", "9000.0"]
     assert [row[4] for row in rows] == ["implicit_gemm", "gemm"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_bench_conv_reports_a_candidate_that_cannot_be_created(fake: FakeCudnn) -> None:
@@ -229,9 +206,6 @@ def test_bench_times_layers_and_networks(fake: FakeCudnn, line: str, names: list
     assert names[0] != "forward" or " of float16[4, 2, 3]" in text
 
 
-# --- errors -----------------------------------------------------------------------------------------
-
-
 def test_device_prints_the_name_and_exports_a_description(
     fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -249,22 +223,11 @@ def test_device_prints_the_name_and_exports_a_description(
     assert (ran.exit_code, ran.stderr.startswith("cudnn-ct: [Errno 2]")) == (1, True)
 
 
-def test_algorithms_fails_in_one_line_when_no_handle_can_be_created(fake: FakeCudnn) -> None:
-    fake.fail["cudnnCreate"] = 1001
-    ran = run("algorithms", *SMALL)
-    assert ran.exit_code == 1
-    assert ran.stderr.startswith("cudnn-ct: cudnnCreate returned CUDNN_STATUS_NOT_INITIALIZED")
-
-
 @pytest.mark.parametrize(
     ("function", "status", "carried"),
     [
         ("cudnnCreate", 1001, True),
-        ("cudnnCreate", 4003, True),
-        ("cudnnSoftmaxForward", 1002, True),
-        ("cudnnSoftmaxForward", 1008, True),
         ("cudnnSoftmaxForward", 3009, True),
-        ("cudnnSoftmaxForward", 3000, False),
         ("cudnnSoftmaxForward", 5000, False),
     ],
 )

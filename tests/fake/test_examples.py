@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 if not EXAMPLES.is_dir():
     pytest.skip("examples/ is not next to these tests", allow_module_level=True)
 
-for needed in ("sklearn", "PIL", "matplotlib"):
+for needed in ("sklearn", "PIL", "matplotlib", "rich"):
     pytest.importorskip(needed, reason=f"{needed}, of the extra 'examples', is not installed")
 
 from sklearn.datasets import load_digits  # noqa: E402

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from importlib.util import find_spec
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,9 +19,9 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
-def test_selftest_passes_within_a_minute(tmp_path: Path) -> None:
+def test_selftest_passes_within_a_minute() -> None:
     begin = time.monotonic()
-    ran = run("selftest", "--json", "--junit", str(tmp_path / "out.xml"))
+    ran = run("selftest", "--json")
     told = json.loads(ran.stdout)
     assert [row for row in told["rows"] if row["verdict"] == "failed"] == []
     assert ran.exit_code == 0
@@ -31,9 +29,6 @@ def test_selftest_passes_within_a_minute(tmp_path: Path) -> None:
     assert told["device"]
     assert told["reason"] is None
     assert {row["name"].split(" (")[0] for row in told["rows"]} == set(OPERATIONS)
-    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
-    assert len(suite.findall("testcase")) == len(told["rows"])
 
 
 def test_selftest_prints_a_table_of_some_operations() -> None:
@@ -71,13 +66,12 @@ def test_algorithms_plans_for_an_exported_device(tmp_path: Path) -> None:
     assert named.endswith(", device 0\n")
 
 
-def test_device_export_has_the_fields_of_the_recorded_description(tmp_path: Path) -> None:
+def test_device_export_has_the_fields_of_the_recorded_description() -> None:
     recorded = json.loads((Path(__file__).parents[1] / "devices/h200-cudnn-9.19.json").read_text())
     exported = json.loads(run("device", "--export").stdout)
     assert {name: type(exported.get(name)) for name in recorded} == {
         name: type(value) for name, value in recorded.items()
     }
-    assert run("selftest", "--op", "softmax", "--device", str(tmp_path / "nothing")).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -89,12 +83,9 @@ def test_device_export_has_the_fields_of_the_recorded_description(tmp_path: Path
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_bench_times_every_problem(problem: list[str], tmp_path: Path) -> None:
-    picture = tmp_path / "times.png"
-    drawn = ["--plot", str(picture)] if find_spec("PIL") else []
-    ran = run("bench", *problem, "--json", *drawn)
+def test_bench_times_every_problem(problem: list[str]) -> None:
+    ran = run("bench", *problem, "--json")
     assert ran.exit_code == 0, ran.output
     rows = json.loads(ran.stdout)["rows"]
     assert any(row["time"] for row in rows)
     assert all(row["nbytes"] > 0 for row in rows if row["time"])
-    assert picture.is_file() == bool(drawn)

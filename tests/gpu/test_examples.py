@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "examples"
 if not EXAMPLES.is_dir():
     pytest.skip("examples/ is not next to these tests", allow_module_level=True)
 
-for needed in ("sklearn", "PIL", "matplotlib"):
+for needed in ("sklearn", "PIL", "matplotlib", "rich"):
     pytest.importorskip(needed, reason=f"{needed}, of the extra 'examples', is not installed")
 
 # The arguments of each example, a pattern for a number that it prints, and the range of that number.

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 import cudnn_ct as ct
 from tests.elf_files import make_cudnn
 
-from .test_info import PYTHONPATH, WHEEL, linked, needs_cudnn, run
+from .test_info import WHEEL, needs_cudnn, run
 
 DEVICE = Path(__file__).parents[1] / "devices" / "h200-cudnn-9.19.json"
 CONV = ("--x", "8,64,28,28", "--w", "64,64,3,3", "--padding", "1")
@@ -79,26 +76,14 @@ def test_algorithms_fails_when_cudnn_rejects_the_description(tmp_path: Path) -> 
 # --- without a GPU -----------------------------------------------------------------------------------------
 
 
-def test_selftest_checks_the_rest_when_there_is_no_gpu(no_gpu: str, tmp_path: Path) -> None:
-    file = tmp_path / "out.xml"
-    ran = run("selftest", "--json", "--junit", str(file))
+def test_selftest_checks_the_rest_when_there_is_no_gpu(no_gpu: str) -> None:
+    ran = run("selftest", "--json")
     assert ran.returncode == 3, ran.stdout
     assert ran.stderr == f"cudnn-ct: no operation was run: {no_gpu}\n"
     told = json.loads(ran.stdout)
     assert (told["reason"], told["device"], told["failed"]) == (no_gpu, None, 0)
     verdicts = {row["name"]: row["verdict"] for row in told["rows"]}
-    assert verdicts.pop("planning") == "skipped"
-    assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "output shapes", "doctor"), "ok")
-    suite = ElementTree.parse(file).getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("6", "0", "2")
-
-
-@pytest.mark.usefixtures("planner")
-def test_selftest_plans_for_a_described_gpu(no_gpu: str) -> None:
-    ran = run("selftest", "--device", str(DEVICE))
-    assert ran.returncode == 3, ran.stdout
-    (row,) = [line for line in ran.stdout.splitlines() if line.startswith("planning")]
-    assert "engines for 6 convolutions on NVIDIA H200" in row
+    assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "doctor"), "ok")
 
 
 def test_selftest_fails_when_cudnn_is_broken(tmp_path: Path) -> None:
@@ -106,7 +91,7 @@ def test_selftest_fails_when_cudnn_is_broken(tmp_path: Path) -> None:
     ran = run("selftest", "--json", library=shim)
     assert ran.returncode == 1
     told = json.loads(ran.stdout)
-    assert {row["verdict"] for row in told["rows"]} == {"failed", "skipped"}
+    assert {row["verdict"] for row in told["rows"]} == {"failed"}
     assert "missing-library" in next(row["detail"] for row in told["rows"] if row["name"] == "doctor")
     assert "failed; and no operation was run: " in ran.stderr
 
@@ -133,40 +118,6 @@ def test_commands_exit_with_1_when_cudnn_is_incomplete(tmp_path: Path, arguments
 
 
 # --- errors carry the verdict ------------------------------------------------------------------------------
-
-
-@needs_cudnn
-def test_algorithms_prints_the_doctors_verdict_when_cudnn_cannot_be_loaded(tmp_path: Path) -> None:
-    linked(tmp_path)
-    (tmp_path / "libcudnn_ops.so.9").unlink()
-    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=tmp_path)
-    assert ran.returncode == 1
-    *verdict, last = ran.stderr.splitlines()
-    assert last.startswith("cudnn-ct: ")
-    assert "libcudnn_ops.so.9" in last
-    assert any(line.startswith("doctor: missing-library: libcudnn_ops.so.9 is not in") for line in verdict)
-
-
-def told_by_python(code: str, library: Path) -> list[str]:
-    """Return the lines of the traceback of code that fails, from the error on."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
-    (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
-    return lines[error:]
-
-
-@needs_cudnn
-def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
-    told = told_by_python("import cudnn_ct as ct; ct.version()", shim)
-    assert any(line.startswith("doctor: missing-library: ") for line in told)
 
 
 @pytest.fixture
@@ -197,17 +148,6 @@ def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engin
     *before, last = ran.stderr.splitlines()
     assert last.startswith("cudnn-ct: cudnnBackendFinalize returned CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
     assert any(line.startswith(UNRESOLVED) for line in before)
-
-
-@needs_cudnn
-def test_call_error_has_the_doctors_verdict_when_a_library_is_broken(without_engines: Path) -> None:
-    code = (
-        "import warnings; warnings.simplefilter('ignore')\n"
-        "from cudnn_ct import _lib; from cudnn_ct.graph.backend import BackendDescriptor\n"
-        "BackendDescriptor(_lib.load(), 'tensor', unique_id=1, data_type='float32', byte_alignment=16, "
-        "dimensions=(2, 3), strides=(3, 1))"
-    )
-    assert any(line.startswith(UNRESOLVED) for line in told_by_python(code, without_engines))
 
 
 def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None:

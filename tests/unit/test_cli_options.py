@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct
-from cudnn_ct import _lib, context, testing
+from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
-from cudnn_ct.cli import main, offline, selftest_cpu
+from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.random_array import some
 from cudnn_ct.errors import AllocationError, CudnnError, NotSupportedError
@@ -34,11 +34,9 @@ CONV = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
         (SHAPE, "8, 64", (8, 64)),
         (INTS, "2", 2),
         (INTS, "2,1", (2, 1)),
-        (INTS, 3, 3),
         (PADDING, "1", 1),
         (PADDING, "half", "half"),
         (PADDING, "0:1,2:2", ((0, 1), (2, 2))),
-        (PADDING, 0, 0),
     ],
 )
 def test_option_types_parse_text(kind: object, text: object, value: object) -> None:
@@ -58,30 +56,18 @@ BAD = [
     ("algorithms --padding 1,1,1", "padding"),
     ("algorithms --stride 0", "stride"),
     ("algorithms --groups 2", "x has 3 channels; w expects 3 x groups 2 = 6"),
-    ("algorithms --dtype float12", "'float12' is not one of"),
     ("algorithms --precision tf32 --dtype float64", "precision='tf32' is for float32"),
     ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
-    ("algorithms --layout chwn", "'chwn' is not one of"),
     ("algorithms --device nothing", "nothing cannot be read: No such file"),
     ("algorithms --device /", "/ cannot be read: Is a directory"),
     ("bench pool --x 2,3,5,6 --window 9", "window of 9 is larger"),
-    ("bench pool --x 2,3,5,6 --mode median", "'median' is not one of"),
-    ("bench gemm", "No such command 'gemm'"),
     ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
-    ("bench rnn --x 2,3,4 --hidden 0", "0 is not in the range"),
-    ("bench rnn --x 2,3,4 --hidden 4 --mode elman", "'elman' is not one of"),
-    ("bench softmax --x 2,3 --plot times.doc", "got the suffix '.doc', expected"),
-    ("selftest --op convolve", "unknown operation 'convolve'; expected one of conv,"),
-    ("selftest --device nothing", "nothing cannot be read"),
-    ("cache import nothing", "does not exist"),
-    ("inform", "No such command 'inform'"),
+    ("selftest --op convolve", "'convolve' is not one of 'conv',"),
 ]
 
 
 @pytest.mark.parametrize(("line", "words"), BAD)
 def test_commands_exit_with_2_on_wrong_usage(line: str, words: str) -> None:
-    if "--plot" in line:
-        pytest.importorskip("PIL")
     conv = CONV if line.startswith("algorithms") and "--w" not in line else []
     ran = CliRunner().invoke(main, [*line.split(), *conv])
     assert ran.exit_code == 2
@@ -109,55 +95,43 @@ def test_convolution_builds_the_problem_of_each_direction() -> None:
         assert (problem.direction, problem.x.shape, problem.w.shape) == (direction, forward.x, forward.w)
         assert all(spec.layouts[0] == "nhwc" for spec in (problem.x, problem.w, problem.y))
     assert not forward._replace(dtype="float32").problem(allow_tf32=False).tensor_cores
-    int8 = forward._replace(dtype="int8").problem()
-    assert (int8.y.dtype, int8.compute) == ("int32", "int32")
 
 
-def test_every_command_has_help() -> None:
-    listed = CliRunner().invoke(main, []).stdout
-    for name in ("algorithms", "bench", "cache", "device", "doctor", "info", "selftest"):
-        assert f"\n  {name} " in listed
-        if name != "doctor":
-            assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
-    groups = {"bench": ("conv", "pool", "softmax", "batch_norm", "rnn"), "cache": ("show", "clear")}
-    for group, name in ((group, name) for group, names in groups.items() for name in names):
-        ran = CliRunner().invoke(main, [group, name, "--help"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("algorithms", "bench", "cache", "device", "info", "selftest", "cache show", "cache clear"),
+        *(f"bench {name}" for name in ("conv", "pool", "softmax", "batch_norm", "rnn")),
+    ],
+)
+def test_command_has_help(line: str) -> None:
+    assert f"\n  {line.split()[0]} " in CliRunner().invoke(main, []).stdout
+    for option in ("--help", "-h"):
+        ran = CliRunner().invoke(main, [*line.split(), option])
         assert ran.exit_code == 0
-        assert ran.stdout.startswith(f"Usage: main {group} {name}")
-        assert CliRunner().invoke(main, [group, name, "-h"]).stdout == ran.stdout
+        assert ran.stdout.startswith(f"Usage: main {line}")
 
 
 # --- where the output goes ---------------------------------------------------------------------------------
-
-
-NOWHERE = "cudnn-ct: .* names /nowhere, which does not exist.*"
-FULL = "cudnn-ct: .*No space left on device"
 
 
 @pytest.mark.parametrize(
     ("command", "code", "stderr"),
     [
         ("cache path >&-", 0, ""),
-        ("cache path >&- 2>&-", 0, ""),
-        ("cache path | true", 0, ""),
-        ("cache show | true", 0, ""),
-        ("--help | true", 0, ""),
-        ("info >&-", 1, NOWHERE),
-        ("info | true", 1, NOWHERE),
-        ("selftest --op conv >&-", 1, "cudnn-ct: .* failed.*"),
-        *((f"{name} >/dev/full", 1, FULL) for name in ("cache path", "cache show", "info", "--help")),
+        ("info >&-", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
+        ("cache show >/dev/full", 1, "cudnn-ct: .*No space left on device"),
     ],
 )
-def test_commands_keep_their_exit_code_when_the_output_is_closed(
+def test_commands_print_at_most_one_line_when_the_output_is_closed(
     tmp_path: Path, command: str, code: int, stderr: str
 ) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache"), "CUDNN_CT_LIBRARY": "/nowhere"}
-    line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
-    done = in_bash(line, environ)
-    assert (tmp_path / "code").read_text() == f"{code}\n"
+    done = in_bash(f"{sys.executable} -m cudnn_ct {command}", environ)
     assert re.fullmatch(stderr, done.stderr.strip()), done.stderr
+    assert done.returncode == code
 
 
 def test_info_prints_one_line_when_a_warning_is_an_error() -> None:
@@ -170,15 +144,6 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
     package = str(Path(cudnn_ct.__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": package, **environ}
     return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
-
-
-def test_selftest_fails_before_the_run_when_its_report_cannot_be_written(
-    tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "available", lambda: pytest.fail("the selftest runs"))
-    ran = CliRunner().invoke(main, ["selftest", "--junit", str(tmp_path / "no" / "out.xml")])
-    assert (ran.exit_code, ran.stdout) == (1, "")
-    assert f"No such file or directory: '{tmp_path}/no/out.xml'" in ran.stderr
 
 
 # --- the cache ---------------------------------------------------------------------------------------------
@@ -213,18 +178,15 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert json.loads(run("show", "--json")) == told
     file = tmp_path / "algo_cache.json"
     assert run("export", str(file)) == f"wrote 1 tuned algorithms to {file}\n"
-    assert run("export", "-") == file.read_text()
     assert run("clear") == "deleted 1 tuned algorithms\n"
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     assert run("import", str(file)) == f"imported 1 tuned algorithms from {file}\n"
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize(
-    "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
-)
-def test_cache_show_prints_malformed_records(cache: Path, choice: dict[str, object]) -> None:
-    store().put("another key", choice)
+@pytest.mark.parametrize("rows", [None, 1, [], [1], [{"time_ms": "x"}], [{"time_ms": 10**400}]])
+def test_cache_show_prints_malformed_records(cache: Path, rows: object) -> None:
+    store().put("another key", {"rows": rows})
     assert "another key" in run("show")
 
 
@@ -238,15 +200,6 @@ def test_cache_show_escapes_control_characters(cache: Path) -> None:
     assert len(told.splitlines()) == 3
     assert all(char.isprintable() for line in told.splitlines() for char in line)
     assert told.count(r"\x1b[31m\x202e") == 4
-
-
-def test_cache_show_escapes_the_errors_of_a_hostile_path(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    path = tmp_path / "\x1b[31mred"
-    path.write_text("")
-    monkeypatch.setattr(config, "algo_cache", path)
-    told = run("show", code=1)
-    assert r"\x1b[31mred" in told
-    assert "\x1b" not in told
 
 
 @pytest.mark.parametrize("time", [10**400, -(10**400)], ids=["large", "small"])
@@ -301,5 +254,3 @@ def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: MonkeyPatch) -> 
     monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
     with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
         offline.plan({"deviceVer": 900}, [])
-    checks = dict(selftest_cpu.checks({"deviceVer": 900}))
-    assert checks["planning"]().verdict == "skipped"

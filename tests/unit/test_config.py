@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct._config import SETTINGS, Config
+from cudnn_ct._config import SETTINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
@@ -17,9 +17,3 @@ def test_settings_page_has_every_setting_with_its_variable_and_default() -> None
         pytest.skip("docs are not next to these tests")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert rows == [(name, f"CUDNN_CT_{name.upper()}", str(row.default)) for name, row in SETTINGS.items()]
-
-
-def test_config_docstring_and_annotations_have_every_setting() -> None:
-    documented = re.findall(r"^    - ``(\w+)``", Config.__doc__ or "", re.MULTILINE)
-    assert documented == list(SETTINGS)
-    assert [name for name in Config.__annotations__ if name in SETTINGS] == list(SETTINGS)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode
-from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNNSpec,
@@ -21,7 +20,6 @@ from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo
 from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.shapes.sequences import (
     check_rnn_operands,
-    packed_places,
 )
 from tests.rnn_cases import rnn_specs
 
@@ -175,37 +173,6 @@ def test_weights_that_do_not_fit_are_rejected(call: Any, spec: RNNSpec, weights:
 def test_bad_operands(arguments: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check_rnn_operands(rnn_spec("lstm", 5, 4, projection_size=3), *arguments)
-
-
-@given(lengths=st.lists(st.integers(0, 4), max_size=4), more=st.integers(0, 2))
-def test_packed_and_unpacked(lengths: list[int], more: int) -> None:
-    steps = max(lengths, default=0) + more
-    x = np.arange(steps * len(lengths) * 2).reshape(steps, len(lengths), 2)
-    packed = pack_sequences(x, lengths)
-    assert packed.shape == (sum(lengths), 2)
-    assert sorted(packed_places(lengths)) == list(packed_places(lengths))
-    for row, (step, sequence) in enumerate(packed_places(lengths)):
-        assert (packed[row] == x[step, sequence]).all()
-    padded = unpack_sequences(packed, lengths, steps, padding=-1)
-    active = np.arange(steps)[:, None] < np.array(lengths, int)
-    np.testing.assert_array_equal(padded, np.where(active[..., None], x, -1))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "says"),
-    [
-        (lambda: unpack_sequences(3, [1]), ValueError, "packed has no axes"),
-        (lambda: unpack_sequences(np.ones(4), (2, 1)), ValueError, r"4 packed rows; .* \(2, 1\) add up to 3"),
-        (lambda: unpack_sequences([1, 2], 2), TypeError, "lengths must be integers, not 2"),
-        (lambda: unpack_sequences([1, 2], [-1, 3]), ValueError, "lengths of sequence 0 is -1"),
-        (lambda: unpack_sequences([1, 2], [2], "3"), TypeError, "steps and batch must be .* integers"),
-        (lambda: unpack_sequences([], [], -1), ValueError, "each length must be between 0 and"),
-        (lambda: pack_sequences([1, 2], [2]), ValueError, r"x has shape \(2,\); expected \(T, B, ...\)"),
-    ],
-)
-def test_bad_sequences(call: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        call()
 
 
 def test_problem_has_no_algorithm() -> None:
