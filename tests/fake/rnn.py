@@ -17,7 +17,6 @@ from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_BIASES, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_MODES, RNNSpec
 from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
-from cudnn_ct.shapes.sequences import packed_places
 
 from .host import view
 
@@ -236,7 +235,8 @@ class Recurrent:
         lengths, size = data["lengths"], data["size"]
         steps, batch = data["steps"], len(lengths)
         if data["layout"] == PACKED:
-            places = packed_places(lengths)
+            steps = range(max(lengths, default=0))
+            places = [(step, row) for step in steps for row, length in enumerate(lengths) if step < length]
         elif data["layout"] == BATCH_MAJOR:
             places = [(t, b) for b in range(batch) for t in range(steps)]
         else:

@@ -113,11 +113,24 @@ def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(
 
 def test_fill_and_scale_of_one_array_are_different_calls(fake: FakeCudnn) -> None:
     x = ct.full(IMAGE, 3.0)
-    for _ in range(2):
-        ct.scale(x, alpha=2)
-        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 6.0))
+    for alpha in (2, 1, 2, 1):  # by 1, the two differ in nothing but the operation
+        ct.scale(x, alpha=alpha)
+        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 3.0 * alpha))
+        ct.fill(x, 4)
+        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 4.0))
         ct.fill(x, 3)
-        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 3.0))
+
+
+def test_prepared_call_rejects_arrays_of_another_device_and_read_only_results(fake: FakeCudnn) -> None:
+    x, y = ct.full(IMAGE, 1.0), ct.full(IMAGE, 1.0)
+    ct.add(x, x, out=y)
+    with ct.use(device=1):
+        elsewhere = ct.full(IMAGE, 1.0)
+    with pytest.raises(ValueError, match="b is on another device: got 1, expected 0"):
+        ct.add(x, elsewhere, out=y)
+    locked = ct.DeviceArray(y.spec, y.pointer, y, y.writer, y.home, readonly=True)
+    with pytest.raises(ValueError, match="out is read-only"):
+        ct.add(x, x, out=locked)
 
 
 def test_equal_options_of_two_types_are_different_keys(fake: FakeCudnn) -> None:

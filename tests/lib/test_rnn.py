@@ -20,7 +20,7 @@ import cudnn_ct as ct
 from cudnn_ct._bindings import types
 from cudnn_ct._lib import load
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.ops.rnn.plans import RNNDataDescriptor, RNNDescriptor
+from cudnn_ct.ops.rnn.plans import _NETWORK, _SEQUENCES, RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
@@ -157,7 +157,7 @@ def test_networks_read_back(cudnn: int, spec: RNNSpec) -> None:
     for padded in (False, True):
         network = RNNDescriptor(spec, padded=padded)
         dropout, flags = types.cudnnDropoutDescriptor_t(), ctypes.c_uint32()
-        fields = network.kind.setters[0].get(load(), network, ctypes.byref(dropout), ctypes.byref(flags))
+        fields = _NETWORK.get(load(), network, ctypes.byref(dropout), ctypes.byref(flags))
         assert fields == {name: getattr(spec, name) for name in fields}
         assert flags.value == padded
         mode, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
@@ -178,7 +178,7 @@ def test_sequences_read_back(cudnn: int, dtype: str, layout: str, lengths: list[
     steps = lengths[0] if layout == "packed" else 5  # of packed data cuDNN wants the longest
     spec = RNNDataSpec(dtype, layout, steps, len(lengths), 7, tuple(lengths), padding)
     data, read, held = RNNDataDescriptor(spec), (ctypes.c_int * len(lengths))(), (ctypes.c_char * 8)()
-    fields = data.kind.setters[0].get(load(), data, len(lengths), read, ctypes.byref(held))
+    fields = _SEQUENCES.get(load(), data, len(lengths), read, ctypes.byref(held))
     assert fields == {name: getattr(spec, name) for name in fields}
     assert list(read) == lengths
     with np.errstate(all="ignore"):

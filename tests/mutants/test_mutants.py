@@ -139,14 +139,14 @@ def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
 
 # --- the run ---
 
-TEST = "tests/unit/test_values.py::test_errors_have_the_builtin_classes_of_their_kind"
+TEST = "tests/unit/test_values.py::test_error_has_the_builtin_class_of_its_kind"
 
 
 def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone() -> None:
     source = (PACKAGE / "errors.py").read_bytes()
     ends = {
         "": "",
-        "LibraryNotFoundError = None": TEST,
+        "VersionMismatchError = None": TEST,
         "raise RuntimeError": "the tests could not be collected",
         "import os; os.kill(os.getpid(), 9)": "the process ended by SIGKILL",
     }
@@ -170,7 +170,7 @@ def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
     with copied() as root:
         reach = measure(root, ["tests/unit/test_values.py", "tests/unit/test_fork.py"], 300)
     assert TEST in reach.seconds
-    child = "tests/unit/test_fork.py::test_child_of_a_process_that_used_cuda_raises"
+    child = "tests/unit/test_fork.py::test_child_raises_without_calling_the_driver_when_its_parent_used_cuda"
     assert reach.lines["errors.py"][0]
     assert [path for path, lines in reach.lines.items() if child in lines[0]]
 

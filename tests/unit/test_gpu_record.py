@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,18 +79,3 @@ def test_judge_rejects_a_record_with_failures_or_too_few_calls(
     good, verdict = gpu_record.judge(record, package)
     assert not good
     assert reason in verdict
-
-
-def test_add_oracle_counts_calls_seeds_and_findings(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = json.loads(record.read_text())["sources"]
-    monkeypatch.setattr(gpu_record, "hash_sources", lambda: sources)
-
-    def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        assert command[1:5] == ["-m", "tests.oracle", "--minutes", "2.5"]
-        result = {"seed": 7, "calls": 1000, "outcomes": {}, "findings": [[3, "conv(...)", "y differs"]]}
-        Path(command[-1]).write_text(json.dumps(result))
-        return subprocess.CompletedProcess(command, 1)
-
-    monkeypatch.setattr(gpu_record.subprocess, "run", run)
-    assert gpu_record.add_oracle(record, 2.5, 3) == 1
-    assert [gpu_record.read(record)[key] for key in gpu_record.ORACLE_KEYS] == [7000, [1, 7], 1]

@@ -10,8 +10,6 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import cudnn_ct
 
 PACKAGE = Path(cudnn_ct.__file__).parent
@@ -128,43 +126,6 @@ def test_modules_of_a_package_import_in_no_cycle() -> None:
 def test_modules_have_at_most_400_lines() -> None:
     written = {name: path for name, path in MODULES.items() if part(name) != "_bindings"}
     assert [name for name, path in written.items() if len(path.read_text("utf-8").splitlines()) > 400] == []
-
-
-@pytest.mark.parametrize(
-    ("found", "good"),
-    [
-        (Import("array", ".cuda.stream"), True),
-        (Import("cuda.stream", ".array", lazy=True), False),
-        (Import("graph.plan", ".ops.conv"), False),
-        (Import("ops.conv", ".reference"), False),
-        (Import("ops.conv", ".ops.pool"), True),
-        (Import("ops.conv", ".__init__", lazy=True), False),
-        (Import("_lib", ".doctor.finding", lazy=True), False),
-        (Import("_lib", ".doctor"), False),
-        (Import("_lib", ".doctor", lazy=True), True),
-        (Import("context", ".doctor", lazy=True), False),
-        (Import("doctor.checks", "._lib", lazy=True), False),
-        (Import("reference.conv", ".array", lazy=True), False),
-        (Import("__init__", ".dnn", lazy=True), True),
-        (Import("__init__", ".dnn"), False),
-        (Import("cli", ".reference"), True),
-    ],
-    ids=str,
-)
-def test_rule_allows(found: Import, good: bool) -> None:
-    assert allowed(found) is good
-
-
-def test_imports_of_finds_each_form_of_import(tmp_path: Path) -> None:
-    path = tmp_path / "conv.py"
-    path.write_text(
-        "import numpy\nfrom .. import errors\nfrom ..cuda.stream import Stream\n"
-        "def f():\n    import cudnn_ct\n    from cudnn_ct.doctor import checks\n    from . import missing\n"
-    )
-    assert [(found.of, found.lazy) for found in imports_of("ops.conv", path)] == [
-        ("numpy", False), (".errors", False), (".cuda.stream", False),
-        (".__init__", True), (".doctor.checks", True), (".ops", True),
-    ]  # fmt: skip
 
 
 def test_libraries_beside_the_levels_need_only_numpy_and_the_standard_library() -> None:
