@@ -17,6 +17,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import dnn, doctor, reference, testing
+from cudnn_ct._config import SETTINGS
+from cudnn_ct.doctor import main, report
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ct.__file__).parent
@@ -129,6 +131,24 @@ def found(name: str) -> Any:
 def test_architecture_names_every_module_of_the_top_folder() -> None:
     page = (DOCS / "architecture.md").read_text()
     assert [name for name in sorted(MODULES) if name.strip("_") not in page and name != "__pycache__"] == []
+
+
+def test_settings_page_has_every_setting_with_its_variable_and_default() -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    assert rows == [(name, f"CUDNN_CT_{name.upper()}", str(row.default)) for name, row in SETTINGS.items()]
+
+
+def test_doctor_page_has_the_codes_every_flag_and_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    tool, page = TOOLS / "doctor_docs.py", (DOCS / "doctor.md").read_text()
+    done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
+    assert done.returncode == 0, f"python {tool} writes it"
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    flags = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert flags == set(re.findall(r"^\| `(--[a-z-]+)", page, re.M))
+    assert f'`"schema": {report.SCHEMA}`' in page
+    assert [key for key in report.as_dict(report.Diagnosis("x", (), ())) if f"`{key}`" not in page] == []
 
 
 # --- the API pages -----------------------------------------------------------------------------------------
