@@ -180,6 +180,8 @@ class Context:
     def drop_workspaces(self) -> None:
         """Release all workspaces that were not captured; they are recreated when needed."""
         self._workspaces.clear()
+        if self._inner is not None:
+            self._inner.drop_workspaces()
 
 
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity

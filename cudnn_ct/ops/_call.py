@@ -14,7 +14,7 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
-from ..cuda.typed_memory import ArrayKey, array_key
+from ..cuda.typed_memory import array_key
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
@@ -140,9 +140,8 @@ class Operation(NamedTuple):
     arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
 
     ``in_place`` says that a result may be an operand itself. ``written`` are the names of the results in
-    messages. ``fixed_results`` says that the results have the same specs whether they are given or new, so
-    that one prepared call serves both. ``relayout`` is that of
-    :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an immutable snapshot of the arguments.
+    messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
+    immutable snapshot of the arguments.
     """
 
     name: str
@@ -152,7 +151,6 @@ class Operation(NamedTuple):
     written: tuple[str, ...] = ("out",)
     relayout: bool = True
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
-    fixed_results: bool = False
     freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
@@ -223,7 +221,7 @@ def execute(
         ctx = context.current(where)
         calls = ctx.calls if state is None else state.calls(ctx)
         call: PreparedCall | None = None
-        if ours and not op.fixed_results:
+        if ours:  # other arrays are imported first
             try:
                 key = (
                     op.problem,
@@ -251,10 +249,6 @@ def _keys_of(arrays: Sequence[DeviceArray | None]) -> tuple[Any, ...]:
     return tuple([None if array is None else array.key for array in arrays])
 
 
-def _aligned(keys: tuple[ArrayKey | None, ...]) -> bool:
-    return all(key is None or key.aligned for key in keys)
-
-
 def _prepared(
     ctx: Context,
     calls: CallCache,
@@ -277,10 +271,10 @@ def _prepared(
         for place, out in enumerate(outs)
     ]
     inputs, results = _keys_of(operands), _keys_of(given)
-    settings, last = config.snapshot, _aligned(results) if op.fixed_results else results
+    settings = config.snapshot
 
     def key(parameters: object) -> tuple[Any, ...]:
-        return op.problem, names, parameters, scaled, settings, inputs, last
+        return op.problem, names, parameters, scaled, settings, inputs, results
 
     def known(params: tuple[Any, ...]) -> PreparedCall | None:
         try:
@@ -293,7 +287,7 @@ def _prepared(
         call = known(params := op.freeze(params))
     if call is None:
         specs, out_specs = (tuple([one and one.spec for one in keys]) for keys in (inputs, results))
-        aligned = _aligned((*inputs, *results))
+        aligned = all(one is None or one.aligned for one in (*inputs, *results))
         call = op.settle(CallSignature(names, specs, out_specs, params, scaled, aligned))(ctx)
         # Another thread may have changed a setting since: the call may belong to the old settings.
         if settings is config.snapshot:
