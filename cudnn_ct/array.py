@@ -42,10 +42,10 @@ class DeviceArray(TypedMemory):
     Methods with ``stream`` work on that stream: an address, or anything with ``__cuda_stream__``. They raise
     ValueError if the array is closed, and AllocationError if device memory ran out.
 
+    Prepared calls are found by the attributes below, which must not be assigned to.
+
     Attributes
     ----------
-    They describe the array to prepared calls, and must not be assigned to.
-
     spec : TensorSpec
         Shape, strides in elements and dtype name, as one hashable value.
     pointer : int
@@ -78,17 +78,10 @@ class DeviceArray(TypedMemory):
     __slots__ = ()
 
     @classmethod
-    def new(
-        cls,
-        spec: TensorSpec,
-        nbytes: int,
-        stream: Stream,
-        what: str = "an array",
-        key: ArrayKey | None = None,
-    ) -> DeviceArray:
+    def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array on ``stream``, whose device is current; its contents are undefined."""
         buffer = allocator.allocate_block(nbytes, stream, what)
-        return cls(spec, buffer.handle, buffer, stream, stream, key)
+        return cls(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod
     def allocate_many(

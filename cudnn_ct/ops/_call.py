@@ -12,6 +12,7 @@ from ..array import DeviceArray, ResultSlot
 from ..array_creation import as_operand
 from ..context import Context
 from ..cuda import stream as streams
+from ..cuda.allocator import allocate_block
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
 from ..cuda.typed_memory import array_key
@@ -311,7 +312,8 @@ def run(
         results, written, pointers = _several_results(call, operands, given, stream)
     elif given[0] is None:
         spec, nbytes, key = call.result_slots[0]
-        result = DeviceArray.new(spec, nbytes, stream, call.what, key)
+        buffer = allocate_block(nbytes, stream, call.what)
+        result = DeviceArray(spec, buffer.handle, buffer, stream, stream, key)
         results = (result,)
         pointers = (*[array.pointer for array in operands], result.pointer)
     else:
