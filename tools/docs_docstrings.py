@@ -6,8 +6,8 @@ are not indented are names and types, which the site shows as code.
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from functools import cache
@@ -44,8 +44,7 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read g
 def _complete(obj: griffe.Object) -> str:
     """Return a docstring as ``help()`` shows it: ``ops._documented`` adds to the text in the sources."""
     if obj.is_function and any("documented" in str(one.value) for one in obj.decorators):
-        module, _, name = obj.path.rpartition(".")
-        return inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+        return inspect.getdoc(pkgutil.resolve_name(obj.path)) or ""
     return str(obj.docstring.value)
 
 
