@@ -244,6 +244,16 @@ def test_captured_workspace_is_kept(fake: FakeCudnn, host: Host) -> None:
     del y
 
 
+def test_captured_engine_is_kept_with_its_pointers(fake: FakeCudnn, host: Host) -> None:
+    fake.engines = True
+    x, w, run = images(1, 3, 5, 6), images(4, 3, 3, 3), Stream(0x77, 0)
+    y, pinned = ct.conv(x, w, stream=run), testing.cache_sizes()["captured"].entries
+    host.capturing.add(0x77)
+    ct.conv(x, w, out=y, stream=run)
+    assert testing.cache_sizes()["captured"].entries >= pinned + 3  # handle, plan, pointers
+    host.capturing.clear()
+
+
 def test_first_call_runs_in_relaxed_capture_mode_and_later_calls_do_not(fake: FakeCudnn, host: Host) -> None:
     x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
     calls: list[Callable[[], Any]] = [

@@ -92,7 +92,8 @@ def diff(mutant: Mutant) -> str:
 
 def _run(root: Path, mutant: Mutant, reach: Reach, seconds: float) -> Outcome:
     start = time.monotonic()
-    tests = reach.tests_of(mutant.path, mutant.line, seconds)
+    # The first import of a module runs the lines outside of functions, for all tests that use it later.
+    tests = reach.tests_of(mutant.path, mutant.line if mutant.function else 0, seconds)
     if not tests:
         return Outcome(mutant, "", 0, 0.0)
     with _planted(root, mutant):
