@@ -63,15 +63,21 @@ class CachedBlock:
 # after the collection, if nothing else refers to it; otherwise its buffer is freed when the block is dropped.
 _collecting = False
 _collected: list[CachedBlock] = []
+_alone = [object()]
+_REFERENCES = sys.getrefcount(_alone[-1])  # to an object of one list; it differs among versions of Python
 
 
 def _note_collection(phase: str, _: object) -> None:
     global _collecting
     _collecting = phase == "start"
-    while not _collecting and _collected:
-        block = _collected.pop()
-        if sys.getrefcount(block) == 2:  # this variable and the argument
-            block.__del__()
+    if _collecting or not _collected:
+        return
+    blocks = _collected.copy()
+    del _collected[: len(blocks)]  # another thread may have added one meanwhile
+    while blocks:
+        if sys.getrefcount(blocks[-1]) == _REFERENCES:
+            blocks[-1].__del__()
+        blocks.pop()
 
 
 gc.callbacks.append(_note_collection)
