@@ -48,7 +48,7 @@ BAD = [
     ("algorithms --x 2,3,5 --w 4,3,3,3", "w has 4 dimensions"),
     ("algorithms --x 2;3;5;6 --w 4,3,3,3", "'2;3;5;6' is not a shape such as 8,64,28,28"),
     ("algorithms --x 2,0,5,6 --w 4,3,3,3", "'2,0,5,6' is not a shape"),
-    ("algorithms --x 2,3,5,99999999999 --w 4,3,3,3", "is not a shape"),
+    ("algorithms --x 2,3,5,2147483648 --w 4,3,3,3", "is not a shape"),
     ("algorithms --x 2,3,5,\u0665 --w 4,3,3,3", "is not a shape"),
     ("algorithms --w 4,3,3,3", "Missing option '--x'"),
     ("algorithms --padding all", "'all' is not a padding: expected a number, one for each axis such as 1,2"),
