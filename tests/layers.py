@@ -71,10 +71,12 @@ class LayerCase:
     terms: dict[str, float] = field(default_factory=dict)
 
 
-def check_layer(case: LayerCase, place: Place, tolerance: float | None = None) -> None:
+def check_layer(
+    case: LayerCase, place: Place, tolerance: float | None = None, **closer: float | None
+) -> None:
     """An operation of ``ct`` gives what ``ct.reference`` gives: exactly for small integers, else nearly.
 
-    ``tolerance`` replaces those of :data:`TOLERANCE` that are smaller.
+    ``tolerance`` replaces those of :data:`TOLERANCE` that are smaller; ``closer`` is for results by name.
     """
     inputs = [None if one is None else one.array() for one in case.operands]
     outs = {name: one.array() for name, one in case.outs.items()}
@@ -87,7 +89,8 @@ def check_layer(case: LayerCase, place: Place, tolerance: float | None = None) -
         assert in_memory_of(several(result)[0], placed["out"])
     names = getattr(expected, "_fields", ("out",) * len(several(expected)))
     for name, got, wanted in zip(names, several(result), several(expected), strict=True):
-        compare(got, wanted, exact=case.exact, tolerance=tolerance, terms=case.terms.get(name, 0.0))
+        own = closer.get(name, tolerance)
+        compare(got, wanted, exact=case.exact, tolerance=own, terms=case.terms.get(name, 0.0))
     for name, array in placed.items():  # also those that are written in place
         terms = case.terms.get(names[0] if name == "out" else name, 0.0)
         compare(array, copies[name], exact=case.exact, tolerance=tolerance, terms=terms)

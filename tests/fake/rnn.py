@@ -176,7 +176,7 @@ class Recurrent:
         run = self._remembered(reserve, reserve_size, 2)
         read = {"x": self._sequences(x, x_at), "y": self._sequences(y, y_at), "h0": self._state_of(h, h0_at)}
         for name, now in read.items():
-            message = f"{name} is no longer what it was in the forward pass"
+            message = f"{name} was changed after the forward pass"
             assert np.array_equal(np.float64(now), np.float64(run.held[name]), equal_nan=True), message
         flat, old = self._flat(state, dw, weights_size), self._weights(state, dw, weights_size)
         rows = zip(rnn_parameters(state["spec"]), old, run.gradients.dweights, strict=True)

@@ -88,7 +88,7 @@ def test_ctc_loss_without_softmax_equals_reference(steps: tuple[int, ...], algo:
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_ctc_loss_equals_reference_when_probabilities_are_0(algo: str) -> None:
-    """Of a symbol that is no label, of a label at some steps, and of the blank at one."""
+    """Zeros for a symbol outside the labels, for a label at some steps, and for the blank at one."""
     values = CTCCase(((1, 2), (2,)), (9, 6), 9, 4, normalization="none").logits
     values[:, 0, 3] = values[4:7, :, 1] = values[3, 0, 0] = 0
     integers = [1, 2, 2], [2, 1], [9, 6]

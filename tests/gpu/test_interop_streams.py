@@ -143,7 +143,7 @@ def test_memory_of_a_result_outlives_its_pending_use(name: str, theirs: str) -> 
 
 @pytest.mark.parametrize("size", [64, 2048])
 def test_memory_is_not_reused_before_its_use_on_another_stream_has_ended(size: int) -> None:
-    """Of cached blocks and of the pool."""
+    """Cached blocks, and memory of the pool."""
     side, w, x = own_stream(), ct.full((1, 1, 1, 1), 3.0), ct.full((1, 1, size, size), 2.0)
     out = ct.conv(x, w, stream=side).fill(np.nan, stream=side)
     settle()

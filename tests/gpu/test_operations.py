@@ -37,5 +37,5 @@ def test_operation_equals_reference(row: OpCase, data: st.DataObject) -> None:
 @settings(max_examples=EXAMPLES)
 @given(case=norm_cases(dtypes=("float16", "bfloat16"), channels=(4, 8, 16), batches=(2, 8, 33)))
 def test_batch_norm_equals_reference_when_channels_have_fused_kernels(case: LayerCase) -> None:
-    """Of half precision with channels last and a multiple of 4 channels."""
+    """Half precision, channels last, a multiple of 4 channels."""
     check_layer(case, place)

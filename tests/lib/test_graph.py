@@ -423,7 +423,7 @@ def test_plan_leaves_no_descriptor_when_its_creation_fails_at_any_step() -> None
 
 
 class FakeContext:
-    """What a plan asks of a context."""
+    """The parts of a context that a plan uses."""
 
     handle = "the handle"
     address = 0x7000

@@ -128,7 +128,7 @@ def test_benchmark_runs_a_slow_candidate_once(clocks: Clocks) -> None:
 
 
 def kinds(*names: str) -> tuple[benchmark.EngineGroup, ...]:
-    """Of engines; those in capitals are of another family."""
+    """Engines have lowercase names, legacy calls have capitals."""
     return tuple(benchmark.EngineGroup("legacy" if name.isupper() else "graph", name) for name in names)
 
 

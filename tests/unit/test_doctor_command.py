@@ -22,7 +22,9 @@ from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VE
 MonkeyPatch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
 
-ENVIRON = {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])}
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])}
 
 
 def answer(capsys: Capture, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -254,7 +256,7 @@ sys.meta_path.insert(0, Block())
 
 def blocked(arguments: list[str], entry: str) -> subprocess.CompletedProcess[str]:
     code = f"{BLOCKED}\nsys.argv[1:] = {arguments}\n{entry}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ())
 
 
 AS_MODULE = "import runpy; runpy.run_module('cudnn_ct', run_name='__main__')"
@@ -363,7 +365,7 @@ def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
     """On a full disk a sound cuDNN gives 3, because the report is incomplete; 1 stays 1."""
     make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRON)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())
     assert done.stdout.strip() == str(code or unwritten)
     assert "Traceback" not in done.stderr
 
@@ -412,7 +414,7 @@ def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: st
     path = make_cudnn(tmp_path).with_name("libcudnn_ops.so.9")
     path.write_bytes(assemble(HOSTILE[case], [(DT_RUNPATH, 1)] if case == "a long search path" else []))
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ(), timeout=60)
     assert done.returncode == 1, done.stderr
     errors = [each["message"] for each in json.loads(done.stdout)["findings"] if each["severity"] == "error"]
     assert any(str(path) in error for error in errors)
