@@ -3,20 +3,20 @@
     python benchmarks/accuracy.py --seconds 600 --children 4 --json accuracy.jsonl
 
 Child processes compute, because one kernel that reads outside its operands destroys the CUDA context of its
-process. The parent starts another child behind the problem that ended one. PyTorch computes on the GPU with
-its own kernels (its cuDNN is switched off) on contiguous float64 copies.
+process. If a problem ends a child, the parent starts another child with the next problem. PyTorch computes on
+the GPU with its own kernels (its cuDNN is switched off) on contiguous float64 copies.
 
-``of_bound`` is the largest |got - want| over the bound of the precision (docs/algorithms.md); above 1, the
-algorithm belongs into TOO_INACCURATE of cudnn_ct/ops/conv/accuracy.py. Three figures say more about a result,
-with |err| = |got - want| reduced by the rounding of the result to its dtype:
+``of_bound`` is the largest |got - want| over the bound of the precision (docs/algorithms.md). An algorithm
+with a value above 1 belongs in TOO_INACCURATE of cudnn_ct/ops/conv/accuracy.py. Each result has three more
+figures, with |err| = |got - want| reduced by the rounding of the result to its dtype:
 
 - ``relative``: the largest |err| / sum |x| |w|, element by element;
 - ``normwise``: the largest |err| over the largest sum |x| |w|. FFT and Winograd algorithms mix elements, so
   their errors are bounded by the largest sum, not by the sum of the same element;
 - ``of_largest``: the largest |err| over the largest |want|.
 
-The table divides ``relative`` and ``normwise`` by the unit roundoff of the precision. It has the largest
-``of_bound`` first.
+The table divides ``relative`` and ``normwise`` by the unit roundoff of the precision. It is sorted by
+``of_bound``, largest first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LINES = 70
 
 
 class Kind(NamedTuple):
-    """A dtype and a precision of it, with the unit roundoff of the precision and of the dtype."""
+    """Dtype and precision, with the unit roundoff of the precision and of the dtype."""
 
     dtype: str
     precision: str | None
@@ -79,7 +79,7 @@ KINDS = {
 
 
 class Problem(NamedTuple):
-    """A convolution: the shapes of the forward direction, and the arguments of `cudnn_ct.conv`."""
+    """Convolution: the shapes of the forward direction, and the arguments of `cudnn_ct.conv`."""
 
     number: int
     kind: str
@@ -94,7 +94,7 @@ class Problem(NamedTuple):
 
     @property
     def geometry(self) -> dict[str, int]:
-        """The keyword arguments that every direction has."""
+        """Keyword arguments of every direction."""
         return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
 
     @property
@@ -113,7 +113,7 @@ class Problem(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """How many products the longest sum has."""
+        """Number of products in the longest sum."""
         return {
             "forward": math.prod(self.w[1:]),
             "backward_data": self.w[0] // self.groups * math.prod(self.w[2:]),
@@ -138,9 +138,10 @@ def problems(
     step: int = 1,
     windows: Sequence[tuple[int, ...]] = WINDOWS,
 ) -> Iterator[Problem]:
-    """Draw problems without end; each only depends on the kinds, the windows, the seed and its index.
+    """Yield random problems without end.
 
-    Every kind, direction and window comes once before any comes again.
+    A problem depends only on the kinds, the windows, the seed and its index. Every combination of kind,
+    direction and window comes once before any is repeated.
     """
     table = [(kind, way, window) for kind in kinds for way in DIRECTIONS for window in windows]
     random.Random(seed).shuffle(table)
@@ -151,7 +152,7 @@ def problems(
 
 
 def drawn(number: int, kind: str, direction: str, window: tuple[int, ...], draws: random.Random) -> Problem:
-    """Draw the sizes and the geometry of a problem; half of them have stride and dilation 1."""
+    """Draw the sizes and the geometry of a problem. Half of the problems have stride and dilation 1."""
     plain = draws.random() < 0.5
     stride, dilation = (1, 1) if plain else draws.choice(((2, 1), (1, 2), (2, 2), (2, 1)))
     image = tuple(draws.choice(SIZES[len(window)]) for _ in window)
@@ -179,7 +180,7 @@ def drawn(number: int, kind: str, direction: str, window: tuple[int, ...], draws
 
 
 def operands(problem: Problem, values: str, seed: int) -> tuple[Array, Array]:
-    """Random operands, rounded to the dtype of the problem."""
+    """Return random operands, rounded to the dtype of the problem."""
     numbers = np.random.default_rng([seed, problem.number, VALUES.index(values)])
     draw = numbers.standard_normal if values == "normal" else numbers.random
     one, two, _ = (draw(shape) for shape in problem.shapes)
@@ -190,7 +191,7 @@ def operands(problem: Problem, values: str, seed: int) -> tuple[Array, Array]:
 
 
 def rounded(values: Array, dtype: str) -> Array:
-    """Convert to a dtype by its name."""
+    """Convert values to a dtype, which is given by its name."""
     if dtype == "bfloat16":
         import ml_dtypes
 
@@ -218,7 +219,7 @@ def by_torch(problem: Problem, one: Array, two: Array) -> Array:
 
 
 def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator[Record]:
-    """Run the usable candidates of a problem; a record before each row, and one for each result."""
+    """Run the usable candidates of a problem. Yield a record before each row, and one for each result."""
     kind = KINDS[problem.kind]
     about = {"problem": problem._asdict(), "kind": problem.kind, "terms": problem.terms}
     yield {"section": "begin", "index": problem.number, "row": "the table"}
@@ -256,13 +257,13 @@ def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator
 
 
 def with_scale(oracle: Oracle, problem: Problem, one: Array, two: Array) -> tuple[Array, Array]:
-    """The result in float64, and the sums of absolute products."""
+    """Return the result in float64, and the sums of absolute products."""
     a, b = one.astype(np.float64), two.astype(np.float64)
     return oracle(problem, a, b), oracle(problem, abs(a), abs(b))
 
 
 def chosen(table: Iterable[Any], knobs: int, draws: random.Random) -> list[Any]:
-    """Take usable rows: each algorithm with a few settings of its knobs, and one that cuDNN compiles."""
+    """Return usable rows: each algorithm with a few settings of its knobs, and one compiled at run time."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in table:
         if not row.rejected:
@@ -276,7 +277,7 @@ def chosen(table: Iterable[Any], knobs: int, draws: random.Random) -> list[Any]:
 
 
 def facts_of(row: Any) -> Record:
-    """The fields of a candidate that tell one implementation from another."""
+    """Return the fields of a candidate that identify its implementation."""
     return {
         "backend": row.backend,
         "engine": name_of(row),
@@ -288,7 +289,7 @@ def facts_of(row: Any) -> Record:
 
 
 def name_of(row: Any) -> str:
-    """The engine without its knobs, or the legacy algorithm."""
+    """Return the name of the engine without its knobs, or of the legacy algorithm."""
     return str(row.algorithm.partition(" knobs")[0])
 
 
@@ -314,12 +315,12 @@ def errors(got: Array, want: Array, scale: Array, kind: Kind, bound: tuple[float
 
 
 def explain(error: BaseException) -> str:
-    """An error as one line of bounded length."""
+    """Return an error as one line of at most 500 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def raise_if_lost() -> None:
-    """Raise unless the GPU still copies an array there and back."""
+    """Copy an array to the GPU and back, which raises if the CUDA context is lost."""
     ct.asarray(np.zeros(1, np.float32)).numpy()
 
 
@@ -327,9 +328,9 @@ def raise_if_lost() -> None:
 
 
 def child(options: argparse.Namespace) -> None:
-    """Measure problems and print a line of JSON for each record, until the time is up."""
+    """Measure problems until the time limit, and print a line of JSON for each record."""
     if find_spec("torch") is None:
-        sys.exit("PyTorch computes the float64 results and is not installed")
+        sys.exit("PyTorch is not installed; it computes the float64 results")
     until = time.monotonic() + options.seconds
     drawing = problems(options.kinds, options.seed, options.first, options.step, options.windows)
     for problem in drawing:
@@ -353,7 +354,7 @@ def children(options: argparse.Namespace, keep: Callable[[Record], None]) -> Non
 
 
 def one_after_another(options: argparse.Namespace, number: int, keep: Callable[[Record], None]) -> None:
-    """Start a child, and another behind the problem that ended it, until the time is up."""
+    """Run a child until the time limit. If a problem ends the child, start another with the next problem."""
     until = time.monotonic() + options.seconds
     first = options.first + number
     while first < options.problems and time.monotonic() < until:
@@ -367,12 +368,12 @@ def one_after_another(options: argparse.Namespace, number: int, keep: Callable[[
             return
         keep({**last, "section": "lost"})
         if not last:
-            return  # a child that cannot even start
+            return  # the child could not start
         first = last["index"] + options.children
 
 
 def command(options: argparse.Namespace, first: int, seconds: float) -> list[str]:
-    """The command of a child process."""
+    """Return the command line of a child process."""
     numbers = {
         "--first": first,
         "--step": options.children,
@@ -388,7 +389,7 @@ def command(options: argparse.Namespace, first: int, seconds: float) -> list[str
 
 
 def records_of(arguments: list[str]) -> Iterator[Record]:
-    """Run a child and yield its records; end a child that prints nothing for too long."""
+    """Run a child and yield its records. Kill a child that prints nothing for `SILENCE` seconds."""
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     lines: queue.Queue[str | None] = queue.Queue()
     assert process.stdout is not None
@@ -404,7 +405,7 @@ def records_of(arguments: list[str]) -> Iterator[Record]:
                 return
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError:  # a line of a library
+            except json.JSONDecodeError:  # output of a library
                 print(line, end="", file=sys.stderr)
     finally:
         process.kill()
@@ -414,7 +415,7 @@ def records_of(arguments: list[str]) -> Iterator[Record]:
 
 
 def read_into(stream: Iterable[str], lines: queue.Queue[str | None]) -> None:
-    """Pass lines on, and None at the end."""
+    """Put the lines of a stream into a queue, and None at its end."""
     for line in stream:
         lines.put(line)
     lines.put(None)
@@ -424,7 +425,7 @@ def read_into(stream: Iterable[str], lines: queue.Queue[str | None]) -> None:
 
 
 class Worst:
-    """The worst errors by kind, direction, algorithm and window, and everything that failed."""
+    """Largest errors by kind, direction, algorithm and window, and all failures."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.rows: dict[tuple[str, ...], Record] = {}
@@ -434,7 +435,7 @@ class Worst:
         self._lock = threading.Lock()
 
     def keep(self, record: Record) -> None:
-        """Add a record, and write it to the file at once."""
+        """Add a record, and append it to the file at once."""
         with self._lock:
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
@@ -472,7 +473,7 @@ class Worst:
             }
 
     def lines(self, most: int = LINES) -> Iterator[str]:
-        """The table, the largest errors over their bounds first, and the failures."""
+        """Yield the lines of the table, largest error over its bound first, and of the failures."""
         head = f"{'of bound':>9} {'relative/u':>11} {'normwise/u':>11} {'of largest':>10}"
         yield f"{head} {'terms':>6} {'runs':>5} {'index':>6}  kind  direction  algorithm  method  window"
         ordered = sorted(self.rows.items(), key=lambda item: item[1]["of_bound"], reverse=True)
@@ -489,23 +490,23 @@ class Worst:
 
 
 def window_of(text: str) -> tuple[int, ...]:
-    """Read a window from the command line."""
+    """Parse a window from the command line."""
     return tuple(int(length) for length in text.split("x"))
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="append every result, a line of JSON each")
-    parser.add_argument("--seconds", type=float, default=600, help="draw no problem after that (600)")
-    parser.add_argument("--seed", type=int, default=1, help="of the problems and the operands (1)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="append each result as a line of JSON")
+    parser.add_argument("--seconds", type=float, default=600, help="start no problem after this time (600)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the problems and the operands (1)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
     parser.add_argument("--windows", nargs="+", type=window_of, default=list(WINDOWS), metavar="5x5")
-    parser.add_argument("--children", type=int, default=2, metavar="N", help="processes at a time (2)")
-    parser.add_argument("--knobs", type=int, default=2, metavar="N", help="settings of each engine (2)")
-    parser.add_argument("--first", type=int, default=0, metavar="INDEX", help="begin with this problem")
+    parser.add_argument("--children", type=int, default=2, metavar="N", help="number of child processes (2)")
+    parser.add_argument("--knobs", type=int, default=2, metavar="N", help="knob settings of each engine (2)")
+    parser.add_argument("--first", type=int, default=0, metavar="INDEX", help="start with this problem")
     parser.add_argument("--problems", type=int, default=10**9, metavar="N", help="end before this problem")
     parser.add_argument("--excluded", action="store_true", help="run algorithms known to exceed the bound")
     parser.add_argument("--step", type=int, default=1, help=argparse.SUPPRESS)
@@ -514,7 +515,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print the table last."""
+    """Measure problems, and print the table at the end."""
     options = parse(arguments)
     if options.child:
         ct.config.algo_cache = "off"

@@ -1,11 +1,11 @@
-"""Measure the Python time of warm calls, without a GPU and without cuDNN: from the arguments to the plan.
+"""Measure the Python time of warm calls, from the arguments to the plan. No GPU or cuDNN is needed.
 
     PYTHONPATH=. python benchmarks/call_path.py
     PYTHONPATH=. python benchmarks/call_path.py --json before.json
 
-The fakes of the tests take the place of the libraries, and a plan that does nothing that of cuDNN. Times are
-the smallest of several rounds, in microseconds per call; compare runs on one idle machine, in turns.
-``functions`` counts the Python functions of the package that one call enters.
+The fakes of the tests replace the libraries, and an empty plan replaces the plan of cuDNN. A time is the
+minimum of nine rounds, in microseconds per call. To compare two versions, alternate their runs on one idle
+machine. ``functions`` counts the Python functions of the package that one call enters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDS, CALLS = 9, 5000
 
 
 class NoPlan:
-    """A selection whose plan does nothing."""
+    """Selection with a plan that does nothing."""
 
     plan = None
 
@@ -70,15 +70,15 @@ def functions(call: Callable[[], Any]) -> int:
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Return microseconds and functions of each call."""
+    """Return the microseconds and the number of functions of each call."""
     cached = allocator.MAX_BLOCK
     with host_installed() as host, cudnn_installed(host):
-        allocator.MAX_BLOCK = cached  # the tests have no cached blocks, which most calls use
+        allocator.MAX_BLOCK = cached  # the fakes cache no blocks, but most real calls use cached blocks
         return {name: measured(number) for number, name in enumerate(calls())}
 
 
 def measured(number: int) -> dict[str, float]:
-    """Measure one of the calls."""
+    """Return the microseconds and the number of functions of one call."""
     call = list(calls().values())[number]
     call()
     call()
@@ -90,7 +90,7 @@ def measured(number: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print a table, and write it if asked to."""
+    """Measure the calls, print a table, and write it to a file with ``--json``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -2,11 +2,12 @@
 
     python benchmarks/conv.py --section all --rows rows.jsonl [--shard 2/8] [--seconds 540] [--json OUT]
 
-A row is a layer of a network in one direction and kind, with the same data, layout and TF32 setting for all:
-PyTorch with cudnn.benchmark, PyTorch without, cudnn_ct by default, and its policy "autotune". GPU time
-is the median of loops of calls between two events. The four run alternately, loop by loop, and operands and
-results rotate through more memory than the cache holds. The file of rows has one JSON object per line; rows
-in it are not measured again, so that a stopped command resumes. `conv_report.py` merges such files.
+A row is a layer of a network in one direction and kind. Four contenders have the same data, layout and TF32
+setting: PyTorch with cudnn.benchmark, PyTorch without it, cudnn_ct by default, and cudnn_ct with the policy
+"autotune". GPU time is the median of loops of calls between two events. The contenders run alternately, loop
+by loop. Operands and results rotate through more memory than the cache holds. The file of rows has one JSON
+object per line. Rows in the file are not measured again, so that a stopped command resumes. `conv_report.py`
+merges such files.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=tuple(NETWORKS))
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
-    parser.add_argument("--candidates", type=Path, help="append a table of all candidates of each row here")
-    parser.add_argument("--no-torch", action="store_true", help="time cudnn_ct alone")
-    parser.add_argument("--first-call", choices=tuple(POLICIES), help="time one first call and print it")
-    parser.add_argument("--warm", action="store_true", help="with --first-call: after another convolution")
+    parser.add_argument("--candidates", type=Path, help="append the candidates of each row to this file")
+    parser.add_argument("--no-torch", action="store_true", help="measure only cudnn_ct")
+    parser.add_argument("--first-call", choices=tuple(POLICIES), help="print the time of a first call")
+    parser.add_argument("--warm", action="store_true", help="run another convolution before --first-call")
     options = parser.parse_args(argv)
     if "all" in options.section:
         options.section = SECTIONS
@@ -70,7 +71,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
-    """What is left to measure of a section."""
+    """Yield the jobs of a section that the results lack."""
     if section in ("host", "cache"):  # one record, for the first shard
         if options.shard[0] == 1 and not results.has(section, section):
             yield functools.partial(keep, results, host_record if section == "host" else cache_record)
@@ -94,7 +95,7 @@ def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterato
 
 
 def selected(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that select rows."""
+    """Return the options that select rows."""
     return {name: getattr(options, name) for name in ("networks", "directions", "kinds", "every", "shard")}
 
 

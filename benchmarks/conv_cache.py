@@ -1,4 +1,4 @@
-"""A timed choice that is on disk: what the first convolution of a process costs with it."""
+"""Duration of the first convolution of a process with tuned algorithms on disk."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from harness.results import Record, explain
 
 import cudnn_ct as ct
 
-COMMAND = Path(__file__).with_name("conv.py")  # its --first-call prints what `first_call_ever` returns
+COMMAND = Path(__file__).with_name("conv.py")  # its --first-call prints the result of `first_call_ever`
 PROCESSES = 5
 
 
 def cache_record() -> Record:
-    """First calls of a known problem in processes of their own: milliseconds, by policy."""
+    """Measure first calls of a tuned problem in new processes, in milliseconds, for each policy."""
     record: Record = {"section": "cache", "id": "cache", "times": {}, "errors": {}}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "algo_cache"
@@ -38,19 +38,19 @@ def cache_record() -> Record:
 
 
 def in_a_process(policy: str, file: Path, *, warm: bool) -> float:
-    """Milliseconds of the first call in a new process that keeps timed choices in ``file``."""
+    """Return the milliseconds of the first call in a new process with the algorithm cache in ``file``."""
     package = str(Path(ct.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"CUDNN_CT_ALGO_CACHE": str(file), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(COMMAND), "--first-call", policy, *(["--warm"] if warm else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1500:]}")
+        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}: {done.stderr[-1500:]}")
     return float(json.loads(done.stdout.splitlines()[-1])["ms"])
 
 
 def first_call_ever(policy: str, warm: bool) -> float:
-    """Milliseconds of this process's first convolution; with ``warm``, of its first after another one."""
+    """Return the milliseconds of the first convolution of this process, or with ``warm`` of the second."""
     import numpy as np
 
     def operands(*shapes: tuple[int, ...]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Convolution, bias and relu: in one call, and as PyTorch does it."""
+"""Fused convolution, bias and relu in one call, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import cudnn_ct as ct
 
 
 def fused_record(row: Row) -> Record:
-    """Measure a convolution with bias and relu: in one call, and as PyTorch does it."""
+    """Measure a convolution with bias and relu: our fused call and PyTorch's calls."""
     record = facts(row, "fused")
     operands = operands_of(row, record)
     if operands is None:
@@ -24,7 +24,7 @@ def fused_record(row: Row) -> Record:
 
 
 def fused_contenders(row: Row, operands: Operands) -> dict[str, Contender]:
-    """PyTorch's convolution and relu, its fused operation, and ours by both policies."""
+    """Return PyTorch's convolution with relu, its fused operation, and our fused call with both policies."""
     import torch
 
     xs, ws = operands.theirs["x"], operands.theirs["w"]

@@ -1,4 +1,4 @@
-"""Host time of a convolution by each kind of call, of PyTorch and of nvidia-cudnn-frontend."""
+"""Host time of a convolution by each kind of call, by PyTorch and by nvidia-cudnn-frontend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import cudnn_ct as ct
 
 
 def host_record() -> Record:
-    """Host time per call with operands so small that the GPU waits: microseconds, medians of loops."""
+    """Measure the median host time per call in microseconds, with operands so small that the GPU waits."""
     import torch
 
     record: Record = {"section": "host", "id": "host", "times": {}, "errors": {}}
@@ -31,7 +31,7 @@ def host_record() -> Record:
 
 
 def host_calls(x: Any, w: Any, y: Any) -> dict[str, Callable[[], Any]]:
-    """The same convolution in the ways to call it."""
+    """Return one convolution as each kind of call, by name."""
     import torch
 
     conv, conv2d = ct.conv, torch.nn.functional.conv2d
@@ -46,7 +46,7 @@ def host_calls(x: Any, w: Any, y: Any) -> dict[str, Callable[[], Any]]:
 
 
 def frontend_call(x: Any, w: Any, y: Any) -> Callable[[], Any]:
-    """nvidia-cudnn-frontend: a graph that is built, executed with PyTorch's tensors."""
+    """Return a call that executes a graph of nvidia-cudnn-frontend on PyTorch's tensors."""
     import cudnn
     import torch
 

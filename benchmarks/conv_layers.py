@@ -1,6 +1,6 @@
-"""The workload of the convolution benchmark: layers of networks, and the rows that are made of them.
+"""Workload of the convolution benchmark: layers of networks, and their rows.
 
-A row is a layer in one direction and one kind (dtype, layout, precision). Nothing here needs a GPU.
+A row is a layer in one direction and one kind (dtype, layout, precision). This module needs no GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DIRECTIONS = ("forward", "backward_data", "backward_filter")
 
 
 class Layer(NamedTuple):
-    """One distinct convolution, with the networks that it occurs in."""
+    """Distinct convolution, with the networks that contain it."""
 
     networks: tuple[str, ...]
     x: tuple[int, ...]
@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
     @property
     def geometry(self) -> dict[str, tuple[int, ...] | int]:
-        """The parameters of the call, by the names that they have in `cudnn_ct.conv`."""
+        """Keyword arguments of `cudnn_ct.conv`."""
         return {
             "padding": self.padding,
             "stride": self.stride,
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The same for the same convolution, whatever networks have it."""
+        """Name of the convolution, which does not depend on the networks."""
         parts = [f"x{_times(self.x)}", f"w{_times(self.w)}"]
         for letter, numbers, usual in (
             ("s", self.stride, 1),
@@ -56,7 +56,7 @@ class Layer(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A dtype in a layout; ``precision`` is what cudnn_ct is asked for, ``tf32`` what PyTorch may use."""
+    """Dtype in a layout. ``precision`` is passed to cudnn_ct, and ``tf32`` allows TF32 in PyTorch."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """A row: all contenders are measured on it alternately."""
+    """Layer in one direction and kind, on which all contenders run alternately."""
 
     layer: Layer
     direction: str
@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
     @property
     def half(self) -> str:
-        """Whether rules are fitted on this row or judged by it: the same for all kinds, which are alike."""
+        """Use of the row for heuristic rules: "fit" or "report". Similar rows of all kinds have the same."""
         return ("fit", "report")[digest(f"{self.layer.name} | {self.direction}") % 2]
 
 
@@ -105,7 +105,7 @@ def rows(
     every: int = 1,
     shard: tuple[int, int] = (1, 1),
 ) -> list[Row]:
-    """Select rows, as `harness.shards.select` orders and parts them."""
+    """Return the selected rows in the order of `harness.shards.select`."""
     chosen = set(networks or NETWORKS)
     directions, kinds = set(directions), set(kinds)
     found = [
@@ -121,7 +121,7 @@ def rows(
 
 
 def layers() -> list[Layer]:
-    """Every distinct convolution once, in the order of the networks."""
+    """Return every distinct convolution once, in the order of the networks."""
     merged: dict[tuple[object, ...], Layer] = {}
     for network, members in NETWORKS.items():
         for _, *geometry in members:
@@ -147,7 +147,7 @@ def _conv(
     dilation: int = 1,
     groups: int = 1,
 ) -> Layer:
-    """A square 2-D layer with the padding that keeps the size at stride 1."""
+    """Return a square 2-D layer with the padding that keeps the size at stride 1."""
     return Layer(
         (),
         (batch, channels, size, size),
@@ -187,7 +187,7 @@ def _mobilenetv2(batch: int) -> Iterator[Layer]:
 
 
 def _vgg16(batch: int) -> Iterator[Layer]:
-    """VGG-16 (Simonyan and Zisserman 2014) on 224x224: all its layers are 3x3."""
+    """VGG-16 (Simonyan and Zisserman 2014) on 224x224, which has only 3x3 layers."""
     channels, size = 3, 224
     for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(depth):
@@ -209,7 +209,7 @@ def _resnext50(batch: int) -> Iterator[Layer]:
 def _deeplabv3(batch: int) -> Iterator[Layer]:
     """The dilated layers of DeepLabv3 (Chen et al. 2017), ResNet-50, output stride 16, on 513x513.
 
-    The last block has multi-grid (1, 2, 4) on rate 2; the pyramid after it has rates 6, 12 and 18.
+    The last block has multi-grid (1, 2, 4) on rate 2. The pyramid after it has rates 6, 12 and 18.
     """
     for dilation in (2, 4, 8):
         yield _conv(batch, 512, 33, 512, 3, dilation=dilation)

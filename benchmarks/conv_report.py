@@ -1,11 +1,11 @@
-"""What the rows of the convolution benchmark come to: the bars, each with its figure, and the rows behind.
+"""Report of the convolution benchmark: the targets with their figures, and the rows behind the figures.
 
     python benchmarks/conv_report.py ROWS... [--json OUT]
 
-ROWS are files that `conv.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
-and geometric means are taken over rows. A row is kernel-bound if autotune and PyTorch with cudnn.benchmark
-both take more than 30 us: on a slow host one of them may take that for its host alone. The figures of
-heuristic are those of the half of the rows that its rule was not fitted on.
+ROWS are files of one or more shards, written by `conv.py`. No GPU is needed. Ratios are ours / theirs, and
+geometric means are taken over rows. A row is kernel-bound if autotune and PyTorch with cudnn.benchmark both
+take more than 30 us, because on a slow host the time of one of them may be host time. The figures of the
+heuristic choice are from the half of the rows on which its rule was not fitted.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from harness.figures import Bar, Limit, Ratio, geomean, quotient, ranked, values
 from harness.results import Record, of_section
 from harness.text import about_lines, cell, failures, figure, times_of
 
-# A row of more than 30 us must not be slower than 1.03 times what PyTorch with cudnn.benchmark takes.
+# A kernel-bound row must take at most 1.03 times the time of PyTorch with cudnn.benchmark.
 ROW_LIMIT = Limit("time", "torch_benchmark", 1.03, bound=30)
-SLOW_GUESS = 1.25  # rows whose heuristic choice is slower than that are listed
-NEW_PROBLEM = (35, 70)  # microseconds: what counts as a kernel of 50 us
+SLOW_GUESS = 1.25  # the report lists rows whose heuristic choice is slower by this factor
+NEW_PROBLEM = (35, 70)  # microseconds: the range of kernels of about 50 us
 NEW_PROBLEM_LIMIT = 60  # milliseconds
 LIMITS = {"fp16": 0.98, "bf16": 0.98, "tf32-nhwc": 0.98, "tf32-nchw": 0.98, "fp32": 0.90, "fp64": 0.90}
 
 
 def main() -> None:
-    command.report("report of benchmarks/conv.py, from its files", render, write_whole)
+    command.report("report the results of benchmarks/conv.py", render, write_whole)
 
 
 def write_whole(path: Path, records: list[Record]) -> None:
-    """Write everything as one JSON file."""
+    """Write the records and the targets to one JSON file."""
     results.write_whole(path, "conv", records, [bar.record for bar in bars(records)])
 
 
@@ -41,7 +41,7 @@ def write_whole(path: Path, records: list[Record]) -> None:
 
 
 def bars(records: list[Record]) -> list[Bar]:
-    """Hold everything that was measured against what is to be reached."""
+    """Return the targets with the measured values."""
     rows = of_section(records, "rows")
     return [
         *_time_bars(rows),
@@ -76,7 +76,7 @@ def _guess_bars(rows: list[Record]) -> Iterator[Bar]:
 
 
 def _by_halves(name: str, ratio: Ratio, rows: list[Record], limit: float) -> Bar:
-    """A bar for the half that the rule was not fitted on, with the other figures as detail."""
+    """Return the target of the half on which the rule was not fitted. Its detail has the other figures."""
     report = values(ratio, (row for row in rows if row["half"] == "report"))
     fit = values(ratio, (row for row in rows if row["half"] == "fit"))
     detail = f"fitted half {figure(geomean(fit))}, all {figure(geomean(report + fit))}"
@@ -84,7 +84,7 @@ def _by_halves(name: str, ratio: Ratio, rows: list[Record], limit: float) -> Bar
 
 
 def _new_problem_bar(records: list[Record]) -> Bar:
-    """A bar for the section "new", which compiles nothing; the detail has the rows, which do."""
+    """Return the target of the section "new", which compiles no engine. Its detail has the section "rows"."""
     plain, compiled = (_costs(of_section(records, section)) for section in ("new", "rows"))
     detail = f"kernels of {NEW_PROBLEM[0]} to {NEW_PROBLEM[1]} us"
     if plain:
@@ -97,7 +97,7 @@ def _new_problem_bar(records: list[Record]) -> Bar:
 
 
 def _costs(rows: list[Record]) -> list[float]:
-    """Milliseconds of the first timed call, of kernels of about 50 us."""
+    """Return the milliseconds of the first autotune call for each kernel of about 50 us."""
     low, high = NEW_PROBLEM
     return [
         row["first_ms"]["time"]
@@ -139,17 +139,17 @@ def _cache_bars(found: list[Record]) -> Iterator[Bar]:
 
 
 def time_over_torch(row: Record) -> float | None:
-    """Ratio of the timed choice to PyTorch's; of the repetition, where a row was measured again."""
+    """Return the ratio of the autotuned choice to PyTorch, or the median ratio of a remeasured row."""
     return ROW_LIMIT.ratio(row)
 
 
 def guess_over_torch(row: Record) -> float | None:
-    """Ratio of the heuristic choice to that of PyTorch."""
+    """Return the ratio of our heuristic choice to PyTorch's."""
     return quotient(row["times"], "guess", "torch")
 
 
 def guess_over_time(row: Record) -> float | None:
-    """Ratio of the heuristic choice to the autotuned one."""
+    """Return the ratio of the heuristic choice to the autotuned one."""
     return quotient(row["times"], "guess", "time")
 
 
@@ -157,7 +157,7 @@ def guess_over_time(row: Record) -> float | None:
 
 
 def render(records: list[Record]) -> str:
-    """The whole report."""
+    """Return the whole report."""
     rows = of_section(records, "rows")
     most = ROW_LIMIT.most
     parts = [
@@ -166,7 +166,7 @@ def render(records: list[Record]) -> str:
         _table(rows),
         _listing(f"kernel-bound rows above {most}, time / torch", time_over_torch, most, "time",
                  [row for row in rows if ROW_LIMIT.kernel_bound(row)]),
-        _listing("the ten worst of the rest, time / torch", time_over_torch, 0, "time",
+        _listing("ten worst of the other rows, time / torch", time_over_torch, 0, "time",
                  [row for row in rows if not ROW_LIMIT.kernel_bound(row)], 10),
         _listing(f"guess rows above {SLOW_GUESS}, guess / time", guess_over_time, SLOW_GUESS, "guess", rows),
         _host_listing(of_section(records, "host")),
@@ -181,9 +181,9 @@ def _heading(records: list[Record]) -> str:
 
 
 def _table(rows: list[Record]) -> str:
-    """Geometric means, and the worst, by kind and direction."""
+    """Return a table of geometric means and largest ratios by kind and direction."""
     lines = [
-        f"{'geometric mean, worst, rows':36} {'time/torch kernel-bound':>23} {'the rest':>18} "
+        f"{'geometric mean, worst, rows':36} {'time/torch kernel-bound':>23} {'other rows':>18} "
         f"{'guess/torch heur.':>18} {'guess/time':>18} {'fit':>6} {'report':>6}"
     ]
     for kind, direction in [(k, d) for k in KINDS for d in (*DIRECTIONS, None)] + [(None, None)]:
@@ -213,7 +213,7 @@ def _cells(rows: list[Record]) -> str:
 def _listing(
     title: str, ratio: Ratio, above: float, ours: str, rows: list[Record], most: int | None = None
 ) -> str:
-    """Rows with a ratio above a limit, the worst first, with times and what was chosen."""
+    """List the rows with a ratio above a limit, largest first, with times and chosen algorithms."""
     found = ranked(ratio, rows, above)
     lines = [f"{title}: {len(found)}"]
     for value, row in found[:most]:

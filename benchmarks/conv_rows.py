@@ -1,4 +1,4 @@
-"""A layer in one direction and kind: its data, its contenders, and the algorithms that they chose."""
+"""Measurement of a row: its operands, its contenders, and the algorithms that they chose."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.timing import Call, Contender, lost_context, race
 import cudnn_ct as ct
 
 POLICIES = {"guess": None, "time": "autotune"}
-CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they take turns
-# The autotuned choice of a problem comes before the heuristic one, so that nothing is prepared for it.
+CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they run
+# The autotuned choice of a problem comes before the heuristic one, so that its first call is a cold one.
 FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torch_fused")
 
 ROLES = {  # two inputs and the result, in the order of our arguments
@@ -51,7 +51,7 @@ def row_record(row: Row, wanted: Sequence[str]) -> Record:
 
 
 def new_record(row: Row) -> Record:
-    """What the first timed call of a row costs where no engine is compiled, and what the choice takes."""
+    """Measure the first autotune call of a row without runtime compilation, and the time of its choice."""
     record = facts(row, "new")
     operands = operands_of(row, record)
     if operands is None:
@@ -65,7 +65,7 @@ def new_record(row: Row) -> Record:
 
 
 def candidates_record(row: Row) -> Record:
-    """All candidates of a row with their times, in the order in which they come."""
+    """Measure all candidates of a row, in the order of `cudnn_ct.conv_algorithms`."""
     record = facts(row, "candidates")
     operands = operands_of(row, record)
     if operands is None:
@@ -84,13 +84,13 @@ def candidates_record(row: Row) -> Record:
 
 
 def candidates_line(record: Record) -> str:
-    """One line on a table of candidates, while the benchmark runs."""
+    """Return a line on a table of candidates."""
     found = [f"{len(record['candidates'])} candidates"] if "candidates" in record else []
     return line_of(record, *found)
 
 
 def chosen(row: Row, operands: Operands, policy: str | None) -> str:
-    """The candidate that a policy has settled on for a row."""
+    """Return the candidate that a policy chose for a row, or the error."""
     first, second, out = (operands.ours[role][0] for role in ROLES[row.direction])
     more = {"direction": row.direction, "precision": row.kind.precision, "algo": policy, "out": out}
     try:
@@ -101,21 +101,21 @@ def chosen(row: Row, operands: Operands, policy: str | None) -> str:
 
 
 def facts(row: Row, section: str = "rows") -> Record:
-    """What a row is, and room for what it comes to."""
+    """Return a new record with the facts of a row."""
     layer, key = row.layer, f"fused {row.id}" if section == "fused" else row.id
     which = {"networks": layer.networks, "direction": row.direction, "kind": row.kind.name, "half": row.half}
     return room_for(section, key, **which, x=layer.x, w=layer.w, **layer.geometry)
 
 
 def warm_up() -> None:
-    """Measure a small row, so that every contender has made its first plan before times count."""
+    """Measure a small row, so that every contender creates its first plan before the measurements."""
     row = conv_layers.rows(networks=["resnet50-b1"], kinds=["fp16"], directions=["forward"])[0]
     small = row.layer._replace(x=(2, 16, 32, 32), w=(16, 16, *row.layer.w[2:]))
     row_record(row._replace(layer=small), CONTENDERS)
 
 
 def operands_of(row: Row, record: Record) -> Operands | None:
-    """The operands of a row, with PyTorch allowed the TF32 that its kind has; or the record says why not."""
+    """Set PyTorch's TF32 flag, and allocate the operands of a row or store the reason in the record."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = row.kind.tf32
@@ -128,7 +128,7 @@ def operands_of(row: Row, record: Record) -> Operands | None:
 
 
 def torch_call(row: Row, operands: Operands) -> Call:
-    """PyTorch's convolution. Its results are kept until their turn comes again, so they rotate as well."""
+    """Return PyTorch's convolution, which keeps each result until the next use of its operands."""
     import torch
 
     xs, ws, dys = (operands.theirs[role] for role in ("x", "w", "y"))
@@ -151,7 +151,7 @@ def torch_call(row: Row, operands: Operands) -> Call:
 
 
 def our_call(row: Row, operands: Operands, policy: str | None) -> Call:
-    """The convolution of cudnn_ct, into results that rotate."""
+    """Return the convolution of cudnn_ct, which writes into rotating results."""
     a, b, out = (operands.ours[role] for role in ROLES[row.direction])
     run = getattr(ct, FUNCTIONS[row.direction])
     pad, step, spread, groups = geometry(row)
@@ -173,10 +173,10 @@ def our_call(row: Row, operands: Operands, policy: str | None) -> Call:
 
 
 def geometry(row: Row) -> tuple[Any, ...]:
-    """Padding, stride, dilation and groups."""
+    """Return the padding, stride, dilation and groups of a row."""
     return row.layer.padding, row.layer.stride, row.layer.dilation, row.layer.groups
 
 
 def result_shape(row: Row) -> tuple[int, ...] | None:
-    """The argument that says how large a gradient is; a forward convolution has none."""
+    """Return the shape argument of a gradient, or None for a forward convolution."""
     return {"forward": None, "backward_data": row.layer.x, "backward_filter": row.layer.w}[row.direction]

@@ -2,13 +2,13 @@
 
     python benchmarks/layers.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
-A row is an operation on a layer of a network, forward or backward, in a dtype and a layout, with the same
-data for both: PyTorch as a network calls it, and cudnn_ct. GPU time is the median of loops of calls
-between two events. Both run alternately, loop by loop, and operands and results rotate through more memory
-than the cache holds. The floor of a row is the time to read and write its arrays once, at the speed of a copy
-in the same run. A row whose result is not PyTorch's is an error. The file of rows has one JSON object per
-line; rows in it are not measured again, so that a stopped command resumes. Rows of operations that cudnn_ct
-did not have are measured once it has them. `layers_report.py` merges such files.
+A row is an operation on a layer of a network, forward or backward, in a dtype and a layout. PyTorch, called
+as in a network, and cudnn_ct have the same data. GPU time is the median of loops of calls between two events.
+Both run alternately, loop by loop. Operands and results rotate through more memory than the cache holds. The
+floor of a row is the time to read and write its arrays once, at the speed of a copy in the same run. A row
+whose result differs from PyTorch's is an error. The file of rows has one JSON object per line. Rows in the
+file are not measured again, so that a stopped command resumes. Rows of an operation that cudnn_ct lacked are
+measured as soon as cudnn_ct has it. `layers_report.py` merges such files.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
-    """What is left to measure of a section."""
+    """Yield the jobs of a section that the results lack."""
     again = {record["id"] for record in results.merged() if came_since(record)}
     if section == "rows":
         selection = {"kinds": options.kinds, "every": options.every, "shard": options.shard}
         for row in layers_workload.rows(families=options.family, **selection):
             if row.id in again or not results.has("rows", row.id, CONTENDERS):
                 yield functools.partial(keep, results, row_record, row, line=line)
-    elif options.shard[0] == 1:  # host: some seconds for the first shard
+    elif options.shard[0] == 1:  # host: a few seconds, only in the first shard
         for operation, row in layers_workload.operations().items():
             key = key_of(operation)
             if row.family in options.family and (key in again or not results.has("host", key)):

@@ -1,4 +1,4 @@
-"""Host time of a call of each operation and of PyTorch's, with operands so small that the GPU waits."""
+"""Host time of each operation, ours and PyTorch's, with operands so small that the GPU waits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cudnn_ct.cuda import stream
 
 Call0 = Callable[[], Any]
 
-SMALL = 8  # the largest length of an axis
+SMALL = 8  # maximum length of an axis
 
 
 def key_of(operation: str) -> str:
-    """The key of an operation's record in files of results."""
+    """Return the key of an operation's record in files of results."""
     return f"host {operation}"
 
 
 def host_record(operation: str) -> Record:
-    """Host time per call: microseconds, medians of loops. "ours_out" writes where "ours" allocates.
+    """Measure the median host time per call in microseconds.
 
-    "c_calls" is what cuDNN's functions alone take of the latter, called through ctypes with arguments that
-    are ready.
+    "ours" allocates its result, and "ours_out" writes into ``out=``. "c_calls" repeats only the cuDNN calls
+    of "ours_out", through ctypes with prepared arguments.
     """
     import torch
 
@@ -60,7 +60,7 @@ def host_record(operation: str) -> Record:
 
 
 def c_calls(call: Call0) -> Call0 | None:
-    """What makes the same calls of cuDNN's functions again, or None where there are none to see."""
+    """Return a function that repeats the cuDNN calls of ``call``, or None if it makes no cuDNN calls."""
     ctx = context.current(stream.current_stream())
     library, noted = ctx.library, []
 
@@ -83,7 +83,7 @@ def c_calls(call: Call0) -> Call0 | None:
 
 
 def small(row: Row) -> Row:
-    """The same row with axes that are cut off."""
+    """Return the row with axes of length `SMALL` at most."""
     layer = row.layer._replace(x=tuple(min(n, SMALL) for n in row.layer.x))
     if "b" in row.parameters:
         shape = tuple(min(n, SMALL) for n in row.parameters["b"])
@@ -92,6 +92,6 @@ def small(row: Row) -> Row:
 
 
 def without_out(operands: Operands) -> Operands:
-    """The same operands, with nothing to write the result to: our call allocates it, as PyTorch's does."""
+    """Return the operands without ``out``, so that our call allocates its result as PyTorch's does."""
     ours = {role: [None] if role == "out" else arrays for role, arrays in operands.ours.items()}
     return operands._replace(ours=ours)

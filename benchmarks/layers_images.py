@@ -1,4 +1,4 @@
-"""How PyTorch and we compute what works on images: pooling and batch normalisation."""
+"""Calls of image operations by PyTorch and by cudnn_ct: pooling and batch normalisation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _pooled(row: Row) -> tuple[int, ...]:
 
 
 def _torch_pool(row: Row) -> Callable[[Any], Any]:
-    """PyTorch's pooling as networks call it. Of a maximum it also writes where it was."""
+    """Return PyTorch's pooling as networks call it. Max pooling also writes the indices."""
     import torch
     from torch.nn import functional
 
@@ -76,12 +76,12 @@ def _torch_pool(row: Row) -> Callable[[Any], Any]:
 
 
 def _torch_pool_gradient(row: Row, xs: list[Any]) -> Callable[[Any, int], Any]:
-    """The gradient of `_torch_pool` at the images ``xs``, as autograd computes it."""
+    """Return the gradient of `_torch_pool` at the images ``xs``, as autograd computes it."""
     import torch
 
     aten = torch.ops.aten
     window, stride, padding = _geometry(row)
-    if window == "global":  # a mean, whose gradient is dy over the number of pixels
+    if window == "global":  # the gradient of a mean is dy over the number of pixels
         shape, pixels = row.layer.x, row.layer.x[2] * row.layer.x[3]
         return lambda dy, _: dy.expand(shape) / pixels
     geometry = [window] * 2, [stride] * 2, [padding] * 2
@@ -100,11 +100,11 @@ def _geometry(row: Row) -> tuple[Any, Any, int]:
 
 
 def _make_distinct(x: Any) -> None:
-    """Give a batch of images values that no window has twice: whose gradient it is is certain then."""
+    """Fill images with values that differ within each window, so that each maximum is unique."""
     import torch
 
     values = torch.arange(x.numel(), device=x.device).mul_(37).remainder_(251)
-    x.copy_(values.reshape(x.shape))  # all of them exact in every dtype
+    x.copy_(values.reshape(x.shape))  # every dtype represents these values exactly
 
 
 # --- batch normalisation -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def batch_norm_backward(row: Row) -> Pair:
 
 
 def _torch_norm_gradient(operands: Operands) -> Call:
-    """The gradient by what PyTorch's forward step has chosen for these operands, as autograd calls it."""
+    """Return the gradient by the implementation that PyTorch's forward pass chose for these operands."""
     import torch
 
     aten = torch.ops.aten

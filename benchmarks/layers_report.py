@@ -1,10 +1,10 @@
-"""Report of the layer benchmark: the bars, each with its figure and its rows.
+"""Report of the layer benchmark: the targets with their figures, and the rows behind the figures.
 
     python benchmarks/layers_report.py ROWS... [--json OUT]
 
-ROWS are files that `layers.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
-and geometric means are taken over the rows of a family, forward and backward. The floor of a row is the time
-of a copy of as many bytes as must be read and written: hardly any kernel is faster.
+ROWS are files of one or more shards, written by `layers.py`. No GPU is needed. Ratios are ours / theirs, and
+geometric means are taken over the rows of a family, forward and backward. The floor of a row is the time of a
+copy with the same number of bytes. Few kernels are faster than their floor.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from harness.results import Record, of_section
 from harness.text import about_lines, cell, failures, figure, times_of
 from layers_workload import DIRECTIONS, FAMILIES, KINDS
 
-ROW_LIMIT = Limit("ours", "torch", 1.1)  # no row above
+ROW_LIMIT = Limit("ours", "torch", 1.1)  # maximum for each row
 HOST_LIMIT = 0.8  # host time of a call, for each operation
-AT_THE_FLOOR = 1.15  # a row that takes no more than so many floors has nothing left to gain
+AT_THE_FLOOR = 1.15  # memory bandwidth limits a row that takes at most this multiple of its floor
 
 
 def main() -> None:
-    command.report("report of benchmarks/layers.py, from its files", render, write_whole)
+    command.report("report the results of benchmarks/layers.py", render, write_whole)
 
 
 def write_whole(path: Path, records: list[Record]) -> None:
-    """Write everything as one JSON file."""
+    """Write the records and the targets to one JSON file."""
     results.write_whole(path, "layers", records, [bar.record for bar in bars(records)])
 
 
@@ -37,7 +37,7 @@ def write_whole(path: Path, records: list[Record]) -> None:
 
 
 def bars(records: list[Record]) -> list[Bar]:
-    """Hold everything that was measured against what is to be reached."""
+    """Return the targets with the measured values."""
     rows = of_section(records, "rows")
     return [*_family_bars(rows), _row_bar(rows), *_host_bars(of_section(records, "host"))]
 
@@ -78,18 +78,18 @@ def _host_bars(found: list[Record]) -> Iterator[Bar]:
 
 
 def ours_over_torch(row: Record) -> float | None:
-    """Ratio of our time to PyTorch's; of the repetition, where a row was measured again."""
+    """Return the ratio of our time to PyTorch's, or the median ratio of a remeasured row."""
     return ROW_LIMIT.ratio(row)
 
 
 def floor_ratio(row: Record, contender: str = "ours") -> float | None:
-    """Ratio of a time to the floor."""
+    """Return the ratio of a contender's time to the floor of the row."""
     time, floor = row["times"].get(contender), row.get("floor_us")
     return time / floor if time and floor else None
 
 
 def at_the_floor(row: Record) -> bool:
-    """Whether memory decides how long our call takes."""
+    """Return whether memory bandwidth limits our call."""
     ratio = floor_ratio(row)
     return ratio is not None and ratio <= AT_THE_FLOOR
 
@@ -102,7 +102,7 @@ def _directed(rows: list[Record], direction: str | None) -> list[Record]:
 
 
 def render(records: list[Record]) -> str:
-    """The whole report."""
+    """Return the whole report."""
     rows = of_section(records, "rows")
     parts = [
         _heading(records),
@@ -124,14 +124,14 @@ def _heading(records: list[Record]) -> str:
 
 
 def _table(rows: list[Record]) -> str:
-    """Geometric means, the worst, and how far from the floor."""
+    """Return a table of geometric means and largest ratios, to PyTorch and to the floor."""
     lines = [f"{'geometric mean, worst, rows':46} {'ours/torch':>18} {'ours/floor':>11} {'torch/floor':>11}"]
     lines += [f"{title:46} {_cells(some)}" for title, some in _groups(rows) if some]
     return "\n".join(lines) if rows else ""
 
 
 def _groups(rows: list[Record]) -> Iterator[tuple[str, list[Record]]]:
-    """The rows of each family, of each of its operations, and of each of their kinds."""
+    """Yield the rows of each family, of each of its operations, and of each of their kinds."""
     for name, family in FAMILIES.items():
         of_family = [row for row in rows if row["family"] == name]
         yield family.title, of_family
@@ -149,7 +149,7 @@ def _cells(rows: list[Record]) -> str:
 
 
 def _above(rows: list[Record]) -> str:
-    """The rows above the limit, the worst first, each with its floor."""
+    """List the rows above the limit with their floors, largest ratio first."""
     found = ranked(ours_over_torch, rows, ROW_LIMIT.most)
     lines = [f"rows above {ROW_LIMIT.most}, ours / torch: {len(found)}"]
     for value, row in found:

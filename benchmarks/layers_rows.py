@@ -1,4 +1,4 @@
-"""A row of the layer benchmark: PyTorch and ours on the same operands, and whether they computed the same."""
+"""Measurement of a row of the layer benchmark, and comparison of our results with PyTorch's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from layers_workload import Row
 
 import cudnn_ct as ct
 
-CONTENDERS = ("torch", "ours")  # in the order in which they take turns
-COPIED, COPIES = 2**30, 20  # bytes, and how often they are copied, to learn how fast memory is
-NOT_THERE = "not there yet"  # why an operation that `cudnn_ct` lacks has no time
+CONTENDERS = ("torch", "ours")  # in the order in which they run
+COPIED, COPIES = 2**30, 20  # size in bytes and number of the copies that measure the bandwidth
+NOT_THERE = "not there yet"  # the error of an operation that `cudnn_ct` lacks
 
 PAIRS: dict[str, Callable[[Row], Pair]] = {
     function.__name__: function
@@ -60,7 +60,7 @@ def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
 
 
 def facts(row: Row) -> Record:
-    """What a row is, and room for what it comes to."""
+    """Return a new record with the facts of a row."""
     which = {"family": row.family, "operation": row.operation, "direction": row.direction}
     layer = {"kind": row.kind.name, "network": row.layer.network, "x": row.layer.x}
     return room_for("rows", row.id, **which, **layer)
@@ -69,7 +69,7 @@ def facts(row: Row) -> Record:
 def calls_of(
     row: Row, pair: Pair, operands: Operands, record: Record, wanted: Sequence[str] = CONTENDERS
 ) -> dict[str, Call]:
-    """The calls to time, after the operands have their values; why one is missing is in the record."""
+    """Set the values of the operands and return the calls to time. Store errors in the record."""
     calls: dict[str, Call] = {}
     try:
         if pair.prepare is not None:
@@ -90,33 +90,33 @@ def calls_of(
 
 
 def came_since(record: Record) -> bool:
-    """Return whether an operation exists now that did not exist when the record was made."""
+    """Return whether `cudnn_ct` has the operation of a record now, but lacked it at that time."""
     return record.get("errors", {}).get("ours") == NOT_THERE and hasattr(ct, record["operation"])
 
 
 def compare(record: Record, row: Row, pair: Pair, operands: Operands, calls: dict[str, Call]) -> None:
-    """Drop our time if our result is not PyTorch's: a wrong computation may be faster."""
+    """Drop our time if our result differs from PyTorch's, because a wrong computation may be faster."""
     import torch
 
     try:
         with torch.inference_mode():
             apart = difference(pair, operands, calls["ours"], calls["torch"])
     except Exception as error:
-        reason = f"cannot be compared with PyTorch's result: {explain(error)}"
+        reason = f"the result cannot be compared with PyTorch's: {explain(error)}"
         record["lost"] = lost_context()
     else:
         record["apart"] = apart
         limit = pair.tolerance * EPSILON[row.kind.dtype]
         if apart <= limit:
             return
-        reason = f"computes something else: relatively {apart:.2g} from PyTorch's result, not {limit:.2g}"
+        reason = f"wrong result: relative distance from PyTorch's is {apart:.2g}, limit is {limit:.2g}"
     record["errors"]["ours"] = reason
     del record["times"]["ours"]
     record.pop("remeasured", None)
 
 
 def line(record: Record) -> str:
-    """One line on a row, while the benchmark runs."""
+    """Return a line on a row."""
     ratio, floor = ROW_LIMIT.ratio(record), floor_ratio(record)
     parts = [f"ours / torch {ratio:.2f}"] if ratio else []
     parts += [f"floor {record['floor_us']:.1f}"] if "floor_us" in record else []
@@ -125,7 +125,7 @@ def line(record: Record) -> str:
 
 @functools.cache
 def bandwidth() -> float:
-    """Bytes per microsecond that a copy in device memory reads and writes, measured once in each run."""
+    """Measure the bytes per microsecond that a copy in device memory reads and writes, once per run."""
     import torch
 
     source, target = (torch.empty(COPIED, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -135,6 +135,6 @@ def bandwidth() -> float:
 
 
 def warm_up() -> None:
-    """Measure a small row, so that every contender has made its first plan before times count."""
+    """Measure a small row, so that every contender creates its first plan before the measurements."""
     row = layers_workload.operations()["pool"]
     row_record(row._replace(layer=row.layer._replace(x=(2, 16, 32, 32))))

@@ -1,4 +1,4 @@
-"""How PyTorch and we compute grids of affine transforms, and what is sampled by them; local responses too."""
+"""Calls by PyTorch and by cudnn_ct: affine grids, grid sampling and local response normalisation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from layers_workload import Row
 
 import cudnn_ct as ct
 
-BILINEAR, ZEROS = 0, 0  # PyTorch's numbers of modes
+BILINEAR, ZEROS = 0, 0  # PyTorch's values of interpolation_mode and padding_mode
 CORNERS = True  # align_corners: -1 and 1 are the centres of the outer pixels
-LOOSE = 5  # half precision rounds a coordinate by hundredths of a pixel, and kernels differ in the rounding
+LOOSE = 5  # half precision rounds coordinates by hundredths of a pixel, and each kernel differently
 
 RESPONSE = {"n": 5, "lrn_alpha": 1e-4, "lrn_beta": 0.75, "k": 2.0}  # AlexNet's
 
@@ -50,7 +50,7 @@ def grid_sample_backward(row: Row) -> Pair:
 
 
 def _torch_sample_gradient(operands: Operands) -> Call:
-    """The gradient by what PyTorch's autograd has written down for these operands."""
+    """Return the gradient by the implementation that PyTorch's autograd records for these operands."""
     import torch
 
     xs, grids, dys = (operands.theirs[role] for role in ("x", "grid", "dy"))
@@ -108,9 +108,9 @@ def _theta(row: Row, *, empty: bool = False) -> Array:
 
 
 def _make_grids(tensors: Tensors) -> None:
-    """Grids of transforms that turn, stretch and move images a little, out of their edges as well.
+    """Fill grids with transforms that rotate, scale and shift images a little, also beyond their edges.
 
-    Places are taken to the middle between pixels: whatever a kernel rounds, it has the same pixels around.
+    The points are moved to the middle between pixels, so that a rounding error does not change their pixels.
     """
     import torch
 
@@ -123,7 +123,7 @@ def _make_grids(tensors: Tensors) -> None:
         grid.copy_((((places + 1) / per_pixel).floor() + 0.5) * per_pixel - 1)
 
 
-# --- local response normalisation, which PyTorch has as a composition of six operations --------------------
+# --- local response normalisation, which PyTorch composes of six operations --------------------------------
 
 
 def lrn(row: Row) -> Pair:
@@ -141,7 +141,7 @@ def lrn(row: Row) -> Pair:
 
 
 def lrn_backward(row: Row) -> Pair:
-    """PyTorch's gradient is that of its composition, by autograd: there is no other."""
+    """Return the pair of `lrn_backward`. PyTorch differentiates its composition by autograd."""
     arrays = {"x": row.array(), "y": row.array(), "dy": row.array(), "out": row.array(empty=True)}
 
     def prepare(tensors: Tensors) -> None:

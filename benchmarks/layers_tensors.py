@@ -1,4 +1,4 @@
-"""How PyTorch and we compute what works on arrays of any shape: softmax, activation, reduction, dropout."""
+"""Calls for arrays of any shape by PyTorch and by cudnn_ct: softmax, activation, reduction, dropout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from layers_workload import Row
 
 import cudnn_ct as ct
 
-COEFS = {"elu": 1.0, "swish": 1.0}  # PyTorch's usual ones; the others have none
-# Whose gradients autograd computes from the result; those of the others come from x.
+COEFS = {"elu": 1.0, "swish": 1.0}  # PyTorch's defaults; the other modes have no coefficient
+# Modes with gradients that autograd computes from the result. The other modes need x.
 FROM_RESULT = ("relu", "sigmoid", "tanh")
 
 
@@ -118,7 +118,7 @@ def _torch_activation(mode: str) -> Callable[[Any], Any]:
 
 
 def _torch_activation_gradient(mode: str) -> Callable[[Any, Any], Any]:
-    """The gradient from dy and what autograd has kept: the result, or x."""
+    """Return the gradient as a function of dy and the array that autograd keeps: the result, or x."""
     import torch
 
     aten = torch.ops.aten
@@ -138,7 +138,7 @@ def _torch_activation_gradient(mode: str) -> Callable[[Any, Any], Any]:
 def reduce(row: Row) -> Pair:
     parameters, axis = row.parameters, row.parameters["axis"]
     arrays = {"x": row.array()}
-    if axis is not None:  # of everything there is one number, which the call makes itself
+    if axis is not None:  # a full reduction has one element, which the call allocates
         gone = {i % len(row.layer.x) for i in (axis if isinstance(axis, tuple) else (axis,))}
         shape = [n for i, n in enumerate(row.layer.x) if i not in gone]
         arrays["out"] = row.array(shape, empty=True)
@@ -156,7 +156,7 @@ def reduce(row: Row) -> Pair:
 
 
 def _torch_reduction(op: str, axis: Any, indices: bool = False) -> Callable[[Any], Any]:
-    """PyTorch's fastest form: the maximum without its index, the maximum absolute value as a norm."""
+    """Return PyTorch's fastest form: the maximum without its index, the maximum absolute value as a norm."""
     import torch
 
     norm = torch.linalg.vector_norm
@@ -170,7 +170,7 @@ def _torch_reduction(op: str, axis: Any, indices: bool = False) -> Callable[[Any
 
 
 def _with_positions(ours: list[Any], theirs: list[Any], tensors: Tensors) -> Iterator[tuple[Any, Any]]:
-    """Of several largest elements any will do: what lies at the position must be the largest."""
+    """Yield pairs to compare. If the maximum is not unique, any of its positions is accepted."""
     (largest, where), x = ours, tensors["x"][0]
     yield largest, theirs[0]
     yield x.gather(-1, where.long().unsqueeze(-1)).squeeze(-1), theirs[0]
@@ -217,12 +217,12 @@ def dropout_backward(row: Row) -> Pair:
 
 
 def _mask(row: Row) -> Array:
-    """A bit for each element, of a dtype that both sides have."""
+    """Return a mask with a bit for each element, of a dtype that both sides have."""
     return Array((math.ceil(math.prod(row.layer.x) / 16),), "float16", empty=True)
 
 
 def _some_dropped(role: str, p: float) -> Callable[..., Iterator[tuple[Any, Any]]]:
-    """What is left must be scaled, and as much as was asked for; which elements is for each side to draw."""
+    """Return a check that 1 - p of the elements are kept and scaled. Each side draws its own elements."""
 
     def matched(ours: list[Any], _: list[Any], tensors: Tensors) -> Iterator[tuple[Any, Any]]:
         import torch
@@ -230,7 +230,7 @@ def _some_dropped(role: str, p: float) -> Callable[..., Iterator[tuple[Any, Any]
         given, found = tensors[role][0], ours[0]
         left = float((found != 0).float().mean())
         if abs(left - (1 - p)) > 0.02:
-            raise ValueError(f"{left:.3f} of the elements are left with p = {p}")
+            raise ValueError(f"{left:.3f} of the elements are kept, expected {1 - p:.3f}")
         yield found, torch.where(found != 0, given.float() / (1 - p), 0)
 
     return matched

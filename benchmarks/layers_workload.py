@@ -1,6 +1,6 @@
-"""The workload of the layer benchmark: families of operations, and the rows that are made of them.
+"""Workload of the layer benchmark: families of operations, and their rows.
 
-A row is an operation on a layer of a network, in a dtype and a layout. Nothing here needs a GPU.
+A row is an operation on a layer of a network, in a dtype and a layout. This module needs no GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.shards import select
 
 
 class Layer(NamedTuple):
-    """A shape that an operation meets in a network, and the parameters of the call."""
+    """Shape of an operation in a network, and the parameters of the call."""
 
     network: str
     x: tuple[int, ...]
@@ -21,13 +21,13 @@ class Layer(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The same in every process; no two layers of an operation have the same."""
+        """Name that is the same in every process, and unique among the layers of an operation."""
         parts = (f"{key}={_text(value)}" for key, value in self.parameters)
         return " ".join([f"x{'x'.join(map(str, self.x))}", *parts])
 
 
 class Kind(NamedTuple):
-    """A dtype in a layout; arrays that are no images lie in C order, as NCHW does."""
+    """Dtype in a layout. Arrays that are not images are in C order, like NCHW."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 class Row(NamedTuple):
-    """What is measured at once: PyTorch and ours side by side. ``operation`` is its name in `cudnn_ct`."""
+    """Operation on a layer, which PyTorch and cudnn_ct run. ``operation`` is its name in `cudnn_ct`."""
 
     family: str
     operation: str
@@ -71,13 +71,13 @@ class Row(NamedTuple):
         return dict(self.layer.parameters)
 
     def array(self, shape: Sequence[int] | None = None, *, empty: bool = False) -> Array:
-        """An operand or a result of the row's dtype and layout; by default of the shape of x."""
+        """Return an operand or a result of the row's dtype and layout, by default of the shape of x."""
         shape = self.layer.x if shape is None else tuple(shape)
         return Array(shape, self.kind.dtype, self.kind.nhwc and len(shape) == 4, empty)
 
 
 class Case(NamedTuple):
-    """Operations that are measured on the same layers in the same kinds."""
+    """Operations that are measured on the same layers and in the same kinds."""
 
     operations: tuple[str, ...]
     layers: tuple[Layer, ...]
@@ -85,7 +85,7 @@ class Case(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Operations with a bar in common: ``limit`` for the geometric mean over PyTorch; None has no bar."""
+    """Operations with one target: the geometric mean of ours / PyTorch is at most ``limit``, if given."""
 
     title: str
     limit: float | None
@@ -99,7 +99,7 @@ def rows(
     every: int = 1,
     shard: tuple[int, int] = (1, 1),
 ) -> list[Row]:
-    """Select rows, as `harness.shards.select` orders and parts them."""
+    """Return the selected rows in the order of `harness.shards.select`."""
     kinds = set(kinds)
     found = [
         Row(name, operation, layer, KINDS[kind])
@@ -114,7 +114,7 @@ def rows(
 
 
 def operations() -> dict[str, Row]:
-    """Every operation, with the first row that there is of it."""
+    """Return the first row of each operation."""
     found: dict[str, Row] = {}
     for name, family in FAMILIES.items():
         for case in family.cases:
@@ -136,7 +136,7 @@ def _layer(network: str, *x: int, **parameters: Any) -> Layer:
 
 
 def _each(layers: Iterable[Layer], **options: Iterable[Any]) -> tuple[Layer, ...]:
-    """The layers with each value of one more parameter."""
+    """Return the layers with each value of an additional parameter."""
     ((key, given),) = options.items()
     several = tuple(given)
     return tuple(
@@ -148,7 +148,7 @@ _HALF_AND_SINGLE = ("fp16-nhwc", "fp16-nchw", "fp32-nchw")
 _MIXED = ("fp16-nhwc", "bf16-nhwc", "fp32-nchw")
 _C_ORDER = ("fp16-nchw", "bf16-nchw", "fp32-nchw")
 
-_VGG = tuple(  # the shapes that VGG-16 pools
+_VGG = tuple(  # pooling layers of VGG-16
     _layer("vgg16", 64, channels, size, size, window=2, mode="max")
     for channels, size in ((64, 224), (128, 112), (256, 56), (512, 28), (512, 14))
 )
@@ -171,7 +171,7 @@ _PIXELS_TO_NORMALISE = (
 )
 _ALGORITHMS = ("accurate", "log")
 
-# What ResNet-50 v1.5 normalises on 224x224: channels and size.
+# Batch normalisation layers of ResNet-50 v1.5 on 224x224: channels and size.
 _RESNET = (
     (64, 112), (64, 56), (256, 56), (128, 56), (128, 28), (512, 28),
     (256, 28), (256, 14), (1024, 14), (512, 14), (512, 7), (2048, 7),

@@ -2,13 +2,14 @@
 
     python benchmarks/rnn.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
-A row is a network, a batch and a computation: a forward pass (PyTorch in inference mode), or one of
-training with the gradients of input and weights (PyTorch by autograd). The weights are the same on both
-sides, and so is the precision: float32 is computed as TF32 by both, which is PyTorch's default. GPU time is
-the median of loops of calls between two events. PyTorch and two policies of cudnn_ct run alternately, loop by
-loop; inputs and results rotate, the weights stay. Rows above the limit are measured again, five times. A time
-counts only if the results are PyTorch's. The file of rows has one JSON object per line; rows in it are not
-measured again, so that a stopped command resumes. `rnn_report.py` merges such files.
+A row is a network, a batch and a computation. The computation is a forward pass (PyTorch in inference mode),
+or a training step with the gradients of input and weights (PyTorch by autograd). Both sides have the same
+weights and the same precision. Both compute float32 as TF32, which is PyTorch's default. GPU time is the
+median of loops of calls between two events. PyTorch and two policies of cudnn_ct run alternately, loop by
+loop. Inputs and results rotate, and the weights stay. Rows above the limit are measured again, five times. A
+time counts only if the results equal PyTorch's within the tolerance. The file of rows has one JSON object per
+line. Rows in the file are not measured again, so that a stopped command resumes. `rnn_report.py` merges such
+files.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def jobs(options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
-    """What is left to measure; the host is for the first shard."""
+    """Yield the jobs that the results lack. Only the first shard measures host time."""
     again = {record["id"] for record in results.merged() if came_since(record)}
     selection = {"modes": options.modes, "kinds": options.kinds}
     for row in rnn_workload.rows(

@@ -1,4 +1,4 @@
-"""Host time of a forward call of each mode and of PyTorch's, with a network so small that the GPU waits."""
+"""Host time of a forward pass, ours and PyTorch's, for each mode of a network so small that the GPU waits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ CONTENDERS = ("torch", "guess")
 
 
 def key_of(mode: str) -> str:
-    """The key of a mode's record in files of results."""
+    """Return the key of a mode's record in files of results."""
     return f"host {mode}"
 
 
 def small(mode: str) -> Row:
-    """A network of eight cells and one step."""
+    """Return a row with a network of eight cells and one time step."""
     return Row(mode, 8, 1, 1, 2, 1, KINDS["fp16"], "forward")
 
 
 def host_record(mode: str) -> Record:
-    """Host time per call: microseconds, medians of loops. "ours_out" writes where "ours" allocates."""
+    """Measure the median host time per call in microseconds. "ours_out" has ``out=``, "ours" allocates."""
     import torch
 
     row, record = small(mode), room_for("host", key_of(mode), mode=mode)

@@ -1,6 +1,6 @@
-"""How PyTorch and we compute a row: one network with the same weights on both sides, and what calls it.
+"""Calls of a row by PyTorch and by cudnn_ct, with the same network and weights.
 
-A call returns what it computes; both sides return the same things in the same order.
+A call returns its results, in the same order on both sides.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ POLICIES = {"time": "autotune", "guess": "heuristic"}
 
 
 class Ours(NamedTuple):
-    """Our network, with PyTorch's weights."""
+    """Our RNN, with PyTorch's weights."""
 
     rnn: Any
     weights: Any
 
 
 def torch_network(row: Row) -> Any:
-    """PyTorch's network, its weights in one piece of memory, as cuDNN requires."""
+    """Return PyTorch's network, with its weights in one allocation, as cuDNN requires."""
     import torch
 
-    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, and what our precision says
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, and equal to our precision
     modes = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
     options: dict[str, Any] = {"num_layers": row.layers, "bidirectional": row.directions == 2}
     if row.mode not in modes:
@@ -42,7 +42,7 @@ def torch_network(row: Row) -> Any:
 
 
 def our_network(row: Row, network: Any, policy: str) -> Ours:
-    """Our network with the weights of PyTorch's."""
+    """Return our network with the weights of PyTorch's."""
     rnn = ct.RNN(
         row.mode,
         row.hidden,
@@ -60,7 +60,7 @@ def our_network(row: Row, network: Any, policy: str) -> Ours:
 
 
 def torch_call(row: Row, network: Any, operands: Operands) -> Callable[[int], Any]:
-    """A forward pass in inference mode, or one with its gradients by autograd."""
+    """Return a forward pass in inference mode, or a training step with gradients by autograd."""
     return (_torch_training if row.work == "training" else _torch_forward)(row, network, operands)
 
 
@@ -96,7 +96,7 @@ def _torch_training(row: Row, network: Any, operands: Operands) -> Callable[[int
 
 
 def _input(row: Row, x: Any) -> Any:
-    """The operand as PyTorch takes it."""
+    """Return the operand in the form that PyTorch accepts."""
     if not row.packed:
         return x
     import torch
@@ -105,7 +105,7 @@ def _input(row: Row, x: Any) -> Any:
 
 
 def batch_sizes(lengths: tuple[int, ...]) -> list[int]:
-    """How many sequences have each step."""
+    """Return the number of sequences at each time step."""
     return [sum(length > step for length in lengths) for step in range(max(lengths))]
 
 
@@ -113,7 +113,7 @@ def batch_sizes(lengths: tuple[int, ...]) -> list[int]:
 
 
 def our_call(row: Row, ours: Ours, operands: Operands) -> Callable[..., Any]:
-    """The same; ``y`` is where the output goes, by default new memory."""
+    """Return our call, which writes the output to ``y``, by default to new memory."""
     given: dict[str, Any] = {"lengths": row.lengths, "layout": "packed"} if row.packed else {}
     xs, (rnn, weights) = operands.ours["x"], ours
 
@@ -133,14 +133,14 @@ def our_call(row: Row, ours: Ours, operands: Operands) -> Callable[..., Any]:
 
 
 def torch_results(results: Any) -> list[Any]:
-    """PyTorch's results as tensors."""
+    """Return PyTorch's results as tensors."""
     return [getattr(result, "data", result).detach() for result in results]
 
 
 def our_results(row: Row, ours: Ours, network: Any, call: Callable[..., Any]) -> list[Any]:
-    """Our results of the first operands as tensors, in PyTorch's order.
+    """Return our results of the first operands as tensors, in PyTorch's order.
 
-    Memory that may become a result is NaN before, since an algorithm that computes nothing says no word.
+    Memory that may become a result is filled with NaN first, to detect algorithms that write nothing.
     """
     poison(row, ours)
     y = ct.full(_output_shape(row), math.nan, row.kind.dtype)
@@ -153,7 +153,7 @@ def our_results(row: Row, ours: Ours, network: Any, call: Callable[..., Any]) ->
 
 
 def poison(row: Row, ours: Ours) -> None:
-    """Fill memory of the sizes that are about to be asked for with NaN, and give it back."""
+    """Fill memory of the sizes of the next allocations with NaN, and free it."""
     shapes = [row.arrays["x"].shape, _output_shape(row), (ours.rnn.weight_size,)]
     held = [ct.full(shape, math.nan, row.kind.dtype) for shape in shapes]
     del held
@@ -168,6 +168,6 @@ def _on_gpu(result: Any) -> Any:
     import numpy as np
     import torch
 
-    if isinstance(result, np.ndarray):  # of any dtype: PyTorch reads no bfloat16 of NumPy's
+    if isinstance(result, np.ndarray):  # PyTorch cannot read bfloat16 from NumPy
         return torch.from_numpy(result.astype(np.float32)).to("cuda")
     return tensor_of(result)

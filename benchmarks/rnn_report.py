@@ -1,11 +1,10 @@
-"""What the rows of the benchmark of recurrent networks come to: the bars, each with its figure, and the rows.
+"""Report of the RNN benchmark: the targets with their figures, and the rows behind the figures.
 
     python benchmarks/rnn_report.py ROWS... [--json OUT]
 
-ROWS are files that `rnn.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
-and geometric means are taken over rows. `time` is the algorithm that was fastest when all were timed,
-`guess` the one that is taken without; both sides compute float32 as TF32, PyTorch's default. The table
-stands last.
+ROWS are files of one or more shards, written by `rnn.py`. No GPU is needed. Ratios are ours / theirs, and
+geometric means are taken over rows. `time` is the autotuned algorithm, and `guess` the heuristic choice. Both
+sides compute float32 as TF32, PyTorch's default. The table comes last.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from harness.results import Record, of_section
 from harness.text import about_lines, cell, failures, figure, times_of
 from rnn_workload import KINDS, MODES, PASSES
 
-ROW_LIMIT = Limit("time", "torch", 1.05)  # no row above
+ROW_LIMIT = Limit("time", "torch", 1.05)  # maximum for each row
 PADDED_LIMIT, PACKED_LIMIT = 0.85, 1.0  # geometric means
-HOST_LIMIT = 0.6  # host time of a forward call, for each mode
+HOST_LIMIT = 0.6  # host time of a forward pass, for each mode
 
 
 def main() -> None:
-    command.report("report of benchmarks/rnn.py, from its files", render, write_whole)
+    command.report("report the results of benchmarks/rnn.py", render, write_whole)
 
 
 def write_whole(path: Path, records: list[Record]) -> None:
-    """Write everything as one JSON file."""
+    """Write the records and the targets to one JSON file."""
     results.write_whole(path, "rnn", records, [bar.record for bar in bars(records)])
 
 
@@ -37,7 +36,7 @@ def write_whole(path: Path, records: list[Record]) -> None:
 
 
 def bars(records: list[Record]) -> list[Bar]:
-    """Hold everything that was measured against what is to be reached."""
+    """Return the targets with the measured values."""
     rows = of_section(records, "rows")
     return [*_mean_bars(rows), _row_bar(rows), *_host_bars(of_section(records, "host"))]
 
@@ -74,17 +73,17 @@ def _host_bars(found: list[Record]) -> Iterator[Bar]:
 
 
 def time_over_torch(row: Record) -> float | None:
-    """Ratio of the timed choice to PyTorch's; of the repetition, where a row was measured again."""
+    """Return the ratio of the autotuned choice to PyTorch, or the median ratio of a remeasured row."""
     return ROW_LIMIT.ratio(row)
 
 
 def guess_over_torch(row: Record) -> float | None:
-    """Ratio of the heuristic choice to PyTorch."""
+    """Return the ratio of the heuristic choice to PyTorch."""
     return quotient(row["times"], "guess", "torch")
 
 
 def guess_over_time(row: Record) -> float | None:
-    """Ratio of the heuristic choice to the autotuned one."""
+    """Return the ratio of the heuristic choice to the autotuned one."""
     return quotient(row["times"], "guess", "time")
 
 
@@ -92,7 +91,7 @@ def guess_over_time(row: Record) -> float | None:
 
 
 def render(records: list[Record]) -> str:
-    """The whole report."""
+    """Return the whole report."""
     rows = of_section(records, "rows")
     heading = [
         f"{len(rows)} rows, {len(of_section(records, 'host'))} modes on the host",
@@ -109,7 +108,7 @@ def render(records: list[Record]) -> str:
 
 
 def _above(rows: list[Record]) -> str:
-    """The rows above the limit, the worst first."""
+    """List the rows above the limit, largest ratio first."""
     found = ranked(time_over_torch, rows, ROW_LIMIT.most)
     lines = [f"rows above {ROW_LIMIT.most}, time / torch: {len(found)}"]
     for value, row in found:
@@ -119,7 +118,7 @@ def _above(rows: list[Record]) -> str:
 
 
 def _table(rows: list[Record]) -> str:
-    """Geometric means, the worst, and of how many rows."""
+    """Return a table of geometric means, largest ratios and numbers of rows."""
     lines = [f"{'geometric mean, worst, rows':28} {'time/torch':>18} {'guess/torch':>18} {'guess/time':>18}"]
     lines += [f"{title:28} {_cells(some)}" for title, some in _groups(rows) if some]
     return "\n".join(lines) if rows else ""

@@ -1,4 +1,4 @@
-"""A row of the benchmark of recurrent networks: PyTorch and ours on the same operands and weights."""
+"""Measurement of a row of the RNN benchmark, and comparison of our results with PyTorch's."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rnn_workload import Row
 
 import cudnn_ct as ct
 
-CONTENDERS = ("torch", "time", "guess")  # in the order in which they take turns
-NOT_THERE = "not there yet"  # why a class that `cudnn_ct` lacks has no time
+CONTENDERS = ("torch", "time", "guess")  # in the order in which they run
+NOT_THERE = "not there yet"  # the error of a class that `cudnn_ct` lacks
 
-SETS = 16  # of operands at most: the weights are the same in all, and stay where they are
+SETS = 16  # maximum number of sets of operands, which share the weights
 
-# Roundings go from step to step, and gradients through all of them back: so many times what a dtype has.
+# Factors of the tolerance of a dtype. Rounding errors accumulate over time steps, twice with gradients.
 TOLERANCE = {"forward": 2, "training": 4}
 
 
 class Side(NamedTuple):
-    """One contender's call, and how its results of the first operands are made tensors; our network."""
+    """Call of a contender, a function that returns its first results as tensors, and our RNN."""
 
     call: Call
     results: Callable[[], list[Any]]
@@ -61,7 +61,7 @@ def algorithms(row: Row, rnn: Any) -> dict[str, Any]:
 
 
 def facts(row: Row) -> Record:
-    """What a row is, and room for what it comes to."""
+    """Return a new record with the facts of a row."""
     sizes = {"hidden": row.hidden, "layers": row.layers, "directions": row.directions}
     batch = {"batch": row.batch, "steps": row.steps, "packed": row.packed}
     which = {"mode": row.mode, "kind": row.kind.name, "work": row.work}
@@ -71,7 +71,7 @@ def facts(row: Row) -> Record:
 def sides_of(
     row: Row, operands: Operands, record: Record, wanted: Sequence[str] = CONTENDERS
 ) -> dict[str, Side]:
-    """The calls to time; why one is missing is in the record."""
+    """Return the calls to time, and store errors in the record."""
     sides: dict[str, Side] = {}
     try:
         network = networks.torch_network(row)
@@ -100,12 +100,12 @@ def _side(name: str, row: Row, network: Any, operands: Operands) -> Side:
 
 
 def came_since(record: Record) -> bool:
-    """Return whether the class exists now that did not exist when the record was made."""
+    """Return whether `cudnn_ct` has the class of a record now, but lacked it at that time."""
     return NOT_THERE in record.get("errors", {}).values() and hasattr(ct, "RNN")
 
 
 def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
-    """Drop our times whose results are not PyTorch's: a wrong computation may be faster."""
+    """Drop our times if the results differ from PyTorch's, because a wrong computation may be faster."""
     import torch
 
     timed = [name for name in record["times"] if name != "torch"]
@@ -119,12 +119,12 @@ def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
             with torch.inference_mode():
                 apart[name] = difference(sides[name].results(), sides["torch"].results())
         except Exception as error:
-            reason = f"cannot be compared with PyTorch's result: {explain(error)}"
+            reason = f"the results cannot be compared with PyTorch's: {explain(error)}"
             record["lost"] = lost_context()
         else:
             if not apart[name] <= limit:
-                reason = f"computes something else: relatively {apart[name]:.2g} from PyTorch's result"
-                reason += f", not {limit:.2g}"
+                reason = f"wrong results: relative distance from PyTorch's is {apart[name]:.2g}"
+                reason += f", limit is {limit:.2g}"
         if reason:
             record["errors"][name] = reason
             del record["times"][name]
@@ -133,18 +133,18 @@ def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
 
 
 def difference(ours: Sequence[Any], theirs: Sequence[Any]) -> float:
-    """The largest relative distance of a result of ours from PyTorch's; NaN where one was not written."""
+    """Return the largest relative distance of our results from PyTorch's, or NaN if one was not written."""
     apart = [distance(a, b) for a, b in zip(ours, theirs, strict=True)]
     return math.nan if any(map(math.isnan, apart)) else max(apart)
 
 
 def line(record: Record) -> str:
-    """One line on a row, while the benchmark runs."""
+    """Return a line on a row."""
     ratio = ROW_LIMIT.ratio(record)
     return line_of(record, *([f"time / torch {ratio:.2f}"] if ratio else []))
 
 
 def warm_up() -> None:
-    """Measure a small row, so that every contender has made its first plan before times count."""
+    """Measure a small row, so that every contender creates its first plan before the measurements."""
     row = rnn_workload.rows(sections=["padded"])[0]
     row_record(row._replace(hidden=32, batch=2, steps=3))

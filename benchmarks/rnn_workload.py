@@ -1,7 +1,7 @@
-"""The workload of the benchmark of recurrent networks: a selection of networks and batches that covers pairs.
+"""Workload of the RNN benchmark: networks and batches that cover all pairs of parameter values.
 
-A row is a network, a batch and what is done with it: a forward pass, or one of training with its gradients.
-Nothing here needs a GPU.
+A row is a network, a batch and a computation: a forward pass, or a training step with gradients. This module
+needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.shards import select
 
 
 class Kind(NamedTuple):
-    """A dtype, and the precision that both sides use."""
+    """Dtype, and the precision that both sides use."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ STEPS = (25, 50, 150)
 
 
 class Row(NamedTuple):
-    """What is measured at once: PyTorch and ours side by side. The input is as wide as the hidden state."""
+    """Network, batch and computation, which PyTorch and cudnn_ct run. Input and hidden sizes are equal."""
 
     mode: str
     hidden: int
@@ -62,12 +62,12 @@ class Row(NamedTuple):
 
     @property
     def section(self) -> str:
-        """Whether all sequences have the same length."""
+        """Section of the row: "padded" if all sequences have the same length, otherwise "packed"."""
         return "packed" if self.packed else "padded"
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Steps of each sequence, the longest first; packed batches go evenly from all to a quarter."""
+        """Length of each sequence, longest first. Packed lengths fall evenly from all steps to a quarter."""
         if not self.packed:
             return (self.steps,) * self.batch
         least, most = max(1, self.steps // 4), self.steps
@@ -75,7 +75,7 @@ class Row(NamedTuple):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The operands by role; ``dy`` is what the gradients begin with."""
+        """Operands by role. ``dy`` is the gradient of the output."""
         outputs = self.hidden * self.directions
         lead = (sum(self.lengths),) if self.packed else (self.steps, self.batch)
         arrays = {"x": Array((*lead, self.hidden), self.kind.dtype)}
@@ -92,7 +92,7 @@ def rows(
     every: int = 1,
     shard: tuple[int, int] = (1, 1),
 ) -> list[Row]:
-    """Select rows, as `harness.shards.select` orders and parts them."""
+    """Return the selected rows in the order of `harness.shards.select`."""
     sections, modes, kinds = set(sections), set(modes), set(kinds)
     found = [
         row
@@ -102,15 +102,15 @@ def rows(
     return select(found, every=every, shard=shard)
 
 
-# What is used most comes most often; bidirectional networks are the few that they are.
+# Common modes come more often, and bidirectional networks are rare.
 _CYCLE = ("lstm", "gru", "lstm", "rnn_tanh", "lstm", "gru", "rnn_relu")
 _SHAPES = ((1, 1), (2, 1), (1, 1), (1, 2), (2, 1))  # layers and directions
 
 
 def _padded() -> Iterator[Row]:
-    """Every hidden size with every batch, forward and in training; all else takes turns.
+    """Yield every hidden size with every batch and computation. The other parameters cycle.
 
-    So every two of all these choices meet in some row, which a test holds.
+    Every pair of values of two parameters occurs in a row.
     """
     kinds = tuple(KINDS)
     for i, j, p in product(range(len(HIDDEN)), range(len(BATCHES)), range(len(PASSES))):
@@ -128,7 +128,7 @@ def _padded() -> Iterator[Row]:
 
 
 def _packed() -> Iterator[Row]:
-    """Batches of sequences of many lengths."""
+    """Yield batches of sequences of many lengths."""
     for mode, hidden, batch, steps, kind, work in (
         ("lstm", 512, 32, 50, "fp16", "forward"),
         ("lstm", 1024, 64, 150, "fp16", "forward"),

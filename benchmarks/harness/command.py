@@ -1,6 +1,6 @@
-"""A benchmark as a command that may be stopped at any time, and resumes.
+"""Command line of a benchmark, which can be stopped at any time and resumed.
 
-Its work is a list of jobs, most of them calls of `keep`: each measures a record and stores it.
+The work is a list of jobs. Most jobs are calls of `keep`, which measures a record and stores it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .timing import lost_context
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return a parser with the options of every benchmark."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument(
-        "--rows", type=Path, help="append measured rows to this file, and skip the rows in it"
+        "--rows", type=Path, help="append measured rows to this file, and skip rows that it has"
     )
-    options.add_argument("--json", type=Path, help="write the whole result here at the end")
-    options.add_argument("--every", type=positive, default=1, metavar="N", help="take each n-th row")
-    options.add_argument("--shard", type=shard_of, default=(1, 1), metavar="K/N", help="the k-th of n parts")
-    options.add_argument("--seconds", type=float, help="begin nothing new after so many seconds")
+    options.add_argument("--json", type=Path, help="write the whole result to this file at the end")
+    options.add_argument("--every", type=positive, default=1, metavar="N", help="measure every N-th row")
+    options.add_argument("--shard", type=shard_of, default=(1, 1), metavar="K/N", help="measure part K of N")
+    options.add_argument("--seconds", type=float, help="start no job after this many seconds")
     return options
 
 
@@ -42,15 +42,15 @@ def carry_out(
     warm_up: Callable[[], object],
     seconds: float | None = None,
 ) -> None:
-    """Do the jobs one after another, until the time is up."""
+    """Run the jobs one after another, until the time limit."""
     began = time.monotonic()
-    print(f"{len(jobs)} to measure, {len(results.records)} records are there already", flush=True)
+    print(f"{len(jobs)} jobs to run, {len(results.records)} records stored by earlier runs", flush=True)
     if jobs:
         prepare(warm_up)
         results.add(about())
     for done, job in enumerate(jobs):
         if seconds is not None and time.monotonic() > began + seconds:
-            print(f"stopped after {seconds:g} s, {len(jobs) - done} left: run the same command again")
+            print(f"stopped after {seconds:g} s, {len(jobs) - done} jobs left; repeat the command to resume")
             break
         job()
 
@@ -61,7 +61,7 @@ def keep(
     *arguments: Any,
     line: Callable[[Record], str] = line_of,
 ) -> None:
-    """Measure a record, store it and print a line. A record that fails is left for the next run."""
+    """Measure a record, store it and print a line. The next run repeats a measurement that failed."""
     try:
         record = measure(*arguments)
     except Exception as error:
@@ -73,7 +73,7 @@ def keep(
     print(line(record), flush=True)
     gc.collect()
     if record.get("lost"):
-        sys.exit(f"the GPU's context is lost ({record['lost']}); the same command goes on after that row")
+        sys.exit(f"the CUDA context is lost ({record['lost']}); repeat the command to resume after this row")
 
 
 def report(
@@ -83,8 +83,8 @@ def report(
 ) -> None:
     """Run the command that merges files of rows, prints their report, and writes them as one file."""
     options = argparse.ArgumentParser(description=description)
-    options.add_argument("rows", nargs="+", type=Path, help="files of rows, merged")
-    options.add_argument("--json", type=Path, help="write everything as one file here")
+    options.add_argument("rows", nargs="+", type=Path, help="files of rows to merge")
+    options.add_argument("--json", type=Path, help="write the merged rows to this file")
     arguments = options.parse_args()
     records = merged(record for path in arguments.rows for record in read(path))
     print(render(records))
@@ -93,12 +93,12 @@ def report(
 
 
 def prepare(warm_up: Callable[[], object]) -> None:
-    """Do what happens only once: load libraries, create contexts and the first plan of every contender."""
+    """Load libraries, create contexts and the first plan of every contender, and disable the collector."""
     ct.config.algo_cache = "off"  # tuned algorithms are measured, not loaded
     warm_up()
     gc.collect()
     gc.freeze()
-    gc.disable()  # no sweep during a loop; one after each record
+    gc.disable()  # `keep` collects after each record instead of during a loop
 
 
 def about() -> Record:

@@ -1,14 +1,14 @@
-"""Whether two results are the same, as far as their dtype can tell."""
+"""Comparison of results within the precision of their dtype."""
 
 from __future__ import annotations
 
 from typing import Any
 
-EPSILON = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-3}  # how far results may be apart, relatively
+EPSILON = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-3}  # maximum relative distance of results
 
 
 def tensor_of(result: Any) -> Any:
-    """A result as PyTorch sees it; what is no array remains what it is."""
+    """Return an array as a PyTorch tensor, and any other object unchanged."""
     import torch
 
     foreign = not isinstance(result, torch.Tensor) and hasattr(result, "__dlpack__")
@@ -16,7 +16,7 @@ def tensor_of(result: Any) -> Any:
 
 
 def distance(a: Any, b: Any) -> float:
-    """How far our tensor is from PyTorch's, relatively; NaN where one holds it."""
+    """Return the relative distance of our tensor from PyTorch's, or NaN if one of them contains NaN."""
     if a.shape != b.shape:
         raise ValueError(f"our result has shape {tuple(a.shape)}, PyTorch's {tuple(b.shape)}")
     a, b = a.float(), b.float()

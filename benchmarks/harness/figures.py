@@ -1,4 +1,4 @@
-"""What records come to: ratios, their geometric means, and whether they keep a limit."""
+"""Figures of records: ratios, geometric means, and comparisons with limits."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Ratio = Callable[[Record], float | None]
 
 
 class Limit(NamedTuple):
-    """What the time of one contender over another's must not exceed in any row that the GPU decides."""
+    """Maximum ratio of the times of two contenders in any kernel-bound row."""
 
     ours: str
     theirs: str
     most: float
-    bound: float = 0  # microseconds: a row that either makes in less may be the host's
+    bound: float = 0  # microseconds: a row is kernel-bound if both take longer
 
     def ratio(self, row: Record) -> float | None:
-        """Ours over theirs; the median of the repetitions, where a row was measured again."""
+        """Return the ratio of our time to theirs, or the median ratio of a remeasured row."""
         again = row.get("remeasured")
         return statistics.median(again) if again else quotient(row["times"], self.ours, self.theirs)
 
     def kernel_bound(self, row: Record) -> bool:
-        """Whether the GPU decides how long a row takes, not the host. For both: one may be slow."""
+        """Return whether a row is kernel-bound. Both times count, because one may be host time."""
         times = row["times"]
         return bool(min(times.get(self.theirs, 0), times.get(self.ours, inf)) > self.bound)
 
     def exceeded(self, row: Record) -> bool:
-        """Whether a row is slower than it may be."""
+        """Return whether a kernel-bound row exceeds the limit."""
         ratio = self.ratio(row)
         return ratio is not None and ratio > self.most and self.kernel_bound(row)
 
 
 class Bar(NamedTuple):
-    """One thing to reach: a value of at most a limit. No value: not measured."""
+    """Target: a value and its upper limit. The value is None if it was not measured."""
 
     name: str
     value: float | None
@@ -55,7 +55,7 @@ class Bar(NamedTuple):
 
     @property
     def record(self) -> Record:
-        """The bar as it stands in a whole result."""
+        """Fields of the target in a whole result."""
         return {**self._asdict(), "verdict": self.verdict}
 
     def __str__(self) -> str:
@@ -66,23 +66,23 @@ class Bar(NamedTuple):
 
 
 def quotient(times: Record, above: str, below: str) -> float | None:
-    """One time over another; None where either is missing."""
+    """Return the ratio of two times, or None if either is missing."""
     a, b = times.get(above), times.get(below)
     return a / b if a and b else None
 
 
 def geomean(ratios: list[float]) -> float | None:
-    """Geometric mean; None of nothing."""
+    """Return the geometric mean, or None for an empty list."""
     return statistics.geometric_mean(ratios) if ratios else None
 
 
 def values(ratio: Ratio, rows: Iterable[Record]) -> list[float]:
-    """The ratios that there are."""
+    """Return the ratios of the rows that have one."""
     found = map(ratio, rows)
     return [value for value in found if value is not None]
 
 
 def ranked(ratio: Ratio, rows: Iterable[Record], above: float = 0) -> list[tuple[float, Record]]:
-    """The rows with a ratio above a limit, the worst first."""
+    """Return the rows with a ratio above a limit, largest ratio first."""
     found = [(value, row) for row in rows if (value := ratio(row)) is not None and value > above]
     return sorted(found, key=lambda pair: -pair[0])

@@ -1,4 +1,4 @@
-"""Operands that rotate through more memory than the cache holds, PyTorch's and ours over the same memory."""
+"""Operands that rotate through more memory than the cache holds. PyTorch's and ours share that memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import cudnn_ct as ct
 
 from .results import Record, explain
 
-ROTATED = 120 * 10**6  # bytes of operands and results to walk through: twice the cache
+ROTATED = 120 * 10**6  # bytes of all operands and results: twice the L2 cache
 RESERVE = 60 * 2**30  # bytes of free memory below which the allocators' caches are emptied
 
 
 class Array(NamedTuple):
-    """What an operand is; ``dtype`` is its name in PyTorch, ``empty`` says that a result goes there."""
+    """Shape, dtype and layout of an operand. ``dtype`` is PyTorch's name, and ``empty`` marks a result."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -24,7 +24,7 @@ class Array(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """``count`` sets of arrays by role, as PyTorch's tensors and, over the same memory, as ours."""
+    """``count`` sets of arrays by role: PyTorch's tensors, and our arrays over the same memory."""
 
     count: int
     theirs: dict[str, list[Any]]
@@ -34,7 +34,7 @@ class Operands(NamedTuple):
 def operands_or_reason(
     arrays: Mapping[str, Array], record: Record, most: int | None = None
 ) -> Operands | None:
-    """Make the operands of a row; where memory does not suffice, the record says so."""
+    """Allocate the operands of a row. If memory does not suffice, store the reason in the record."""
     import torch
 
     free_memory()
@@ -46,9 +46,9 @@ def operands_or_reason(
 
 
 def rotating(arrays: Mapping[str, Array], count: int | None = None, *, most: int | None = None) -> Operands:
-    """Random inputs and empty results, so many sets that one has left the cache when it comes again.
+    """Allocate enough sets of random inputs and empty results that a set leaves the cache before its reuse.
 
-    Or ``count`` sets, where that does not matter; never more than ``most``.
+    There are at most ``most`` sets, or exactly ``count`` if it is given.
     """
     import torch
 
@@ -64,7 +64,7 @@ def rotating(arrays: Mapping[str, Array], count: int | None = None, *, most: int
 
 
 def carve(make: Callable[..., Any], shape: tuple[int, ...], dtype: Any, nhwc: bool, count: int) -> list[Any]:
-    """Cut tensors out of one piece of memory, each aligned as an allocation of its own would be."""
+    """Return tensors in one allocation, each aligned like a separate allocation."""
     step = 256 * math.ceil(math.prod(shape) / 256)
     memory = make(count * step, dtype=dtype, device="cuda")
     strides = strides_of(shape, nhwc)
@@ -72,7 +72,7 @@ def carve(make: Callable[..., Any], shape: tuple[int, ...], dtype: Any, nhwc: bo
 
 
 def strides_of(shape: tuple[int, ...], nhwc: bool) -> tuple[int, ...]:
-    """Strides in elements of a packed array, with channels last in memory or in C order."""
+    """Return the strides of a packed array in elements, in channels-last or C order."""
     order = (0, *range(2, len(shape)), 1) if nhwc else tuple(range(len(shape)))
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
@@ -82,7 +82,7 @@ def strides_of(shape: tuple[int, ...], nhwc: bool) -> tuple[int, ...]:
 
 
 def free_memory() -> None:
-    """Give back what allocators keep for later, where little is left."""
+    """Empty the caches of both allocators if little device memory is free."""
     import torch
 
     if torch.cuda.mem_get_info()[0] < RESERVE:

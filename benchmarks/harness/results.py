@@ -1,8 +1,8 @@
 """Records of measurements, and the files that store them.
 
-A record is a dict that a ``section`` and an ``id`` name. ``times`` and ``errors`` have the time of each
-contender, or the reason for a missing time; ``skipped`` is the reason if none was timed. A file of rows has a
-record per line.
+A record is a dict with a ``section`` and an ``id``, which identify it. ``times`` has the time of each
+contender, and ``errors`` the reason for each missing time. ``skipped`` is the reason if no contender was
+timed. A file of rows has one record per line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 Record = dict[str, Any]
 
-WHOLE = '{\n "benchmark": '  # how a whole result begins; no line of a file of rows is a lone bracket
+WHOLE = '{\n "benchmark": '  # the start of a whole result; no line of a file of rows is a single bracket
 
 
 class Results:
-    """Records in memory and, with a path, in a file that only grows."""
+    """Records in memory and, with a path, in an append-only file."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -29,23 +29,23 @@ class Results:
         for record in self.records:
             self._note(record)
         if there and there.stat().st_size and not there.read_bytes().endswith(b"\n"):
-            self._append("\n")  # the last line was cut off
+            self._append("\n")  # the last line is incomplete
 
     def has(self, section: str, key: str, wanted: Sequence[str] = ()) -> bool:
-        """Whether there are records in which all that are wanted have a time, or the reason for none."""
+        """Return whether a record was skipped, or has a time or an error of each wanted contender."""
         if (section, key) in self._skipped:
             return True
         settled = self._settled.get((section, key))
         return settled is not None and settled.issuperset(wanted)
 
     def add(self, record: Record) -> None:
-        """Keep a record, on disk at once."""
+        """Add a record, and append it to the file at once."""
         self.records.append(record)
         self._note(record)
         self._append(json.dumps(record, default=str) + "\n")
 
     def merged(self) -> list[Record]:
-        """One record of each."""
+        """Return one record for each section and id."""
         return merged(self.records)
 
     def _note(self, record: Record) -> None:
@@ -61,12 +61,12 @@ class Results:
 
 
 def room_for(section: str, key: str, **facts: Any) -> Record:
-    """Return a record before the first time, with empty fields for the results."""
+    """Return a new record with empty fields for the results."""
     return {"section": section, "id": key, **facts, "times": {}, "first_ms": {}, "errors": {}}
 
 
 def read(path: Path) -> list[Record]:
-    """Read a file of rows, one JSON object a line, or a whole result. A line that was cut off is left out."""
+    """Read a file of rows, or a whole result. Skip incomplete lines."""
     text = path.read_text(encoding="utf-8")
     if text.startswith(WHOLE):
         return list(json.loads(text)["records"])
@@ -80,7 +80,7 @@ def read(path: Path) -> list[Record]:
 
 
 def merged(records: Iterable[Record]) -> list[Record]:
-    """Keep one record of each: the one with the most contenders timed, the latest of equals."""
+    """Return one record for each section and id: the one with the most times, or the latest of equals."""
     best: dict[tuple[str, str], Record] = {}
     for record in records:
         key = (record["section"], record["id"])
@@ -90,12 +90,12 @@ def merged(records: Iterable[Record]) -> list[Record]:
 
 
 def of_section(records: list[Record], section: str) -> list[Record]:
-    """The records of one section; those that only say why nothing was measured are left out."""
+    """Return the records of one section that have times."""
     return [record for record in records if record["section"] == section and record.get("times")]
 
 
 def write_whole(path: Path, benchmark: str, records: list[Record], bars: Iterable[Record] = ()) -> None:
-    """Write everything as one JSON file, a record a line."""
+    """Write all records to one JSON file, one record per line."""
     about = [record for record in records if record["section"] == "about"]
     head = {
         "about": [{k: v for k, v in one.items() if k not in ("section", "id")} for one in about],
@@ -109,5 +109,5 @@ def write_whole(path: Path, benchmark: str, records: list[Record], bars: Iterabl
 
 
 def explain(error: BaseException) -> str:
-    """An error as text of bounded length."""
+    """Return an error as text of at most 2000 characters."""
     return f"{type(error).__name__}: {error}"[:2000]

@@ -1,4 +1,4 @@
-"""How records and figures read, on a terminal."""
+"""Text of records and figures for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .results import Record
 
 
 def line_of(record: Record, *more: str) -> str:
-    """One line on a record, while the benchmark runs, with more to say of it after its times."""
+    """Return a line on a record: its times, the parts ``more``, its errors, and why it was skipped."""
     parts = [times_of(record), *more]
     parts += [f"{name}: {why[:150]}" for name, why in record["errors"].items()]
     parts += [f"skipped: {record['skipped'][:150]}"] if "skipped" in record else []
@@ -15,13 +15,13 @@ def line_of(record: Record, *more: str) -> str:
 
 
 def times_of(record: Record) -> str:
-    """The times of a record, by contender; what is more than a number is left out."""
+    """Return the times of a record by contender. Omit entries that are not numbers."""
     times = record["times"].items()
     return ", ".join(f"{name} {time:.1f}" for name, time in times if isinstance(time, float | int))
 
 
 def about_lines(records: list[Record]) -> list[str]:
-    """Where and with what all this was measured, a line for each run."""
+    """Return a line with the device, the versions and the date of each run."""
     lines = []
     for one in records:
         if one["section"] == "about":
@@ -31,7 +31,7 @@ def about_lines(records: list[Record]) -> list[str]:
 
 
 def failures(records: list[Record]) -> str:
-    """Everything that raised or was left out, with the reason."""
+    """Return the errors and the skipped rows with their reasons."""
     lines = []
     for record in records:
         if "skipped" in record:
@@ -42,10 +42,10 @@ def failures(records: list[Record]) -> str:
 
 
 def cell(ratios: list[float]) -> str:
-    """Geometric mean, the worst, and of how many."""
+    """Return the geometric mean, the largest ratio and the number of ratios."""
     return f"{geomean(ratios):.3f} {max(ratios):6.2f} {len(ratios):4}" if ratios else "-"
 
 
 def figure(value: float | None) -> str:
-    """A ratio, or a dash for none."""
+    """Return a ratio as text, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""How long contenders take, in turns: GPU time, by events around loops of calls, and the host's."""
+"""Timing of alternating contenders: GPU time by events around loops of calls, and host time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 from .figures import Limit, quotient
 from .results import Record, explain
 
-LOOP = 1500  # microseconds that a loop of calls should take ...
-CALLS = (5, 500)  # ... with so many calls at least and at most
+LOOP = 1500  # target duration of a loop of calls in microseconds
+CALLS = (5, 500)  # minimum and maximum number of calls in a loop
 LOOPS = 7
-LONG, LOOPS_OF_LONG = 25_000, 3  # loops of more microseconds than that are repeated less often
-AGAIN = 5  # how often a row above its limit is measured again
-HOST_CALLS, HOST_LOOPS = 400, 75  # fewer calls than the queue to the GPU holds
+LONG, LOOPS_OF_LONG = 25_000, 3  # loops longer than LONG microseconds are repeated less often
+AGAIN = 5  # number of repeated measurements of a row above its limit
+HOST_CALLS, HOST_LOOPS = 400, 75  # fewer calls than the launch queue holds
 
-Call = Callable[[int], Any]  # takes the number of a set of operands
+Call = Callable[[int], Any]  # takes the index of a set of operands
 
 
 class Contender(NamedTuple):
-    """A call to time. ``benchmark`` is PyTorch's flag; None for ours, and if it has no effect."""
+    """Call to time. ``benchmark`` is PyTorch's flag, or None if it has no effect."""
 
     call: Call
     benchmark: bool | None = None
@@ -38,16 +38,17 @@ def race(
     first: Sequence[str] = (),
     limit: Limit | None = None,
 ) -> Record:
-    """Time the contenders alternately, into the record; one that fails is dropped with the reason.
+    """Time the contenders alternately, and store the times in the record.
 
-    There are ``count`` sets of operands. Turns are taken in the order of ``contenders``; ``first`` is the
-    order of the first calls, where that is another one. A row that exceeds ``limit`` is measured again.
+    ``count`` is the number of sets of operands. The contenders run in the order of ``contenders``, except
+    that ``first`` is the order of their first calls. A contender that fails is dropped, and the record has
+    the reason. A row that exceeds ``limit`` is measured again.
     """
     turn = itertools.cycle(range(count))
     for name in sorted(contenders, key=first.index) if first else list(contenders):
         cost = attempt(record, contenders, name, first_call)
         record["first_ms"] |= {} if cost is None else {name: cost}
-    # One loop of every contender, so that all memory is allocated.
+    # Run one loop of every contender, so that all memory is allocated before the measurement.
     tried = [attempt(record, contenders, name, loop, turn, max(3, count)) for name in list(contenders)]
     fastest = min((estimate for estimate in tried if estimate), default=None)
     if fastest is None:
@@ -67,7 +68,7 @@ def race(
 def in_turns(
     record: Record, contenders: dict[str, Contender], turn: Iterator[int], calls: int, loops: int
 ) -> dict[str, float]:
-    """Return microseconds of GPU time per call: medians of loops, one of each contender in every round."""
+    """Return the median GPU time per call in microseconds. Each round has one loop of every contender."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(loops):
         for name in list(contenders):
@@ -79,7 +80,7 @@ def in_turns(
 def attempt(
     record: Record, contenders: dict[str, Contender], name: str, work: Callable[..., float], *arguments: Any
 ) -> float | None:
-    """Run a contender with its flags; an error is recorded, and drops it."""
+    """Run a contender with its flag. On an error, store the reason in the record and drop the contender."""
     try:
         return at_home(contenders[name], work, *arguments)
     except Exception as error:
@@ -92,8 +93,8 @@ def attempt(
 def at_home(contender: Contender, work: Callable[..., float], *arguments: Any) -> float:
     """Run ``work(call, *arguments)`` with PyTorch's flag set.
 
-    PyTorch remembers one plan for a convolution in each thread, whatever the flag was when it was made: with
-    and without benchmark must be two threads, or the second would run what the first has found.
+    PyTorch caches one plan per convolution and thread, regardless of the flag. Calls without benchmark
+    therefore run in another thread. Otherwise they would use the plan of the calls with benchmark.
     """
     import torch
 
@@ -112,7 +113,7 @@ def _heuristics_thread() -> ThreadPoolExecutor:
 
 
 def keeping(call: Call, count: int) -> Call:
-    """The same call, whose results are kept until their turn comes again, so that they rotate as well."""
+    """Return a call that keeps each result until the next use of its operands, so that results rotate too."""
     kept: list[Any] = [None] * count
 
     def run(i: int) -> None:
@@ -122,7 +123,7 @@ def keeping(call: Call, count: int) -> Call:
 
 
 def first_call(call: Call) -> float:
-    """Milliseconds of a call, with all that it prepares."""
+    """Return the duration of a first call in milliseconds, including all preparation."""
     import torch
 
     torch.cuda.synchronize()
@@ -133,10 +134,10 @@ def first_call(call: Call) -> float:
 
 
 def loop(call: Call, turn: Iterator[int], calls: int) -> float:
-    """Microseconds of GPU time per call of one loop.
+    """Return the GPU time per call of one loop in microseconds.
 
-    One call goes before: while it runs, the next are enqueued, so that no kernel of the loop waits for the
-    first of them.
+    An untimed call runs first. The host enqueues the timed calls while it runs, so that the GPU does not wait
+    for the first of them.
     """
     start, end = _events()
     call(next(turn))
@@ -156,7 +157,7 @@ def _events() -> tuple[Any, Any]:
 
 
 def lost_context() -> str:
-    """Why the GPU does not answer any more, as after an illegal access; nothing where it does."""
+    """Return the error of a lost CUDA context, as after an illegal access, or an empty string."""
     import torch
 
     try:
@@ -167,7 +168,7 @@ def lost_context() -> str:
 
 
 def host_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return microseconds of host time per call: medians of loops, one of each contender in every round."""
+    """Return the median host time per call in microseconds. Each round has one loop of every contender."""
     import torch
 
     with torch.inference_mode():
@@ -177,7 +178,7 @@ def host_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def host_loop(call: Callable[[], Any]) -> float:
-    """Microseconds of host time per call of one loop, which begins with an idle GPU."""
+    """Return the host time per call of one loop in microseconds. The GPU is idle at its start."""
     import torch
 
     torch.cuda.synchronize()
