@@ -1,7 +1,7 @@
-"""The objects on the pages of docs/api.
+"""Objects on the pages of docs/api.
 
 A line ``::: other names of PACKAGE`` on a page stands for the public names of a package that no page lists.
-A new operation therefore needs no line of its own.
+A new operation therefore needs no line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHERS = re.compile(r"^::: other names of ([\w.]+)$", re.MULTILINE)
 
 
 def expanded(page: str) -> str:
-    """Replace the lines of a page that stand for other names by a block for each name."""
+    """Replace each line for other names on a page by a block for each name."""
     return OTHERS.sub(lambda line: "\n\n".join(_block(name) for name in _others(line[1])), page)
 
 
@@ -51,7 +51,7 @@ def _names(package: str) -> list[str]:
 
 
 def _block(name: str) -> str:
-    """Return the block of an object; a function in a module of the same name needs its heading."""
+    """Return the block of an object. A function in a module of the same name needs its heading."""
     last = name.rpartition(".")[2]
     folder = Path(cudnn_ct.__file__).parents[1]
     if not (folder / name.replace(".", "/")).with_suffix(".py").exists():

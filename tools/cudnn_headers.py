@@ -1,4 +1,4 @@
-"""Read cuDNN's public headers: what the compiler would see, and of the comments only ``@since``."""
+"""Read cuDNN's public headers: the declarations, and the ``@since`` of the comments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pycparser import c_ast, c_parser
 
-# C type -> ctypes expression. The reader adds what the headers define.
+# C type -> ctypes expression. The reader adds the types that the headers define.
 BUILTIN = {
     "char": "c_char",
     "int": "c_int",
@@ -19,7 +19,7 @@ BUILTIN = {
     "float": "c_float",
     "double": "c_double",
 }
-# The same for what comes from headers that we do not read.
+# C type -> ctypes expression, for types from headers that are not read.
 FOREIGN = {
     "size_t": "c_size_t",
     "int32_t": "c_int32",
@@ -32,12 +32,12 @@ FOREIGN = {
 
 
 class BindingsError(Exception):
-    """The headers, the annotations and the generator do not fit together."""
+    """Mismatch between the headers, the annotations and the generator."""
 
 
 @dataclass
 class Enum:
-    """One C enum: its members' values by their C names."""
+    """C enum: the values of its members by their C names."""
 
     c_name: str
     values: dict[str, int]
@@ -51,7 +51,7 @@ class Enum:
 
 @dataclass
 class Function:
-    """One prototype, its types as ctypes expressions."""
+    """C prototype, with its types as ctypes expressions."""
 
     name: str
     header: str
@@ -62,13 +62,13 @@ class Function:
 
 @dataclass
 class Api:
-    """All that the public headers of one cuDNN declare."""
+    """Declarations in the public headers of one cuDNN."""
 
     enums: list[Enum] = field(default_factory=list)
     types: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> kind and parts, in C's order
     functions: list[Function] = field(default_factory=list)
     constants: dict[str, int | float] = field(default_factory=dict)
-    since: dict[str, str] = field(default_factory=dict)  # symbol -> what its comment says
+    since: dict[str, str] = field(default_factory=dict)  # symbol -> version in its comment
     deprecated: set[str] = field(default_factory=set)
 
     @property
@@ -83,11 +83,11 @@ class Api:
 def read_api(include: Path, notes: dict[str, Any]) -> Api:
     """Parse the headers that cudnn.h includes, in its order."""
     if not (include / "cudnn.h").is_file():
-        raise BindingsError(f"no cudnn.h in {include}")
+        raise BindingsError(f"{include} has no cudnn.h")
     api, code = (
         Api(),
         [f"typedef int {name};" for name in FOREIGN],
-    )  # that they are types is all the parser asks
+    )  # the parser only needs the names of types
     for header in re.findall(r'#include "(\w+\.h)"', (include / "cudnn.h").read_text()):
         text = (include / header).read_text()
         read_comments(text, api)
@@ -114,7 +114,7 @@ def read_comments(text: str, api: Api) -> None:
 
 
 def preprocess(text: str) -> str:
-    """Leave plain C: no comments, no directives, and numeric macros as enums, for the parser to read."""
+    """Return plain C for the parser: no comments, no directives, and numeric macros as enums."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
     text = re.sub(r"^#define[ \t]+CUDNN_DEPRECATED.*$", "", text, flags=re.M)
     text = re.sub(r"^#define[ \t]+(CUDNN_\w+)[ \t]+(\S.*)$", r"enum { \1 = \2 };", text, flags=re.M)
@@ -125,7 +125,7 @@ def preprocess(text: str) -> str:
 
 
 class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
-    """Walks the declarations of the headers and fills an Api."""
+    """Visitor of the declarations in the headers, which fills an Api."""
 
     def __init__(self, api: Api, notes: dict[str, Any]) -> None:
         self.api, self.notes = api, notes
@@ -143,7 +143,7 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
             self.api.types[node.name] = (kind, *parts)
 
     def classify(self, node: Any) -> tuple[str, Iterable[str]]:
-        """The kind of a typedef with its parts: the opaque struct, the fields, or result and arguments."""
+        """Return the kind and the parts of a typedef: opaque struct, fields, or result and arguments."""
         match node.type:
             case c_ast.TypeDecl(type=c_ast.Enum()):
                 return "enum", ()
@@ -160,7 +160,7 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
                 parts = (self.ctype(function.type), *self.arguments(function).values())
                 # ctypes passes a c_char_p as bytes up to the first NUL, and cuDNN separates lines by NUL.
                 return "callback", ["Message" if part == "c_char_p" else part for part in parts]
-        raise BindingsError(f"typedef {node.name}: a kind that the generator does not know")
+        raise BindingsError(f"typedef {node.name}: the generator does not support this kind of typedef")
 
     def visit_Decl(self, node: Any) -> None:  # noqa: N802
         if isinstance(node.type, c_ast.FuncDecl):
@@ -185,7 +185,7 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
         return {} if args == {None: "None"} else args  # f(void)
 
     def ctype(self, node: Any, argument: bool = False) -> str:
-        """The ctypes expression for a C type; as an argument, an array is a pointer."""
+        """Return the ctypes expression of a C type. An array as an argument is a pointer."""
         match node:
             case c_ast.TypeDecl(type=c_ast.IdentifierType(names=["void"])):
                 return "None"
@@ -202,7 +202,7 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
                 return "c_char_p"
             case c_ast.PtrDecl() | c_ast.ArrayDecl():
                 return f"POINTER({self.ctype(node.type)})"
-        raise BindingsError(f"{node.coord}: a type that the generator does not know")
+        raise BindingsError(f"{node.coord}: the generator does not support this type")
 
     def enumerate(self, node: Any) -> dict[str, Any]:
         values: dict[str, int | float] = {}
@@ -229,4 +229,4 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
                 return self.number(node.left) * self.number(node.right)
             case c_ast.BinaryOp(op="<<"):
                 return self.number(node.left) << self.number(node.right)
-        raise BindingsError(f"{node.coord}: an expression that the generator does not know")
+        raise BindingsError(f"{node.coord}: the generator does not support this expression")

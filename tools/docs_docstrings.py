@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from api_pages import objects
 
 ROLE = re.compile(r":(func|class|meth|mod|data|attr):`([\w.]+)`")
-LITERAL = re.compile(r" ?::$")  # what is indented below is code in Markdown as well
+LITERAL = re.compile(r" ?::$")  # Markdown shows the indented lines below as code too
 PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
 SECTION = re.compile(r"^(?:Parameters|Attributes|Returns|Yields|Raises|Notes|Examples)$")
 OF_TYPES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
-CHOICE = re.compile(r" : \{(.*?)\}")  # whose first would be shown as the default
-WORDS = re.compile(r"(?<=\")(?:, | or )(?=\")")  # between words, which would be shown as a tuple
+CHOICE = re.compile(r" : \{(.*?)\}")  # the site would show the first choice as the default
+WORDS = re.compile(r"(?<=\")(?:, | or )(?=\")")  # the site would show these words as a tuple
 GROUP = re.compile(r"^(\w+(?:, \w+)+)( : .*)?\n((?: .*\n|\n(?= ))*)", re.MULTILINE)
 PARAMETERS = re.compile(r"(?<=^Parameters\n----------\n).*?(?=^\w+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 PACKAGE = "cudnn_ct"
@@ -60,7 +60,7 @@ def markdown(text: str, path: str) -> str:
 
 
 def _ungrouped(section: re.Match[str]) -> str:
-    """Give each parameter an item of its own: griffe shows the default of the first in a group."""
+    """Split groups of parameters, because griffe shows the default of the first for the whole group."""
     return GROUP.sub(_one_item_each, section[0])
 
 
@@ -73,7 +73,7 @@ def _type(line: str) -> str:
     line = ROLE.sub(lambda role: role[2], line).replace("``", "")
     line = CHOICE.sub(lambda choice: " : " + choice[1].replace(", ", " | "), line)
     line = WORDS.sub(" | ", line).removesuffix(" : optional")
-    return line.replace(" : array, shape (", " : array of shape (")  # the former would be a tuple, too
+    return line.replace(" : array, shape (", " : array of shape (")  # the former would be a tuple too
 
 
 def _prose(line: str, path: str) -> str:

@@ -1,8 +1,8 @@
 """Hooks of MkDocs: pages made from files outside docs/, the names on API pages, and links between files.
 
-README.md is the home page; PAGES has the others. A link to any other file of the repository leads to a copy
-of it below ``repository/``. So documents link to each other by their paths in the repository, and every link
-works in both places; a link to a file that does not exist fails the build.
+README.md is the home page. PAGES lists all pages from files outside docs/. A link to any other file of the
+repository leads to its copy below ``repository/``. Documents therefore link to each other by their paths in
+the repository, and every link works in both places. A link to a file that does not exist fails the build.
 """
 
 from __future__ import annotations

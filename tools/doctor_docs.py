@@ -1,7 +1,7 @@
 """Write the generated parts of docs/doctor.md: the table of codes, and the matrix of the last full run.
 
 python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.toml
-python tools/doctor_docs.py --check    # exit 1 unless the table is up to date
+python tools/doctor_docs.py --check    # exit 1 if the table is out of date
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
 """
 
@@ -26,13 +26,13 @@ from cudnn_ct.doctor.finding import codes  # noqa: E402
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--matrix", action="store_true")
-    parser.add_argument("--folder", help="where to make the copies: on the file system of the wheels")
+    parser.add_argument("--folder", help="folder for the copies, on the file system of the wheels")
     options = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
     written = put(page, "codes", code_table())
@@ -51,12 +51,12 @@ def put(page: str, name: str, block: str) -> str:
         pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL
     )
     if count != 1:
-        raise SystemExit(f"{PAGE} has no place for {name}")
+        raise SystemExit(f"{PAGE} does not have one pair of marks for {name}")
     return written
 
 
 def code_table() -> str:
-    """One row for each code."""
+    """Return a table with one row for each code."""
     rows = ["| code | severity | cause | fix |", "|---|---|---|---|"]
     for code in codes().values():
         cells = (f"`{code.name}`", code.severity.word, code.cause, code.fix)
@@ -65,8 +65,8 @@ def code_table() -> str:
 
 
 def matrix(folder: str | None) -> str:
-    """Break every cuDNN in every way, and count the detected defects."""
-    from tests import doctor_cases as cases  # needs the tests, which the other options do not
+    """Break every cuDNN in every way, and return a table of the detected defects."""
+    from tests import doctor_cases as cases  # only this option needs the tests
     from tests.doctor_sites import Site, examine
     from tests.lib.test_doctor import SOURCES
 

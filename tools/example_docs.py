@@ -1,9 +1,9 @@
-"""Puts what the examples print into docs/examples.md.
+"""Write the output of the examples into docs/examples.md.
 
-python tools/example_docs.py --run DIR   # run them all here; keep what they print, and their pictures, in DIR
-python tools/example_docs.py DIR         # put what stands in DIR into the page
+python tools/example_docs.py --run DIR   # run all examples, and store their output and pictures in DIR
+python tools/example_docs.py DIR         # update the page from DIR
 
-A run with a GPU and one without have places of their own on the page, so DIR may come from another machine.
+The page has separate blocks for runs with and without a GPU, so DIR may come from another machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit code: that of the first example that failed, if one did."""
+    """Run the command and return its exit code: that of the first example that failed, or 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_all(folder: Path) -> int:
-    """Run each example with its defaults; NAME.gpu.txt or NAME.cpu.txt gets where that was and its output."""
+    """Run each example with its defaults. Write device and output to NAME.gpu.txt or NAME.cpu.txt."""
     import cudnn_ct as ct
     from cudnn_ct.cuda.device import device_name
 
@@ -68,13 +68,13 @@ def run_all(folder: Path) -> int:
 
 
 def anywhere(text: str) -> str:
-    """Shorten what depends on where the repository and its environment lie."""
+    """Shorten the paths of the repository and of its environment in a text."""
     text = text.replace(f"{ROOT}{os.sep}", "")
     return re.sub(r"\S+/(lib/python3[^/]*/site-packages/)", r".venv/\1", text)
 
 
 def put(page: str, name: str, text: str) -> str:
-    """Replace what stands between the marks of a name with where an example ran, and what it printed."""
+    """Replace the text between the marks of a name by the device and the output of an example."""
     where, printed = text.strip().split("\n\n", 1)
     lines = "\n".join(line.rstrip() for line in printed.splitlines())
     block = f"{where}\n\n```text\n{lines}\n```"
@@ -83,7 +83,7 @@ def put(page: str, name: str, text: str) -> str:
         pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL
     )
     if count != 1:
-        raise SystemExit(f"{PAGE} has no place for {name}")
+        raise SystemExit(f"{PAGE} does not have one pair of marks for {name}")
     return written
 
 

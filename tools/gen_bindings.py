@@ -1,12 +1,12 @@
-"""Write ``cudnn_ct/_bindings/`` from the headers of the cuDNN that is installed.
+"""Write ``cudnn_ct/_bindings/`` from the headers of the installed cuDNN.
 
     python tools/gen_bindings.py                 write the modules
-    python tools/gen_bindings.py --check         are they what the headers say? a diff and exit 1 if not
-    python tools/gen_bindings.py --include DIR   do the headers of another cuDNN agree? exit 1 if not
+    python tools/gen_bindings.py --check         print a diff and exit 1 if the modules are out of date
+    python tools/gen_bindings.py --include DIR   exit 1 if the headers of another cuDNN differ
 
-``--check`` needs the very version that the modules were made from, and exits with 2 on another one.
-What headers do not say stands in ``bindings.toml``. The output has names, numbers and types; NVIDIA's
-comments are theirs.
+``--check`` needs the version that the modules were made from, and exits with 2 for any other version.
+``bindings.toml`` has the facts that headers lack. The output has names, numbers and types, but not NVIDIA's
+comments.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bindings_text import FLOOR, packed, render
 from cudnn_headers import Api, BindingsError, read_api
 
 OUTPUT = Path(__file__).resolve().parent.parent / "cudnn_ct" / "_bindings"
-UNDATED = 0  # since when, for a struct: only what takes it has a date
+UNDATED = 0  # first version of a struct: only its members and functions have dates
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="write cudnn_ct/_bindings from cuDNN's headers")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="write nothing, show what would change")
+    mode.add_argument("--check", action="store_true", help="print a diff instead of writing the modules")
     mode.add_argument("--include", type=Path, metavar="DIR", help="compare with the headers of another cuDNN")
     options = parser.parse_args()
     notes = tomllib.loads(Path(__file__).with_name("bindings.toml").read_text())
@@ -47,12 +47,12 @@ def main() -> int:
 
 
 def installed_headers() -> Path:
-    """The include directory of the cuDNN in this environment."""
+    """Return the include directory of the cuDNN in this environment."""
     from cuda.pathfinder import find_nvidia_header_directory
 
     found = find_nvidia_header_directory("cudnn")
     if not found:
-        raise BindingsError("found no cuDNN headers; install nvidia-cudnn-cu12, or give --include DIR")
+        raise BindingsError("cuDNN headers not found; install nvidia-cudnn-cu12, or pass --include DIR")
     return Path(found)
 
 
@@ -70,11 +70,11 @@ def check(notes: dict[str, Any]) -> int:
     if api.version != made_from:
         wheel = f"{made_from // 10_000}.{made_from // 100 % 100}.{made_from % 100}.*"
         raise BindingsError(
-            f"the modules are made from {made_from}, installed is {api.version}; "
+            f"the modules were made from {made_from}, but {api.version} is installed; run: "
             f'pip install --no-deps "nvidia-cudnn-cu12=={wheel}"'
         )
     text = diff(render(api, notes))
-    print(text or f"{OUTPUT}: just what the headers of {api.version} say")
+    print(text or f"{OUTPUT}: up to date with the headers of {api.version}")
     return 1 if text else 0
 
 
@@ -93,7 +93,7 @@ def compare_with(include: Path, notes: dict[str, Any]) -> int:
 
 
 def diff(new: dict[str, str]) -> str:
-    """What changed from the modules that are there to the new ones."""
+    """Return a diff of the existing modules and the new ones."""
     old = {path.name: path.read_text() for path in OUTPUT.glob("*.py")}
     lines: list[str] = []
     for name in sorted(old.keys() | new.keys()):
@@ -103,10 +103,10 @@ def diff(new: dict[str, str]) -> str:
 
 
 def compare(theirs: Api, notes: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Compare other headers with our modules: the differences, and the symbols that only newer headers have.
+    """Return the differences of other headers from our modules, and the symbols that only they have.
 
-    A struct that grew is a difference: cuDNN would read behind the memory of ours. [since] dates the members
-    that older headers do not have.
+    A struct that has grown is a difference, because cuDNN would read past the end of ours. [since] dates the
+    members that older headers do not have.
     """
     ours, others = our_symbols(notes["since"], theirs.version), their_symbols(theirs)
     additions = [f"{name} is only in {theirs.version}" for name in others if name not in ours]
@@ -118,16 +118,16 @@ def compare(theirs: Api, notes: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def difference(first: int, what: str, other: str | None, version: int) -> str:
-    """Compare a symbol of ours with the same of another version; empty if they agree."""
+    """Return the difference of a symbol in another version from ours, or an empty string."""
     if other is None:
-        return f"{version} lacks it, we say since {first}" if UNDATED < first <= version else ""
+        return f"{version} lacks it, expected since {first}" if UNDATED < first <= version else ""
     if other != what:
-        return f"{version} has {other}, we have {what}"
-    return f"{version} has it, we say since {first}" if first > version else ""
+        return f"{version} has {other}, expected {what}"
+    return f"{version} has it, expected since {first}" if first > version else ""
 
 
 def our_symbols(since: dict[str, str], version: int) -> dict[str, tuple[int, str]]:
-    """Each symbol of the modules by its C name: since when, and its text to compare in a version."""
+    """Return the first version and the comparable text of each symbol of the modules, by its C name."""
     enums, functions, types = load("enums"), load("functions"), load("types")
     found = {name: (p.since, signature(p.restype, *p.argtypes)) for name, p in functions.FUNCTIONS.items()}
     for cls, (_, prefix) in enums.C_NAMES.items():
@@ -147,7 +147,7 @@ def our_symbols(since: dict[str, str], version: int) -> dict[str, tuple[int, str
 
 
 def their_symbols(theirs: Api) -> dict[str, str]:
-    """The same texts for an API read from headers."""
+    """Return the comparable text of each symbol of an API read from headers, by its C name."""
     names = {**vars(ctypes), **vars(load("types"))}
     found = {f.name: signature(*evaluate([f.restype, *f.args.values()], names)) for f in theirs.functions}
     found |= {name: str(value) for name, value in theirs.values.items()}
@@ -170,14 +170,14 @@ def type_name(ctype: Any) -> str:
 
 
 def evaluate(expressions: list[str], names: dict[str, Any]) -> list[Any]:
-    """The objects that ctypes expressions stand for; a type that only the other version has is made up."""
+    """Evaluate ctypes expressions. Create an empty struct for a type that only the other version has."""
     for name in set(re.findall(r"\bcudnn\w+_t\b", " ".join(expressions))) - names.keys():
         names[name] = type(name, (ctypes.Structure,), {})
     return [eval(expression, names) for expression in expressions]
 
 
 def load(module: str) -> ModuleType:
-    """Import a generated module without the package around it, which may be broken at the time."""
+    """Import a generated module without the package, which may be broken at this time."""
     if OUTPUT.name not in sys.modules:
         spec = importlib.util.spec_from_file_location(OUTPUT.name, OUTPUT / "__init__.py")
         assert spec is not None

@@ -1,4 +1,4 @@
-"""The record of the last test run on a GPU: the device, the outcomes, and a hash of the sources that ran.
+"""Record of the last test run on a GPU: the device, the outcomes, and a hash of the sources that ran.
 
 ``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`. ``python
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
@@ -32,13 +32,13 @@ LEAST_ORACLE_CALLS = 5_000
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    parser = argparse.ArgumentParser(description="The record of the last test run on a GPU.")
-    parser.add_argument("--check", action="store_true", help="exit 1 unless it is of the present sources")
+    parser = argparse.ArgumentParser(description="Check or extend the record of the last test run on a GPU.")
+    parser.add_argument("--check", action="store_true", help="exit 1 unless these sources passed")
     parser.add_argument("--record", type=Path, default=RECORD, help="the record (default: %(default)s)")
     parser.add_argument(
         "--oracle-minutes", type=float, metavar="N", help="compare random calls for N minutes"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the comparison")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
     if options.oracle_minutes is not None:
         return add_oracle(options.record, options.oracle_minutes, options.jobs)
@@ -48,11 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def judge(record: Path = RECORD, package: Path = PACKAGE) -> tuple[bool, str]:
-    """Say whether ``record`` is a clean run of the sources in ``package``, and why in one line."""
+    """Return whether ``record`` is a clean run of the sources in ``package``, and a line with the reason."""
     try:
         facts = read(record)
     except FileNotFoundError:
-        return False, f"no GPU record: {record} is not there"
+        return False, f"no GPU record: {record} does not exist"
     except ValueError as error:
         return False, f"no GPU record: {record}: {error}"
     run = f"{facts['device']}, cuDNN {facts['cudnn']}, {facts['date']}, {summary(facts)}"
@@ -65,8 +65,8 @@ def judge(record: Path = RECORD, package: Path = PACKAGE) -> tuple[bool, str]:
     if facts["oracle_calls"] < LEAST_ORACLE_CALLS:
         return False, f"the GPU record has fewer than {LEAST_ORACLE_CALLS:,} calls of the oracle: {run}"
     if facts["sources"] != hash_sources(package):
-        return False, f"the GPU record is of other sources than those in {package.name}/: {run}"
-    return True, f"the GPU record is of the present sources: {run}"
+        return False, f"the GPU record belongs to other sources than those in {package.name}/: {run}"
+    return True, f"the GPU record belongs to the present sources: {run}"
 
 
 def read(record: Path) -> dict[str, Any]:
@@ -75,9 +75,9 @@ def read(record: Path) -> dict[str, Any]:
     Raises
     ------
     FileNotFoundError
-        There is none.
+        The record does not exist.
     ValueError
-        It is not JSON, or lacks a key.
+        The record is not JSON, or lacks a key.
     """
     facts = json.loads(record.read_text(encoding="utf-8"))
     missing = [key for key in KEYS if not isinstance(facts, dict) or key not in facts]
@@ -94,7 +94,7 @@ def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
     record : Path
     counts : mapping with ``passed``, ``failed`` and ``skipped``
     sources : str
-        :func:`hash_sources` as it was when the run began.
+        The result of :func:`hash_sources` at the start of the run.
     """
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     oracle = {"oracle_calls": 0, "oracle_seeds": [], "oracle_findings": 0}
@@ -104,7 +104,7 @@ def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
 
 
 def add_oracle(record: Path, minutes: float, jobs: int) -> int:
-    """Run the oracle with a new seed, add its counts to a record of these sources; return its status."""
+    """Run the oracle with a new seed, add its counts to the record, and return its exit status."""
     facts = read(record)
     if facts["sources"] != hash_sources():
         print(f"{record} belongs to other sources: run pytest tests/gpu --gpu-record first")
@@ -122,7 +122,7 @@ def add_oracle(record: Path, minutes: float, jobs: int) -> int:
 
 
 def device_facts() -> dict[str, str]:
-    """Ask the device, the driver and cuDNN for their names and versions."""
+    """Return the names and versions of the device, the driver, CUDA and cuDNN."""
     from cuda.bindings import driver
     from cuda.core import Device
 
@@ -139,7 +139,7 @@ def device_facts() -> dict[str, str]:
 
 
 def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """Return the release of the NVIDIA kernel module, such as 580.65.06; "unknown" where it does not say."""
+    """Return the release of the NVIDIA kernel module, such as 580.65.06, or "unknown"."""
     try:
         words = version_file.read_text(encoding="utf-8").splitlines()[0].split()
     except (OSError, IndexError):
@@ -148,21 +148,21 @@ def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 
 
 def hash_sources(package: Path = PACKAGE) -> str:
-    """Return a SHA-256 over all files of the package, names and contents, in order; caches left out."""
+    """Return a SHA-256 of the names and contents of all files of the package except caches, in order."""
     files = {
         path.relative_to(package).as_posix(): path for path in package.rglob("*") if _is_source(path, package)
     }
     digest = hashlib.sha256()
     for name in sorted(files):
         content = files[name].read_bytes()
-        # Lengths in between: moving bytes from one file to the next must not give the same hash.
+        # Lengths separate the files, so that moving bytes from one file to the next changes the hash.
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 
 
 def summary(counts: Mapping[str, Any]) -> str:
-    """Write the outcome as people do: ``312 passed, 0 failed, 4 skipped``."""
+    """Return the outcome as text, such as ``312 passed, 0 failed, 4 skipped``."""
     tests = ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped"))
     return f"{tests}, {counts['oracle_calls']:,} calls of the oracle" if "oracle_calls" in counts else tests
 

@@ -1,9 +1,9 @@
-"""Writes the tables of measurements in README.md and docs/, from the files in benchmarks/results/.
+"""Write the tables of measurements in README.md and docs/, from the files in benchmarks/results/.
 
-python tools/performance_docs.py            # write them
-python tools/performance_docs.py --check    # exit 1, with the names, unless that is what stands there
+python tools/performance_docs.py            # write the tables
+python tools/performance_docs.py --check    # print the pages that are out of date, and exit 1 if any is
 
-A table of a benchmark whose file is not there stays as it is.
+A table does not change if the file of its benchmark does not exist.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def written(results: Path) -> dict[Path, str]:
-    """What each page with a table should be."""
+    """Return the text that each page with a table should have."""
     pages: dict[Path, str] = {}
     for name, benchmark, place, table in TABLES:
         page = ROOT / place
@@ -62,11 +62,11 @@ def written(results: Path) -> dict[Path, str]:
 
 
 def put(page: str, name: str, block: str, place: str) -> str:
-    """Replace what stands between the marks of a name."""
+    """Replace the text between the marks of a name."""
     pattern = rf"(<!-- begin: {name}[^\n]*-->\n).*?(<!-- end: {name} -->)"
     text, count = re.subn(pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL)
     if count != 1:
-        raise SystemExit(f"{place} has no place for {name}")
+        raise SystemExit(f"{place} does not have one pair of marks for {name}")
     return text
 
 
@@ -74,14 +74,14 @@ def put(page: str, name: str, block: str, place: str) -> str:
 
 
 def conv_in_short(records: list[Record]) -> str:
-    """Autotuned convolutions compared with PyTorch, a column for each dtype and layout."""
+    """Return a table of autotuned convolutions compared with PyTorch, with a column for each kind."""
     rows = [row for row in of_section(records, "rows") if conv_report.ROW_LIMIT.kernel_bound(row)]
     means = [geomean(values(conv_report.time_over_torch, _where(rows, kind=kind))) for kind in KINDS]
     return markdown([kind.title for kind in KINDS.values()], [map(ratio, means)])
 
 
 def conv_in_full(records: list[Record]) -> str:
-    """Convolutions by dtype, layout and direction."""
+    """Return a table of convolutions by dtype, layout and direction."""
     rows = of_section(records, "rows")
     bound = [row for row in rows if conv_report.ROW_LIMIT.kernel_bound(row)]
 
@@ -108,21 +108,21 @@ def conv_in_full(records: list[Record]) -> str:
 
 
 def layers_in_short(records: list[Record]) -> str:
-    """Layers compared with PyTorch, a column for each family that PyTorch has too."""
+    """Return a table of layers compared with PyTorch, with a column for each family that has a target."""
     rows, families = of_section(records, "rows"), _families()
     means = [geomean(values(layers_report.ours_over_torch, _where(rows, family=name))) for name in families]
     return markdown(families.values(), [map(ratio, means)])
 
 
 def layers_by_family(records: list[Record]) -> str:
-    """Layers by family, compared with PyTorch and with copies of memory."""
+    """Return a table of layers by family, compared with PyTorch and with memory copies."""
     rows = of_section(records, "rows")
     lines = [_layer_cells(title, _where(rows, family=name)) for name, title in _families().items()]
     return markdown(LAYER_HEADS, lines)
 
 
 def layers_in_full(records: list[Record]) -> str:
-    """Layers by operation."""
+    """Return a table of layers by operation."""
     rows = of_section(records, "rows")
     cases = (case for family in FAMILIES.values() for case in family.cases)
     found = dict.fromkeys(operation for case in cases for operation in case.operations)
@@ -149,7 +149,7 @@ def _layer_cells(title: str, rows: list[Record]) -> list[str]:
 
 
 def rnn_in_full(records: list[Record]) -> str:
-    """Recurrent networks by pass, mode and dtype."""
+    """Return a table of recurrent networks by pass, mode and dtype."""
     columns = (rnn_report.time_over_torch, rnn_report.guess_over_torch, rnn_report.guess_over_time)
     lines = []
     for title, rows in _rnn_groups(of_section(records, "rows")):
@@ -173,7 +173,7 @@ def _rnn_groups(rows: list[Record]) -> Iterator[tuple[str, list[Record]]]:
 
 
 def host_times(records: list[Record]) -> str:
-    """Host time of a call in microseconds, compared with PyTorch."""
+    """Return a table of the host time of calls in microseconds, compared with PyTorch."""
     found = sorted(of_section(records, "host"), key=lambda record: str(record["id"]))
     lines = []
     for record in found:
@@ -185,12 +185,12 @@ def host_times(records: list[Record]) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A ratio as the tables have it."""
+    """Return a ratio as text for a table."""
     return "-" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
+    """Return a table in Markdown."""
     titles = list(heads)
     lines = ["| " + " | ".join(line) + " |" for line in (titles, *rows)]
     lines.insert(1, "|" + "---|" * len(titles))
@@ -198,7 +198,7 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _about(records: list[Record]) -> str:
-    """With what a benchmark was measured, once for each machine."""
+    """Return a line with the device, the versions and the date of each run."""
     runs = {
         (one["device"], one["driver"], _version(one["cudnn"]), one["torch"], one["date"][:10])
         for one in records
@@ -215,7 +215,7 @@ def _version(number: int) -> str:
 
 
 def _families() -> dict[str, str]:
-    """The families that there is something to be compared with for, with their titles."""
+    """Return the titles of the families with a target, by name."""
     return {name: family.title for name, family in FAMILIES.items() if family.limit is not None}
 
 
@@ -225,7 +225,7 @@ def _where(rows: list[Record], **which: Any) -> list[Record]:
 
 Table = Callable[[list[Record]], str]
 
-# The marks, the benchmark, the page, and what makes the table.
+# The name in the marks, the benchmark, the page, and the function that returns the table.
 TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("conv", "conv", "README.md", conv_in_short),
     ("layers", "layers", "README.md", layers_in_short),

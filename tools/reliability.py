@@ -1,9 +1,9 @@
-"""Keeps the figures behind docs/reliability.md, and writes its tables from them.
+"""Store the figures of docs/reliability.md, and write its tables.
 
 python tools/reliability.py            # write the tables, from benchmarks/results/reliability.json
-python tools/reliability.py --check    # exit 1 unless they are what stands there
+python tools/reliability.py --check    # exit 1 if the tables are out of date
 
-Each figure is put into the file by the command that measures it, which the page names.
+The command that measures a figure stores it in the file. The page lists these commands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NONE_YET = "| *not run yet* |"
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def put(path: str | Path, name: str, measured: dict[str, Any]) -> None:
-    """Put the figures of one measurement into a file, with the date."""
+    """Store the figures of one measurement in a file, with the date."""
     file, known = Path(path), read(path)
     known[name] = {"date": time.strftime("%Y-%m-%d"), **measured}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def put(path: str | Path, name: str, measured: dict[str, Any]) -> None:
 
 
 def where() -> str:
-    """The device and the versions that are in use."""
+    """Return the device and the versions in use."""
     sys.path.insert(0, str(ROOT / "tools"))
     from gpu_record import device_facts
 
@@ -56,7 +56,7 @@ def where() -> str:
 
 
 def read(path: str | Path = FIGURES) -> dict[str, Any]:
-    """All figures of a file; none where there is none."""
+    """Return all figures of a file, or an empty dict if the file does not exist."""
     file = Path(path)
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return found
@@ -68,7 +68,7 @@ def page_with(page: str, known: dict[str, Any]) -> str:
         begin = re.search(rf"<!-- begin: {name} [^\n]*-->\n", page)
         end = page.find(f"<!-- end: {name} -->")
         if begin is None or end < begin.end():
-            raise SystemExit(f"{PAGE} has no place for {name}")
+            raise SystemExit(f"{PAGE} does not have one pair of marks for {name}")
         block = "\n".join(table(known.get(name, {})))
         page = f"{page[: begin.end()]}\n{block}\n\n{page[end:]}"
     return page
@@ -78,7 +78,7 @@ def page_with(page: str, known: dict[str, Any]) -> str:
 
 
 def two_columns(*rows: tuple[str, str, Callable[[dict[str, Any]], str]]) -> Callable[..., list[str]]:
-    """A table of figures: what each is, the key that it needs, and how it is written."""
+    """Return a function that writes a table. Each row has a title, the key that it needs, and its format."""
 
     def table(known: dict[str, Any]) -> list[str]:
         lines = ["| | |", "|---|---|"]
@@ -90,7 +90,7 @@ def two_columns(*rows: tuple[str, str, Callable[[dict[str, Any]], str]]) -> Call
 
 
 def mib(count: int) -> str:
-    """Bytes as a person reads them."""
+    """Return a number of bytes as text in MiB."""
     return f"{count / 2**20:+,.1f} MiB"
 
 

@@ -1,12 +1,12 @@
-"""Runs a slice of the GPU tests under compute-sanitizer: memcheck, then initcheck.
+"""Run a part of the GPU tests under compute-sanitizer: memcheck, then initcheck.
 
 python -m pip install --target DIR "nvidia-cuda-sanitizer-api==13.0.*"     # not newer than the driver's CUDA
 python tools/sanitizer.py --sanitizer DIR/nvidia/cu13/bin/compute-sanitizer
-python tools/sanitizer.py --json benchmarks/results/reliability.json       # and keep the figures for the page
+python tools/sanitizer.py --json benchmarks/results/reliability.json       # and store the figures
 
-Without ``--sanitizer`` it is taken from PATH. Whole logs are put into ``--logs``. The exit code is 1 if tests
-fail or memcheck has findings. Findings of initcheck are only printed, since kernels may load values that they
-do not use.
+The default of ``--sanitizer`` is the compute-sanitizer on PATH. The folder ``--logs`` gets the full logs. The
+exit code is 1 if tests fail or memcheck has findings. Findings of initcheck are only printed, since kernels
+may load values that they do not use.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ("-q", "-p", "no:cacheprovider", "tests/gpu/test_sanitized.py")
 TOOLS = {
-    # Also memory of the stream-ordered pool that is used before it is taken or after it was given back.
+    # Also detect use of stream-ordered memory before its allocation or after its release.
     "memcheck": ("--padding", "64", "--track-stream-ordered-races", "all"),
     "initcheck": (),
 }
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer"))
-    parser.add_argument("--logs", default=tempfile.gettempdir(), help="the folder of the logs")
-    parser.add_argument("--seconds", type=float, default=110, help="for each of the two")
-    parser.add_argument("--json", help="the file of figures to put these into")
+    parser.add_argument("--logs", default=tempfile.gettempdir(), help="folder of the logs")
+    parser.add_argument("--seconds", type=float, default=110, help="time limit of each tool")
+    parser.add_argument("--json", help="store the figures in this file")
     options = parser.parse_args()
     if not options.sanitizer:
-        print("no compute-sanitizer on PATH; --sanitizer names one")
+        print("compute-sanitizer is not on PATH; pass --sanitizer")
         return 2
     results = {}
     for tool in TOOLS:
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run(sanitizer: str, tool: str, log: Path, seconds: float) -> str:
-    """Run the tests under one tool; what pytest and it said at the end."""
+    """Run the tests under one tool, and return a summary of its findings."""
     command = [sanitizer, "--tool", tool, "--target-processes", "application-only", *TOOLS[tool]]
     command += ["--report-api-errors", "no", "--launch-timeout", "60", sys.executable, "-m", "pytest", *TESTS]
     with log.open("w", encoding="utf-8") as file:
@@ -66,12 +66,12 @@ def run(sanitizer: str, tool: str, log: Path, seconds: float) -> str:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-            return f"not done after {seconds:.0f} s"
+            return f"not finished after {seconds:.0f} s"
     return summary(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def summary(text: str) -> str:
-    """Tests that passed and failed, errors, and the kernels that most of them are of."""
+    """Return the counts of tests and errors in a log, and the kernels with the most errors."""
     tests = re.findall(r"^(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s", text, re.MULTILINE)
     errors = re.findall(r"ERROR SUMMARY: (\d+) error", text)
     if not tests or not errors:

@@ -1,11 +1,11 @@
-"""Runs the tests that need no GPU against other versions of cuDNN, each from its wheel.
+"""Run the tests that need no GPU against other versions of cuDNN, each from its wheel.
 
 python tools/versions.py                             # every night: all of VERSIONS, the tiers unit and lib
-python tools/versions.py 9.10.2 -- -q tests/lib      # one of them, and what pytest is to run
-python tools/versions.py --json benchmarks/results/reliability.json     # and keep the figures for the page
+python tools/versions.py 9.10.2 -- -q tests/lib      # one version, with arguments of pytest
+python tools/versions.py --json benchmarks/results/reliability.json     # and store the figures for the page
 
-Each version is installed into a virtual environment of its own, before the packages of this environment,
-which do not change. It needs a package index, and 2 GB below $TMPDIR.
+Each version is installed into its own virtual environment, before the packages of this environment, which do
+not change. The command needs a package index, and 2 GB below $TMPDIR.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
 TIERS = ("-q", "tests/unit", "tests/lib")
 # Runs in the environment of a version, so that no test runs with another version.
 ASK = "import cudnn_ct; print(cudnn_ct.version())"
-CANNOT_PLAN = "plans for a described device from"  # why tests of planning skip
+CANNOT_PLAN = "plans for a described device from"  # in the skip reason of planning tests
 
 
 def main() -> int:
-    """Run the command; return its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
-    parser.add_argument("--json", help="the file of figures to put these into")
+    parser.add_argument("--json", help="store the figures in this file")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(version: str, tests: list[str]) -> dict[str, Any]:
-    """Run tests against one version; return how many passed, failed and were skipped."""
+    """Run tests against one version, and return the numbers of passed, failed and skipped tests."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cudnn-versions-") as folder:
         python = environment(Path(folder), version)
@@ -58,7 +58,7 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
         found = subprocess.run([python, "-c", ASK], cwd=ROOT, env=environ, capture_output=True, text=True)
         major, minor, patch = map(int, version.split(".")[:3])
         if found.stdout.strip() != str(major * 10_000 + minor * 100 + patch):
-            raise SystemExit(f"cuDNN {version} is not what is loaded: {found.stdout}{found.stderr}")
+            raise SystemExit(f"expected cuDNN {version}, but loaded {found.stdout}{found.stderr}")
         print(f"=== cuDNN {version}, after {time.monotonic() - begin:.0f} s", flush=True)
         command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *tests]
         tested = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
@@ -83,7 +83,7 @@ def keep(path: str, version: str, counts: dict[str, Any]) -> None:
 
 
 def counts_of(output: str) -> dict[str, Any]:
-    """What pytest's last line counts, and whether plans were made for devices that are not there."""
+    """Return the counts in pytest's last line, and whether planning for absent devices was tested."""
     last = output.rstrip().rpartition("\n")[2]
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", last):
@@ -92,7 +92,7 @@ def counts_of(output: str) -> dict[str, Any]:
 
 
 def environment(folder: Path, version: str) -> Path:
-    """Make a virtual environment with one cuDNN, and behind it all that is installed here; its Python."""
+    """Create an environment with one cuDNN before the packages installed here, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     here = sysconfig.get_path("purelib")

@@ -96,7 +96,7 @@ def test_check_rejects_headers_of_another_version(headers: Path, checkout: Path)
     init.write_text(init.read_text().replace("GENERATED_FROM = 9", "GENERATED_FROM = 8"))
     result = generator(checkout, "--check")
     assert result.returncode == 2
-    assert re.search(r"made from 8\d{4}, installed is 9\d{4}", result.stderr)
+    assert re.search(r"made from 8\d{4}, but 9\d{4} is installed", result.stderr)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def changed_headers(headers: Path, folder: Path, *changes: tuple[str, str, str])
 
 # A change in the headers of another cuDNN, and the difference that is reported.
 DIFFERENCES = {
-    "value": ("ops", r"(CUDNN_POOLING_MAX\s*=\s*)0", r"\g<1>7", r"CUDNN_POOLING_MAX: \d+ has 7, we have 0"),
+    "value": ("ops", r"(CUDNN_POOLING_MAX\s*=\s*)0", r"\g<1>7", r"CUDNN_POOLING_MAX: \d+ has 7, expected 0"),
     "type of an argument": (
         *("ops", r"(cudnnGetTensorSizeInBytes\(const cudnnTensorDescriptor_t tensorDesc,) size_t", r"\1 int"),
-        r"cudnnGetTensorSizeInBytes: \d+ has c_int \(LP_cudnnTensorStruct, LP_c_int\), we have",
+        r"cudnnGetTensorSizeInBytes: \d+ has c_int \(LP_cudnnTensorStruct, LP_c_int\), expected",
     ),
     "result": (
         *("graph", r"size_t (CUDNNWINAPI\s+cudnnGetVersion\()", r"int \1"),
@@ -133,11 +133,11 @@ DIFFERENCES = {
     ),
     "function": (
         *("ops", r"cudnnStatus_t CUDNNWINAPI\s+cudnnDestroyTensorDescriptor\([^;]*;", ""),
-        r"cudnnDestroyTensorDescriptor: \d+ lacks it, we say since 90000",
+        r"cudnnDestroyTensorDescriptor: \d+ lacks it, expected since 90000",
     ),
     "member": (
         *("graph", r"CUDNN_TENSOR_NHWC\s*=\s*1,", ""),
-        r"CUDNN_TENSOR_NHWC: \d+ lacks it, we say since 90000",
+        r"CUDNN_TENSOR_NHWC: \d+ lacks it, expected since 90000",
     ),
     "struct": (
         *("graph", r"int64_t (numerator;)", r"int32_t \1"),
@@ -154,7 +154,7 @@ DIFFERENCES = {
     ),
     "date": (
         *("version", r"(#define CUDNN_MINOR) \d+", r"\1 0"),
-        r"CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP: 90\d+ has it, we say since 90100",
+        r"CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP: 90\d+ has it, expected since 90100",
     ),
 }
 

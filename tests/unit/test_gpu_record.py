@@ -48,7 +48,7 @@ def change(record: Path, **facts: Any) -> None:
 def test_judge_accepts_a_clean_record_of_these_sources(record: Path, package: Path) -> None:
     good, verdict = gpu_record.judge(record, package)
     assert good
-    assert verdict.startswith("the GPU record is of the present sources: NVIDIA H200, cuDNN 9.19.0, 20")
+    assert verdict.startswith("the GPU record belongs to the present sources: NVIDIA H200, cuDNN 9.19.0, 20")
     assert verdict.endswith("312 passed, 0 failed, 4 skipped, 6,000 calls of the oracle")
 
 
