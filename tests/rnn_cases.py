@@ -24,7 +24,7 @@ class RNNCase(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``rnn`` takes by keyword."""
+        """Keyword arguments of ``rnn``."""
         shapes = rnn_shapes(self.spec, (self.steps, len(self.lengths)), len(self.lengths))
         options: dict[str, Any] = {"lengths": self.lengths}
         if self.states:

@@ -1,4 +1,4 @@
-"""What must hold of recurrent networks wherever they run."""
+"""Properties of recurrent networks, which the fakes and the GPU tests check."""
 
 from __future__ import annotations
 

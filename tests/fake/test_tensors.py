@@ -34,7 +34,7 @@ INF, NAN = math.inf, math.nan
 
 
 def made(fake: FakeCudnn, name: str) -> int:
-    """How often a C function was called."""
+    """Return the number of calls of a C function."""
     return fake.names().count(name)
 
 
@@ -88,7 +88,7 @@ def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudn
 def test_elementwise_operations_equal_numpy_when_they_are_sliced(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
 ) -> None:
-    """As of more elements than a call takes: each is worked on once."""
+    """A small INT_MAX slices the arrays; each element is computed once."""
     monkeypatch.setattr(tiling, "INT_MAX", 100)
     values = integers(shape)
     x = ct.asarray(values, layout=layout if len(shape) == 4 else None)

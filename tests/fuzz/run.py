@@ -15,7 +15,7 @@ BATCH = 250  # calls in one child
 
 
 class Result(NamedTuple):
-    """How many calls ended in which way, and the wrong ones: a reason, and the calls as lines of Python."""
+    """Numbers of calls by outcome, and the wrong calls: a reason, and the calls as lines of Python."""
 
     outcomes: Counter[str]
     wrong: list[tuple[str, str]]

@@ -69,7 +69,7 @@ def test_work_on_the_second_device_creates_no_context_on_the_first() -> None:
 
 
 def test_memory_is_not_reused_while_its_device_uses_it() -> None:
-    """It is freed while the other device is current, and another stream of its device allocates as much."""
+    """The other device is current when the memory is freed. Another stream then allocates the same size."""
     torch = library("torch")
     shape, device = (256, 1024, 16), torch.device("cuda:1")
     side = torch.cuda.Stream(device=1)

@@ -137,7 +137,7 @@ def test_load_check_reports_the_linkers_error_message(site: Site) -> None:
 
 @pytest.mark.parametrize("own", [True, False], ids=["own version", "another version"])
 def test_cudnn_finds_a_part_by_its_own_version_alone(site: Site, own: bool) -> None:
-    """As checks of the files and the loader expect."""
+    """The checks of the files and of the loader expect the same."""
     version = libraryset.write(site.source.set.version) if own else "9.99.9"
     site.file("ops").rename(site.lib / f"libcudnn_ops.so.{version}")
     assert bool(codes(loaded(site))) is not own

@@ -1,4 +1,4 @@
-"""Which tests reach which lines of the package, and how long each of them takes.
+"""Record the lines of the package that each test reaches, and the duration of each test.
 
 As a pytest plugin (``-p tests.mutants.reach``) it records a run of the tests, into the file that
 ``CUDNN_CT_MUTANTS_REACH`` names. Python processes that a test starts record their lines too, through a

@@ -297,7 +297,7 @@ def _tuple(source: Source, axes: int, low: int, high: int) -> tuple[int, ...]:
 
 
 def _choice(source: Source, dtype: str) -> dict[str, Any]:
-    """How the algorithm of a convolution is chosen, and in what precision it computes."""
+    """Draw the policy, the precision and the limits of a convolution."""
     chosen: dict[str, Any] = {}
     if source.chance(0.4):
         policies = ("heuristic", "guess_once", "autotune", "time_once", "none")

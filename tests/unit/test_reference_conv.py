@@ -29,7 +29,7 @@ def test_conv_of_int8_is_exact(case: LayerCase) -> None:
 
 
 def test_conv_of_int8_wraps_around_when_the_sum_exceeds_int32() -> None:
-    """As all engines of cuDNN 9.19 have it, whatever the dtype of the result."""
+    """All engines of cuDNN 9.19 wrap around, with any dtype of the result."""
     x, w = np.full((1, 140_000, 1), 127, np.int8), np.full((1, 140_000, 1), 127, np.int8)
     wrapped = 140_000 * 127**2 - 2**32
     assert reference.conv(x, w).tolist() == [[[wrapped]]]

@@ -34,7 +34,7 @@ def test_ctc_loss_writes_both_results_into_out() -> None:
 
 
 def test_ctc_loss_has_a_gradient_when_there_are_no_labels() -> None:
-    """There is one alignment, so it names the blank for sure: the limit of what there is before zero."""
+    """The only alignment has a gradient for the blank: the limit of gradients as p approaches zero."""
     p = np.array([[[0.0, 0.5, 0.5]], [[0.2, 0.4, 0.4]]])
     almost = np.where(p, p, 1e-300)
     loss, gradient = ctc_loss(p, [], [0], [2], normalization="none")
