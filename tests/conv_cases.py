@@ -19,6 +19,15 @@ OPERATIONS = {
     "backward_filter": "conv_backward_filter",
 }
 
+# Largest error of a sum of products of values near 1, over the largest result. The sums have at most a few
+# hundred terms; TF32 rounds each factor to 11 bits, and FFT and Winograd add a few bits of their own.
+TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
+
+
+def inexact_by_nature(described: str) -> bool:
+    """FFT and Winograd compute sums of integers through fractions; engines 17 and 18 do so without a note."""
+    return any(word in described for word in ("fft", "winograd", "engine 17 ", "engine 18 "))
+
 
 class Geometry(NamedTuple):
     """The shapes of x and w, and the arguments that determine the shape of y."""

@@ -12,8 +12,7 @@ import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.ctc import ctc_min_steps
 from tests.layers import Place, compare
-from tests.properties import in_memory_of
-from tests.strategies import VIEWS, lay_out
+from tests.strategies import VIEWS, in_memory_of, lay_out
 
 # Largest error over the largest number: cuDNN adds probabilities in float32, or float64.
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e-12}

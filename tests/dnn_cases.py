@@ -18,8 +18,8 @@ from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from tests.layers import Place, compare
-from tests.properties import in_memory_of
-from tests.rnn_properties import check_weights
+from tests.rnn_cases import check_weights
+from tests.strategies import in_memory_of
 
 CROSS = {"cross": "cross_correlation", "conv": "convolution"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,17 +11,13 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from tests.properties import in_memory_of
-from tests.strategies import SCALES, VIEWS, lay_out
+from tests.strategies import SCALES, VIEWS, Place, in_memory_of, lay_out
 
 ACTIVATIONS = ("relu", "identity", "clipped_relu", "sigmoid", "tanh", "elu", "swish")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 # Largest error of a result over the largest of its elements: one rounding, and a few of a sum.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-12}
-
-Place = Callable[[np.ndarray], Any]
-"""Puts a NumPy array into device memory with the strides it has, as another library would."""
 
 
 class Tensor(NamedTuple):
@@ -139,10 +135,10 @@ def lying(draw: st.DrawFn, shape: Sequence[int], dtype: str, values: Any = "inte
 
 
 def scales_and_out(
-    draw: st.DrawFn, shape: Sequence[int], dtype: str, scales: Sequence[float] = SCALES
+    draw: st.DrawFn, shape: Sequence[int], dtype: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """alpha and beta, and an out that is NaN where beta is 0."""
-    alpha, beta = draw(st.sampled_from(scales)), draw(st.sampled_from(sorted(scales, key=bool)))
+    alpha, beta = draw(st.sampled_from(SCALES)), draw(st.sampled_from(sorted(SCALES, key=bool)))
     if not (beta or draw(st.booleans())):
         return {"alpha": alpha}, {}
     out = lying(draw, shape, dtype, "integers" if beta else "nan")

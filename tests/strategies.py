@@ -1,12 +1,19 @@
-"""Layouts and views of operands in memory, which all tiers share."""
+"""Layouts, views and alignment of operands in memory, which all tiers share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
+import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.specs import packed_strides
+
+Place = Callable[[np.ndarray], Any]
+"""Puts a NumPy array into device memory with the strides it has, as another library would."""
 
 VIEWS = ("packed", "every_other_image", "padded_rows", "transposed")
 """Views of an operand: contiguous; every second image of a batch; rows with a gap behind them; the last two
@@ -47,3 +54,42 @@ def strides_in(shape: tuple[int, ...], layout: str, view: str) -> tuple[int, ...
         packed = packed_strides((*shape[:-2], shape[-1], shape[-2]), layout)
         return (*packed[:-2], packed[-1], packed[-2])
     return packed_strides(shape, layout)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def shifted(array: np.ndarray, offset: int) -> np.ndarray:
+    """Copy an array to host memory in which it starts ``offset`` elements later, with the same strides.
+
+    The memory around the elements is :func:`poison`; it is the ``.base`` of the copy.
+    """
+    base = array if array.base is None else array.base
+    room = np.full(offset, poison(array.dtype)).astype(array.dtype)
+    memory = np.concatenate([room, base.ravel(order="K").view(array.dtype)])
+    start = offset * array.itemsize + array.ctypes.data - base.ctypes.data
+    return np.ndarray(array.shape, array.dtype, memory, start, array.strides)
+
+
+def own(array: np.ndarray) -> ct.DeviceArray:
+    """Copy a NumPy array with the memory around it to the device: a DeviceArray with the same strides."""
+    memory = array if array.base is None else array.base
+    flat = ct.asarray(memory.ravel(order="K"))
+    strides = tuple(s // array.itemsize for s in array.strides)
+    spec = ct.TensorSpec(array.shape, strides, as_dtype(array.dtype).name)
+    low, high = spec.extent
+    offset = array.ctypes.data - memory.ctypes.data
+    assert offset + low * array.itemsize >= 0
+    assert offset + high * array.itemsize <= flat.nbytes
+    return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
+
+
+def placing(place: Place, *offsets: int) -> Place:
+    """Return a function that places arrays with these offsets, one after another, and begins again."""
+    turn = cycle(offsets)
+    return lambda array: place(shifted(array, next(turn)))
+
+
+def in_memory_of(result: Any, given: Any) -> bool:
+    """Return whether a result is a DeviceArray of the memory of an array of any library."""
+    return type(result) is ct.DeviceArray and result.pointer == ct.asarray(given).pointer

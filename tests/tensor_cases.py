@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from tests.layers import FLOATS, LayerCase, Place, Tensor, compare, lying, scales_and_out
-from tests.properties import in_memory_of
-from tests.strategies import SCALES
+from tests.strategies import SCALES, in_memory_of
 
 # What cuDNN converts: to itself, and through float32.
 CONVERSIONS = {

@@ -1,4 +1,4 @@
-"""Values that properties do not draw, in operations on tensors, reductions, layers and convolutions."""
+"""Values that properties do not draw, in operations on tensors, layers, convolutions and networks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning
+from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn import rnn_spec
 from tests.layers import FLOATS, Place, Tensor, compare
 from tests.op_cases import ON_IMAGES, simple_call
-from tests.tensor_cases import (
-    CONVERSIONS,
-    check_in_place,
-    in_place_cases,
-)
+from tests.rnn_cases import RNNCase, check_weights
+from tests.tensor_cases import CONVERSIONS, check_in_place, in_place_cases
 
 NAN, INF = float("nan"), float("inf")
 
@@ -175,3 +174,37 @@ def test_convolution_without_terms(place: Place, beta: float) -> None:
     y = ct.conv_bias_activation(x, w, b, activation="identity")
     np.testing.assert_array_equal(y.numpy(), np.broadcast_to([[[0]], [[1]], [[2]]], (2, 3, 3, 3)))
     assert ct.conv_bias_activation(ct.empty((0, 2, 4, 4)), ct.zeros((3, 2, 2, 2)), b).shape == (0, 3, 3, 3)
+
+
+# --- recurrent networks ------------------------------------------------------------------------------------
+
+
+def test_rnn_takes_missing_gradients_as_0(place: Place) -> None:
+    spec = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", dtype="float64")
+    case = RNNCase(spec, 3, (3, 1), False, 0)
+    net, x, w = case.operands()
+    dhy = np.ones((4, 2, 4))
+    wanted = rnn_backward(case.x, case.tame, spec, dhy=dhy, lengths=case.lengths)
+    done = net.forward(x, w, lengths=case.lengths, training=True)
+    assert net.forward(x, w).reserve is None
+    back = net.backward_data(None, done.reserve, ct.asarray(dhy))
+    for got, want in zip(back, wanted[:3], strict=True):
+        compare(got, want)
+    dw = ct.full((net.weight_size,), NAN, "float64")
+    assert net.backward_weights(done.reserve, out=dw) is dw
+    check_weights(dw, spec, wanted.dweights, 1e-11)
+
+
+def test_rnn_dropout_repeats_from_a_seed_and_from_a_saved_state(place: Place) -> None:
+    case = RNNCase(rnn_spec("gru", 32, 64, 3, dropout=0.5), 6, (6, 6, 4), False, 0)
+    net, x, w = case.operands(seed=5)
+    twin, *_ = case.operands(seed=5)
+    plain = net.forward(x, w).y
+    compare(plain, rnn(case.x, case.tame, case.spec).y, tolerance=3e-5)
+    first, saved = net.forward(x, w, training=True).y.numpy(), net.dropout_state.save()
+    second = net.forward(x, w, training=True).y.numpy()
+    np.testing.assert_array_equal(twin.forward(x, w, training=True).y.numpy(), first)
+    assert (first != plain.numpy()).any()
+    assert (first != second).any()
+    net.dropout_state.restore(saved)
+    np.testing.assert_array_equal(net.forward(x, w, training=True).y.numpy(), second)

@@ -9,9 +9,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.alignment import own, shifted
 from tests.layers import Tensor
-from tests.properties import in_memory_of
+from tests.strategies import in_memory_of, own, shifted
 
 from .conftest import forget
 from .cudnn import FakeCudnn

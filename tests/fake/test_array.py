@@ -20,7 +20,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec
 from tests.mixed import in_threads
-from tests.properties import in_memory_of
+from tests.strategies import in_memory_of
 from tests.unit.cuda_driver import CUresult
 
 from .cudnn import FakeCudnn

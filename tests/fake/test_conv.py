@@ -29,11 +29,10 @@ from cudnn_ct.ops.conv import candidates as conv_candidates
 from cudnn_ct.ops.conv.legacy import candidates
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.alignment import own, placing
 from tests.conv_cases import OPERATIONS, conv_cases, int8_cases
 from tests.layers import LayerCase, check_layer
 from tests.mixed import in_threads
-from tests.strategies import VIEWS
+from tests.strategies import VIEWS, own, placing
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import ForeignArray, Host

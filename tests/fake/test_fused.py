@@ -10,8 +10,8 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.alignment import own, placing
 from tests.layers import LayerCase, check_layer, fused_cases
+from tests.strategies import own, placing
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host

@@ -17,7 +17,6 @@ from cudnn_ct.cli import selftest_cases
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
-from tests.alignment import own, placing
 from tests.layers import LayerCase, check_layer, several
 from tests.op_cases import (
     CASES,
@@ -28,6 +27,7 @@ from tests.op_cases import (
     simple_arguments,
     simple_call,
 )
+from tests.strategies import own, placing
 
 from .conftest import forget
 from .cudnn import FakeCudnn

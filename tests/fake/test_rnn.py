@@ -27,8 +27,8 @@ from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from tests.layers import compare
-from tests.rnn_cases import RNNCase
-from tests.rnn_properties import beginning_at, check_passes, check_weights, network, passes
+from tests.rnn_cases import RNNCase, check_passes, check_weights, network, passes
+from tests.strategies import own, placing, shifted
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -45,8 +45,7 @@ SIDE = 0x50  # a stream
 
 
 def operands(case: RNNCase = CASE, **options: Any) -> tuple[ct.RNN, ct.DeviceArray, ct.DeviceArray]:
-    net = network(case.spec, **options)
-    return net, ct.asarray(case.x), net.pack_params(case.tame)
+    return case.operands(**options)
 
 
 def algos(fake: FakeCudnn) -> list[str]:
@@ -90,7 +89,7 @@ def test_rnn_copies_misaligned_operands(fake: FakeCudnn, dtype: str, offset: int
     """The fake rejects memory that cuDNN's kernels may not load several elements at once from."""
     spec = network(LSTM._replace(dtype=dtype, compute="float32")).spec
     for case in (CASE._replace(spec=spec), RNNCase(spec, 3, (2, 0), False, 1)):
-        check_passes(case, "sequence_major", beginning_at(offset))
+        check_passes(case, "sequence_major", placing(own, offset))
 
 
 def test_rnn_makes_one_c_call_for_each_pass_when_repeated(fake: FakeCudnn) -> None:
@@ -106,19 +105,6 @@ def test_rnn_makes_one_c_call_for_each_pass_when_repeated(fake: FakeCudnn) -> No
         net.backward_data(ct.asarray(ONES), done.reserve)
         net.backward_weights(done.reserve)
     assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnSetTensor", "cudnnRNNBackwardWeights_v8"]
-
-
-def test_missing_gradients_are_zero(fake: FakeCudnn) -> None:
-    net, x, w = operands()
-    wanted = rnn_backward(CASE.x, CASE.tame, LSTM, dhy=np.ones((4, 2, 4), np.float32))
-    done = net.forward(x, w, training=True)
-    assert net.forward(x, w).reserve is None
-    back = net.backward_data(None, done.reserve, ct.full((4, 2, 4), 1.0))
-    for got, want in zip(back, wanted[:3], strict=True):
-        compare(got, want)
-    dw = ct.full((net.weight_size,), np.nan)
-    assert net.backward_weights(done.reserve, out=dw) is dw
-    check_weights(dw, LSTM, wanted.dweights, 1e-5)
 
 
 def test_operands_with_gaps_are_copied_on_the_device(fake: FakeCudnn, host: Host) -> None:
@@ -374,7 +360,7 @@ def test_workspace_limit_does_not_count_copies_of_operands(
     """Calls with and without copies share the decision about an algorithm."""
     net, x, w = operands(algo="standard")
     monkeypatch.setattr(config, "workspace_limit", 512)
-    place = beginning_at(1)
+    place = placing(own, 1)
     wanted = net.forward(x, w).y.numpy()
     np.testing.assert_array_equal(net.forward(place(CASE.x), place(w.numpy())).y.numpy(), wanted)
 
@@ -429,22 +415,11 @@ def test_weights_must_be_real_numbers(fake: FakeCudnn) -> None:
 # --- dropout ---
 
 
-def test_dropout_repeats_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> None:
-    case = WITH_DROPOUT
-    net, x, w = operands(case, seed=3)
-    twin, *_ = operands(case, seed=3)
-    plain = rnn(case.x, case.tame, LSTM).y
-    compare(net.forward(x, w).y, plain)
-    first, saved = net.forward(x, w, training=True).y.numpy(), net.dropout_state.save()
-    second = net.forward(x, w, training=True).y.numpy()
-    assert (first != second).any()
-    assert (first != plain).any()
-    np.testing.assert_array_equal(twin.forward(x, w, training=True).y.numpy(), first)
-    net.dropout_state.restore(saved)
-    done = net.forward(x, w, training=True)
-    np.testing.assert_array_equal(done.y.numpy(), second)
-    back = net.backward_data(ct.asarray(ONES), done.reserve)
-    compare(back.dx, rnn_backward(case.x, case.tame, LSTM, ONES, masks=fake.passes[-1].options["masks"]).dx)
+def test_rnn_gradient_has_the_masks_of_its_forward_pass(fake: FakeCudnn) -> None:
+    net, x, w = operands(WITH_DROPOUT)
+    back = net.backward_data(ct.asarray(ONES), net.forward(x, w, training=True).reserve)
+    masks = fake.passes[-1].options["masks"]
+    compare(back.dx, rnn_backward(CASE.x, CASE.tame, LSTM, ONES, masks=masks).dx)
 
 
 def test_threads_have_their_own_native_networks(fake: FakeCudnn) -> None:
@@ -523,7 +498,7 @@ def test_a_captured_call_pins_its_plan(fake: FakeCudnn, host: Host) -> None:
 def test_training_is_not_captured(fake: FakeCudnn, host: Host, case: RNNCase, offset: int) -> None:
     """Also not the first pass, which makes the dropout state, and one with misaligned operands."""
     net, _, w = operands(case)
-    x = beginning_at(offset)(case.x)
+    x = own(shifted(case.x, offset))
     train = partial(net.forward, x, w, training=True, stream=SIDE)
     check_not_captured(host, fake, train, ONLY_INFERENCE)
     train()

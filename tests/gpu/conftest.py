@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import ExecutionFailedError
-from cudnn_ct.shapes.specs import TensorSpec
 from tests.mixed import own_stream
+from tests.strategies import Place
+from tests.strategies import own as place
 
 __all__ = ["captured", "library", "own_stream", "place"]
 
@@ -60,21 +59,8 @@ def _a_fault_fails_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.exit(f"the CUDA context ended in {request.node.nodeid}: {error}", returncode=1)
 
 
-def place(array: np.ndarray) -> ct.DeviceArray:
-    """Copy a NumPy array and the gaps around its elements to the device: an array with the same strides."""
-    memory = array if array.base is None else array.base
-    flat = ct.asarray(np.ascontiguousarray(memory).reshape(-1))
-    strides = tuple(s // array.itemsize for s in array.strides)
-    spec = TensorSpec(array.shape, strides, as_dtype(array.dtype).name)
-    low, high = spec.extent
-    offset = array.ctypes.data - memory.ctypes.data
-    assert offset + low * array.itemsize >= 0
-    assert offset + high * array.itemsize <= flat.nbytes
-    return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
-
-
 @pytest.fixture(name="place")
-def _place() -> Callable[[np.ndarray], ct.DeviceArray]:
+def _place() -> Place:
     return place
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from tests.properties import TOLERANCE, inexact_by_nature
+from tests.conv_cases import TOLERANCE, inexact_by_nature
 
 from .conftest import captured, own_stream
 

@@ -11,7 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.cuda import memory as memories
 from cudnn_ct.errors import NotSupportedError
-from tests.properties import TOLERANCE
+from tests.conv_cases import TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

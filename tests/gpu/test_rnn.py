@@ -13,17 +13,12 @@ import cudnn_ct as ct
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from tests.layers import compare
-from tests.rnn_cases import RNNCase
-from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes
+from tests.rnn_cases import TOLERANCE, RNNCase, check_passes, check_weights, network, passes
+from tests.strategies import placing
 
 from .conftest import captured, library, own_stream, place
 
 EXAMPLES = max(200, settings.default.max_examples)
-
-
-def operands(case: RNNCase, **options: Any) -> tuple[ct.RNN, ct.DeviceArray, ct.DeviceArray]:
-    net = network(case.spec, **options)
-    return net, ct.asarray(case.x), net.pack_params(case.tame)
 
 
 def lstm(dtype: str = "float64", **options: Any) -> RNNSpec:
@@ -57,7 +52,7 @@ def test_rnn_equals_reference_when_operands_are_misaligned(offset: int, dtype: s
     """Kernels that load several elements at once may end the CUDA context on memory that is not aligned."""
     for mode, size, lengths in (("lstm", 64, (6,) * 8), ("gru", 5, (6, 0, 3)), ("rnn_tanh", 32, (4, 2))):
         spec = rnn_spec(mode, size, size, 2, direction="bidirectional", dtype=dtype)
-        check_passes(RNNCase(spec, 6, lengths, True, offset), "sequence_major", beginning_at(offset))
+        check_passes(RNNCase(spec, 6, lengths, True, offset), "sequence_major", placing(place, offset))
 
 
 @pytest.mark.parametrize("lengths", [(6,) * 8, (1, 6, 2, 5, 3, 6, 4, 2)], ids=str)
@@ -88,19 +83,6 @@ def test_rnn_equals_reference_on_tensor_cores(dtype: str) -> None:
     got = net.forward(ct.asarray(case.x), net.pack_params(case.tame))
     wanted = rnn(case.x, case.tame, case.spec)
     compare(got.y, wanted.y, tolerance=max(TOLERANCE[dtype], 5e-3))
-
-
-def test_rnn_takes_missing_gradients_as_0() -> None:
-    case = RNNCase(lstm(), 3, (3, 1), False, 0)
-    net, x, w = operands(case)
-    dhy = np.ones((4, 2, 4))
-    wanted = rnn_backward(case.x, case.tame, case.spec, dhy=dhy, lengths=case.lengths)
-    done = net.forward(x, w, lengths=case.lengths, training=True)
-    back = net.backward_data(None, done.reserve, ct.asarray(dhy))
-    for got, want in zip(back, wanted[:3], strict=True):
-        compare(got, want)
-    dw = ct.full((net.weight_size,), np.nan, "float64")
-    check_weights(net.backward_weights(done.reserve, out=dw), case.spec, wanted.dweights, 1e-11)
 
 
 # --- torch ---
@@ -140,24 +122,9 @@ def test_rnn_equals_torch_with_its_weights(mode: str, projection: int, bias: str
 # --- dropout ---
 
 
-def test_rnn_dropout_is_reproducible() -> None:
-    case = RNNCase(rnn_spec("gru", 32, 64, 3, dropout=0.5), 6, (6, 6, 4), False, 0)
-    net, x, w = operands(case, seed=5)
-    twin, *_ = operands(case, seed=5)
-    plain = net.forward(x, w).y.numpy()
-    compare(net.forward(x, w).y, rnn(case.x, case.tame, case.spec).y, tolerance=3e-5)
-    first, saved = net.forward(x, w, training=True).y.numpy(), net.dropout_state.save()
-    second = net.forward(x, w, training=True).y.numpy()
-    np.testing.assert_array_equal(twin.forward(x, w, training=True).y.numpy(), first)
-    assert (first != plain).any()
-    assert (first != second).any()
-    net.dropout_state.restore(saved)
-    np.testing.assert_array_equal(net.forward(x, w, training=True).y.numpy(), second)
-
-
 def test_rnn_gradients_equal_differences_when_elements_are_dropped() -> None:
     case = RNNCase(rnn_spec("lstm", 8, 16, 2, dropout=0.4, dtype="float64"), 4, (4, 4), False, 0)
-    net, x, w = operands(case)
+    net, x, w = case.operands()
     net.forward(x, w, training=True)
     saved = net.dropout_state.save()
     dy, along = case.random((4, 2, 16), 3), case.random(case.x.shape, 4)
@@ -192,7 +159,7 @@ def test_rnn_autotune_times_all_algorithms() -> None:
 def test_rnn_recompiles_for_another_batch_and_length() -> None:
     """A compiled network is of one batch."""
     case = RNNCase(rnn_spec("lstm", 64, 64), 6, (6,) * 8, False, 0)
-    net, _, w = operands(case, algo="persist_dynamic")
+    net, _, w = case.operands(algo="persist_dynamic")
     for batch, steps in ((8, 6), (4, 6), (8, 3), (4, 6)):
         x = case.random((steps, batch, 64), 9)
         try:
@@ -225,7 +192,7 @@ def test_captured_rnn_equals_reference() -> None:
 
 def test_rnn_computes_on_several_streams_and_threads() -> None:
     case = RNNCase(rnn_spec("gru", 64, 64, 2), 20, (20,) * 16, False, 0)
-    net, x, w = operands(case)
+    net, x, w = case.operands()
     wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((20, 16, 64), np.float32))
 
     def work() -> None:
