@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
@@ -25,7 +26,7 @@ TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-1
 
 
 def inexact_by_nature(described: str) -> bool:
-    """FFT and Winograd compute sums of integers through fractions; engines 17 and 18 do so without a note."""
+    """Return whether an algorithm adds integers through fractions. Engines 17 and 18 have no note of it."""
     return any(word in described for word in ("fft", "winograd", "engine 17 ", "engine 18 "))
 
 
@@ -40,10 +41,22 @@ class Geometry(NamedTuple):
     def y(self) -> tuple[int, ...]:
         return ct.conv_output_shape(self.x, self.w, **self.arguments)
 
+    def shapes(self, direction: str) -> list[tuple[int, ...]]:
+        """Return the shapes of both operands and of the result."""
+        return [getattr(self, role) for role in ROLES[direction].operands]
+
+    def shape_of_gradient(self, direction: str) -> tuple[tuple[int, ...], ...]:
+        """Return the arguments that follow the operands: the shape of a gradient, or no argument."""
+        return () if direction == "forward" else (self.shapes(direction)[-1],)
+
+    def expected(self, direction: str, operands: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the result of the reference."""
+        reference = getattr(ct.reference, OPERATIONS[direction])
+        return reference(*operands, *self.shape_of_gradient(direction), **self.arguments)
+
     def case(self, direction: str, operands: Sequence[Tensor], keywords: Any, outs: Any) -> LayerCase:
         """Return a call of a direction with this geometry."""
-        result = ROLES[direction].operands[-1]
-        shape = {} if direction == "forward" else {f"{result}_shape": getattr(self, result)}
+        shape = {f"{ROLES[direction].operands[-1]}_shape": one for one in self.shape_of_gradient(direction)}
         keywords = {**self.arguments, **shape, **keywords}
         return LayerCase(OPERATIONS[direction], tuple(operands), keywords, outs)
 
@@ -83,7 +96,7 @@ def conv_cases(
 ) -> LayerCase:
     """Draw a call of a direction; ``packed`` operands have no gaps in memory, and no factor."""
     geometry, dtype = draw(geometries(**choices)), draw(st.sampled_from(FLOATS))
-    *inputs, result = (getattr(geometry, role) for role in ROLES[direction].operands)
+    *inputs, result = geometry.shapes(direction)
     operands = [lying(draw, shape, dtype) for shape in inputs]
     keywords, outs = scales_and_out(draw, result, dtype)
     if packed:

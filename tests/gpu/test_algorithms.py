@@ -1,7 +1,8 @@
-"""Algorithms on a GPU: every candidate is right, names select theirs, plans are captured."""
+"""Algorithms on a GPU: every candidate is right, names select theirs, plans are captured, errors bounded."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from tests.conv_cases import TOLERANCE, inexact_by_nature
+from tests.conv_cases import OPERATIONS, TOLERANCE, Geometry, inexact_by_nature
 
 from .conftest import captured, own_stream
 
@@ -32,11 +33,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Keywords]] = 
     "one pixel": ((2, 64, 1, 1), (32, 64, 1, 1), "float16", "nhwc", {}),
     "one axis": ((2, 16, 20), (8, 16, 3), "float32", "nchw", {"padding": 1, "stride": 2}),
 }
-OPERATIONS = {
-    "forward": "conv",
-    "backward_data": "conv_backward_data",
-    "backward_filter": "conv_backward_filter",
-}
+POLICIES = ("heuristic", "autotune")
 
 
 def sparse(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -44,20 +41,17 @@ def sparse(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return (rng.integers(-2, 3, shape) * (rng.random(shape) < 0.3)).astype(np.float64)
 
 
-def operands(name: str, direction: str) -> tuple[list[np.ndarray], list[ct.DeviceArray], tuple[Any, ...]]:
-    """Two inputs as NumPy arrays and on the device, and the shape that a gradient is told."""
-    x, w, dtype, layout, keywords = CASES[name]
-    geometry = {k: v for k, v in keywords.items() if k != "precision"}
-    y = ct.conv_output_shape(x, w, **geometry)
-    shapes = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[direction]
-    told = {"forward": (), "backward_data": (x,), "backward_filter": (w,)}[direction]
+def geometry_of(name: str) -> Geometry:
+    x, w, _, _, keywords = CASES[name]
+    return Geometry(x, w, {key: value for key, value in keywords.items() if key != "precision"})
+
+
+def operands(name: str, direction: str) -> tuple[list[np.ndarray], list[ct.DeviceArray]]:
+    """Return two inputs as NumPy arrays and on the device."""
+    _, _, dtype, layout, _ = CASES[name]
+    *shapes, _ = geometry_of(name).shapes(direction)
     values = [sparse(shape, seed) for seed, shape in enumerate(shapes)]
-    return values, [ct.asarray(v, dtype, layout=layout) for v in values], told
-
-
-def expected(name: str, direction: str, values: list[np.ndarray], told: tuple[Any, ...]) -> np.ndarray:
-    geometry = {k: v for k, v in CASES[name][-1].items() if k != "precision"}
-    return getattr(ct.reference, OPERATIONS[direction])(*values, *told, **geometry)
+    return values, [ct.asarray(v, dtype, layout=layout) for v in values]
 
 
 def close(got: ct.DeviceArray, wanted: np.ndarray, what: object) -> None:
@@ -71,10 +65,10 @@ def close(got: ct.DeviceArray, wanted: np.ndarray, what: object) -> None:
 @pytest.mark.parametrize("direction", OPERATIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_each_algorithm_equals_reference(name: str, direction: str) -> None:
-    values, (first, second), told = operands(name, direction)
-    keywords = CASES[name][-1]
-    table = ct.conv_algorithms(first, second, *told, direction=direction, **keywords)
-    wanted = expected(name, direction, values, told)
+    values, (first, second) = operands(name, direction)
+    keywords, shape = CASES[name][-1], geometry_of(name).shape_of_gradient(direction)
+    table = ct.conv_algorithms(first, second, *shape, direction=direction, **keywords)
+    wanted = geometry_of(name).expected(direction, values)
     usable = [row for row in table if not row.rejected]
     assert usable, str(table)
     times = [row.time_ms for row in usable]
@@ -82,7 +76,7 @@ def test_each_algorithm_equals_reference(name: str, direction: str) -> None:
     assert times == sorted(times)
     for row in usable:
         out = ct.full(wanted.shape, np.nan, CASES[name][2], layout=CASES[name][3])
-        got = getattr(ct, OPERATIONS[direction])(first, second, *told, algo=row, out=out, **keywords)
+        got = getattr(ct, OPERATIONS[direction])(first, second, *shape, algo=row, out=out, **keywords)
         close(got, wanted, row)
 
 
@@ -98,15 +92,14 @@ def test_conv_with_uneven_padding_rejects_alpha_when_float16_sums_may_overflow()
 @pytest.mark.parametrize("direction", OPERATIONS)
 @pytest.mark.parametrize("name", ["half", "TF32", "strict", "groups", "double"])
 def test_deterministic_plan_returns_the_same_bits(name: str, direction: str) -> None:
-    _, _, told = operands(name, direction)
     dtype, layout, keywords = CASES[name][2:]
     rng = np.random.default_rng(3)
-    shapes = [a.shape for a in operands(name, direction)[1]]
+    *shapes, _ = geometry_of(name).shapes(direction)
     first, second = (ct.asarray(rng.standard_normal(s), dtype, layout=layout) for s in shapes)
-    for algo in ("heuristic", "autotune"):
-        plan = ct.conv_plan(
-            first, second, *told, direction=direction, algo=algo, deterministic=True, **keywords
-        )
+    shape = geometry_of(name).shape_of_gradient(direction)
+    options = {"direction": direction, "deterministic": True, **keywords}
+    for algo in POLICIES:
+        plan = ct.conv_plan(first, second, *shape, algo=algo, **options)
         assert plan.candidate.deterministic
         results = {plan(first, second).numpy().tobytes() for _ in range(20)}
         assert len(results) == 1
@@ -135,16 +128,16 @@ def test_algorithm_names_select_their_algorithms() -> None:
 
 def test_workspace_limit_excludes_algorithms_with_a_workspace() -> None:
     x, w = ct.full((8, 64, 28, 28), 1.0), ct.full((64, 64, 3, 3), 1.0)
-    for algo in ("heuristic", "autotune"):
+    for algo in POLICIES:
         plan = ct.conv_plan(x, w, padding=1, algo=algo, precision="float32", workspace_limit=0)
         assert plan.workspace == 0
 
 
-@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
+@pytest.mark.parametrize("algo", POLICIES)
 @pytest.mark.parametrize("name", ["half", "TF32", "strict"])
 def test_captured_plan_replays_when_the_workspace_has_grown(name: str, algo: str) -> None:
     stream = own_stream()
-    values, _, _ = operands(name, "forward")
+    values, _ = operands(name, "forward")
     dtype, layout, keywords = CASES[name][2:]
     x, w = (ct.asarray(v, dtype, layout=layout, stream=stream) for v in values)
     plan = ct.conv_plan(x, w, **keywords, algo=algo, stream=stream)
@@ -161,14 +154,59 @@ def test_captured_plan_replays_when_the_workspace_has_grown(name: str, algo: str
     del plan
     for factor in (1.0, 2.0):
         scaled = ct.asarray(factor * values[0], dtype, layout=layout, stream=stream)
-        ct.conv(
-            scaled,
-            ct.full((x.shape[1], 1, 1, 1), 1.0, dtype, stream=stream),
-            groups=x.shape[1],
-            out=x,
-            stream=stream,
-        )
+        ones = ct.full((x.shape[1], 1, 1, 1), 1.0, dtype, stream=stream)
+        ct.conv(scaled, ones, groups=x.shape[1], out=x, stream=stream)
         y.fill(np.nan, stream=stream)
         graph.launch(stream)
         ct.synchronize(stream)
-        close(y, factor * expected(name, "forward", values, ()), described)
+        close(y, factor * geometry_of(name).expected("forward", values), described)
+
+
+# --- accuracy ----------------------------------------------------------------------------------------------
+
+UNITS = {"float16": 2.0**-11, "float32": 2.0**-24, "tf32": 2.0**-11}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("direction", OPERATIONS)
+@pytest.mark.parametrize(
+    ("dtype", "precision", "layout"),
+    [
+        ("float32", "float32", "nchw"),
+        ("float32", "float32", "nhwc"),
+        ("float32", "tf32", "nhwc"),
+        ("float16", None, "nchw"),
+        ("float16", None, "nhwc"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("window", "groups"), [((3, 3), 1), ((5, 5), 1), ((5, 5), 4), ((5,), 1), ((7, 7), 32)]
+)
+def test_policy_stays_within_the_bound_of_the_precision(
+    policy: str,
+    direction: str,
+    dtype: str,
+    precision: str | None,
+    layout: str,
+    window: tuple[int, ...],
+    groups: int,
+) -> None:
+    """Operands that round, within the bound of docs/algorithms.md."""
+    geometry = Geometry((4, 32, *(20 for _ in window)), (32, 32 // groups, *window), {"groups": groups})
+    *shapes, _ = geometry.shapes(direction)
+    rng = np.random.default_rng(5)
+    values = [rng.standard_normal(shape).astype(np.float16).astype(np.float64) for shape in shapes]
+    want = geometry.expected(direction, values)
+    sums = geometry.expected(direction, [abs(array) for array in values])
+    first, second = (ct.asarray(array.astype(dtype), layout=layout) for array in values)
+    options = {"direction": direction, "groups": groups, "precision": precision}
+    plan = ct.conv_plan(first, second, *geometry.shape_of_gradient(direction), algo=policy, **options)
+    got = plan(first, second).numpy().astype(np.float64)
+    terms = {
+        "forward": math.prod(geometry.w[1:]),
+        "backward_data": math.prod(window) * 32 // groups,
+        "backward_filter": 4 * math.prod(geometry.y[2:]),
+    }[direction]
+    unit = UNITS["float32" if precision is None else precision]
+    bound = 8 * math.sqrt(terms + 64) * unit * sums.max() + 6 * UNITS[dtype] * abs(want).max()
+    assert abs(got - want).max() <= bound, plan.describe()
