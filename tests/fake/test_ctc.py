@@ -17,6 +17,7 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops import ctc as ops
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+from tests.strategies import shifted
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -124,16 +125,9 @@ def test_misaligned_operands_are_copied(
     """The fake rejects memory that is not 16-byte aligned."""
     case = BATCH._replace(dtype=dtype, normalization=normalization, steps=(4, 2, 2))  # the last is impossible
     values = case.logits
-    empty = np.zeros(3, values.dtype), np.zeros_like(values)
-
-    def placed(array: np.ndarray, shift: int) -> ForeignArray:
-        memory = np.zeros(array.size + shift, array.dtype)
-        view = memory[shift:].reshape(array.shape)
-        view[...] = array
-        return ForeignArray(host, view)
-
+    arrays = values, np.zeros(3, values.dtype), np.zeros_like(values)
     for shifts in ([0, 0, 0], [int(n in elsewhere) for n in range(3)], [0, 0, 0]):
-        logits, *outs = map(placed, (values, *empty), shifts)
+        logits, *outs = (ForeignArray(host, one) for one in map(shifted, arrays, shifts))
         assert [array.pointer % 16 != 0 for array in (logits, *outs)] == shifts
         check(call(case, logits=logits, out=tuple(outs)), case, 2e-3)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import os
 import tempfile
@@ -62,6 +63,13 @@ def _a_fault_fails_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(name="place")
 def _place() -> Place:
     return place
+
+
+@pytest.fixture
+def leave_memory_to_others() -> Iterator[None]:
+    yield
+    gc.collect()
+    ct.empty_cache()
 
 
 def captured(stream: Any, call: Callable[[], object]) -> Any:

@@ -10,8 +10,9 @@ from hypothesis import example, given, settings
 
 import cudnn_ct as ct
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+from tests.strategies import placing
 
-from .conftest import library, own_stream, place
+from .conftest import captured, library, own_stream, place
 
 ALGOS = ("deterministic", "non_deterministic")
 
@@ -42,19 +43,8 @@ def test_ctc_loss_of_float64_equals_reference_or_is_rejected(case: CTCCase) -> N
 @pytest.mark.parametrize("offset", range(4))
 def test_ctc_loss_equals_reference_when_operands_are_misaligned(offset: int, normalization: str) -> None:
     """Kernels that load several elements at once do not get such memory."""
-    case = CTCCase(((1, 2), (), (3, 3), (1,)), (4, 2, 5, 6), 6, 4, normalization=normalization)
-
-    def moved(values: np.ndarray) -> ct.DeviceArray:
-        memory = np.zeros(offset + values.size, values.dtype)
-        view = memory[offset:].reshape(values.shape)
-        view[...] = values
-        return place(view)
-
-    out = moved(np.zeros(4, np.float32)), moved(np.zeros((6, 4, 4), np.float32))
-    got = ct.ctc_loss(moved(case.logits), *case.integers, normalization=normalization, out=out)
-    expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization=normalization)
-    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
+    case = CTCCase(((1, 2), (), (3, 3), (1,)), (4, 2, 5, 6), 6, 4, out="packed", both=True)
+    check_ctc(case._replace(normalization=normalization), placing(place, offset), 1e-4)
 
 
 @pytest.mark.parametrize("algo", ALGOS)
@@ -139,13 +129,14 @@ def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any,
     out = ct.ctc_loss(logits, *integers, **case.mathematics, stream=stream)
     ct.ctc_loss(logits, *integers, **case.mathematics, out=out, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    result = ct.ctc_loss(logits, *integers, **case.mathematics, out=out, stream=stream)
-    return builder.end_building().complete(), logits, result
+    graph = captured(
+        stream, lambda: ct.ctc_loss(logits, *integers, **case.mathematics, out=out, stream=stream)
+    )
+    return graph, logits, out
 
 
 @pytest.mark.parametrize(
-    ("captured", "on_device"),
+    ("labelled", "on_device"),
     [
         (CASE, False),
         (LABELLED, True),
@@ -154,15 +145,15 @@ def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any,
     ],
     ids=str,
 )
-def test_captured_ctc_loss_equals_reference(captured: CTCCase, on_device: bool) -> None:
+def test_captured_ctc_loss_equals_reference(labelled: CTCCase, on_device: bool) -> None:
     stream = own_stream()
-    integers: list[Any] = list(captured.integers)
+    integers: list[Any] = list(labelled.integers)
     if on_device:
         integers = [ct.asarray(array, stream=stream) for array in integers]
-    graph, logits, result = replayed(captured, integers, stream)
+    graph, logits, result = replayed(labelled, integers, stream)
     ct.empty_cache()
     for seed in (1, 2):
-        case = captured._replace(seed=seed)
+        case = labelled._replace(seed=seed)
         ct.transform(ct.asarray(np.nan_to_num(case.logits), stream=stream), out=logits, stream=stream)
         result.gradient.fill(7.0, stream=stream)
         graph.launch(stream)

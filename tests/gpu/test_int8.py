@@ -11,8 +11,8 @@ from hypothesis import given, settings
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
 from tests.conv_cases import int8_cases
-from tests.layers import LayerCase, check_layer
-from tests.strategies import VIEWS
+from tests.layers import LayerCase, Tensor, check_layer
+from tests.strategies import VIEWS, placing
 
 from .conftest import place
 
@@ -103,14 +103,9 @@ def test_int8_plan_writes_the_dtype_that_it_was_prepared_for() -> None:
             np.testing.assert_array_equal(out.numpy(), expected)
 
 
-def test_int8_convolution_equals_the_reference_when_x_is_misaligned() -> None:
-    for offset in (0, 1, 4, 8):
-        memory = np.zeros(offset + 2 * 16 * 9 * 10, np.int8)
-        x = memory[offset:].reshape(2, 16, 9, 10)
-        x[...] = any_bytes(2, 16, 9, 10)
-        w = any_bytes(8, 16, 3, 3, seed=1)
-        expected = ct.reference.conv(x, w)
-        for result in SUMS:
-            out = blank(expected.shape, result)
-            ct.conv(place(x), ct.asarray(w), out=out)
-            np.testing.assert_array_equal(out.numpy(), expected)
+@pytest.mark.parametrize("result", SUMS)
+@pytest.mark.parametrize("offset", [0, 1, 4, 8])
+def test_int8_convolution_equals_reference_when_x_is_misaligned(offset: int, result: str) -> None:
+    operands = Tensor((2, 16, 9, 10), "int8", "bytes"), Tensor((8, 16, 3, 3), "int8", "bytes", seed=1)
+    case = LayerCase("conv", operands, outs={"out": Tensor((2, 8, 7, 8), result)}, exact=True)
+    check_layer(case, placing(place, 0, offset, 0))  # out, x and w

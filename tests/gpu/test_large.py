@@ -12,6 +12,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream
+from tests.both.tensors import integers
 from tests.layers import FLOATS, Tensor, compare
 
 from .conftest import place
@@ -41,10 +42,6 @@ def chosen() -> str:
     return plan.plan
 
 
-def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 2) -> np.ndarray:
-    return Tensor(shape, dtype, np.random.default_rng(0).integers(-most, most + 1, shape)).array()
-
-
 # --- reductions --------------------------------------------------------------------------------------------
 
 MATRICES = {  # a shape, its layout, and the axes of the reduction
@@ -67,7 +64,7 @@ def test_reduce_by_graphs_equals_reference(monkeypatch: pytest.MonkeyPatch, op: 
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
     shape, layout, axes = MATRICES[matrix]
     for dtype in HALF_AND_SINGLE:
-        values = integers(shape, dtype)
+        values = integers(shape, dtype, 2)
         x = ct.asarray(values, layout=layout) if layout == "nhwc" else place(values)
         for keywords in ({}, {"keepdims": True}, {"alpha": -0.5, "beta": 2}):
             out = ct.reference.reduce(values, op=op, axis=axes, keepdims="keepdims" in keywords)
@@ -89,7 +86,7 @@ def test_reduce_equals_reference_when_elements_are_not_finite(
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", as_graph)
     for dtype in FLOATS:
-        values = integers(shape, dtype)
+        values = integers(shape, dtype, 2)
         values[1:, 2] = values[17, 1:] = -np.inf  # of nothing else, a maximum is the most negative number
         compare(ct.reduce(place(values), op=op, axis=axes), ct.reference.reduce(values, op=op, axis=axes))
         values[1:, 1], values[3, 0], values[20, 2], values[21, :] = np.inf, NAN, NAN, NAN
@@ -124,7 +121,7 @@ def test_sums_of_integers_are_exact(
 ) -> None:
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", compiled)
     for dtype in FLOATS:
-        values = integers(shape, dtype, most=1)
+        values = integers(shape, dtype, 1)
         expected = ct.reference.reduce(values, axis=axes)
         out = place(np.full(expected.shape, NAN, values.dtype))
         compare(ct.reduce(place(values), axis=axes, out=out), expected, exact=True)
@@ -140,7 +137,7 @@ def test_sums_of_columns_equal_reference_when_elements_are_not_finite(
 ) -> None:
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)
     for dtype in FLOATS:
-        values = integers((2, length, 40), dtype)
+        values = integers((2, length, 40), dtype, 2)
         values[0, 1, 0], values[0, 1, 1], values[0, 2:, 2] = NAN, np.inf, -np.inf
         compare(ct.reduce(place(values), axis=1), ct.reference.reduce(values, axis=1))
 
@@ -157,7 +154,7 @@ def test_mean_is_finite_when_the_sum_exceeds_float16(shape: tuple[int, ...], axe
 @pytest.mark.parametrize("size", [(7, 7), (56, 56), (1, 300)])
 def test_mean_of_images_is_a_pooling(op: str, size: tuple[int, int]) -> None:
     for dtype in FLOATS:
-        values = integers((6, 256, *size), dtype)
+        values = integers((6, 256, *size), dtype, 2)
         got = ct.reduce(ct.asarray(values, layout="nhwc"), op=op, axis=(2, 3))
         compare(got, ct.reference.reduce(values, op=op, axis=(2, 3)))
         assert "cudnnPoolingForward" in chosen()

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cudnn_ct as ct
 from tests.layers import LayerCase, check_layer
 from tests.norm_cases import norm_cases
 from tests.op_cases import CASES, OpCase
 
 from .conftest import place
 
+pytestmark = pytest.mark.usefixtures("leave_memory_to_others")
 EXAMPLES = max(400, settings.default.max_examples)
-
-
-@pytest.fixture(autouse=True)
-def _leave_memory_to_others() -> Iterator[None]:
-    yield
-    gc.collect()
-    ct.empty_cache()
 
 
 @pytest.mark.parametrize("row", CASES[1:], ids=lambda row: row.operations[0])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -15,12 +12,7 @@ from tests.layers import compare
 
 from .conftest import place
 
-
-@pytest.fixture(autouse=True)
-def _leave_memory_to_others() -> Iterator[None]:
-    yield
-    gc.collect()
-    ct.empty_cache()
+pytestmark = pytest.mark.usefixtures("leave_memory_to_others")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
