@@ -62,7 +62,9 @@ def test_selftest_passes_all_cases(fake: FakeCudnn) -> None:
 
 
 def test_selftest_prints_a_table_of_the_named_operations(fake: FakeCudnn) -> None:
-    _, *rows, blank, summary = run("selftest", "--op", "lrn", "--op", "lrn_backward").stdout.splitlines()
+    lines = run("selftest", "--op", "lrn", "--op", "lrn_backward").stdout.splitlines()
+    heading, *rows, blank, summary = lines
+    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
     assert {row.split()[0] for row in rows} == {"lrn", "lrn_backward"}
     assert (blank, summary.partition(", in ")[0]) == ("", f"{len(rows)} ok")
 

@@ -31,16 +31,6 @@ def test_selftest_passes_within_a_minute() -> None:
     assert {row["name"].split(" (")[0] for row in told["rows"]} == set(OPERATIONS)
 
 
-def test_selftest_prints_a_table_of_some_operations() -> None:
-    ran = run("selftest", "--op", "softmax", "--op", "pool")
-    assert ran.exit_code == 0, ran.output
-    heading, *rows = ran.stdout.splitlines()
-    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
-    table = [row for row in rows[:-1] if row]
-    assert {row.split()[0] for row in table} == {"softmax", "pool"}
-    assert rows[-1].startswith(f"{len(table)} ok")
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
 def test_algorithms_prints_times(direction: str) -> None:
     rows = json.loads(run("algorithms", *CONV, "--direction", direction, "--json").stdout)["rows"]
