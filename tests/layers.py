@@ -188,7 +188,7 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
     n, channels = draw(st.sampled_from((2, 1, 3, 0))), draw(st.integers(1, 4))
     dtype = draw(st.sampled_from(FLOATS))
     image = (n, channels, *draw(st.tuples(st.integers(2, 6), st.integers(2, 6))))
-    size = draw(st.tuples(st.integers(2, 5), st.integers(2, 5)))
+    size = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     operations = ("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward")
     operation = draw(st.sampled_from(operations))
     if operation == "affine_grid":
