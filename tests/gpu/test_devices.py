@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -16,6 +13,7 @@ from tests.both.devices import EXPECTED, placed
 from tests.mixed import in_threads
 
 from .conftest import library
+from .test_fresh_process import run
 
 
 @pytest.fixture(autouse=True)
@@ -40,32 +38,19 @@ def test_thread_without_a_device_has_none_after_work_on_the_second() -> None:
     assert seen == [None, True, None, 0]
 
 
-_WITHOUT_THE_FIRST = """
-import threading
-import numpy as np
-import cudnn_ct as ct
-from cuda.bindings import driver
-
-def work():
-    with ct.use(device=1):
-        x, w = ct.full((2, 4, 9, 9), 1.0), ct.full((3, 4, 3, 3), 1.0)
-    assert (ct.conv(x, w).numpy() == 36).all()
-    assert (ct.softmax(x).numpy() == 0.25).all()
-
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-result, _, active = driver.cuDevicePrimaryCtxGetState(0)
-assert int(result) == 0
-print("a context on the first" if active else "none on the first")
-"""
-
-
 def test_work_on_the_second_device_creates_no_context_on_the_first() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_THE_FIRST], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.strip() == "none on the first", done.stderr
+    run("""
+        from cuda.bindings import driver
+
+        def work(_):
+            with ct.use(device=1):
+                operands = ct.asarray(x), ct.asarray(w)
+            check([y.numpy() for y in run(*operands)])
+
+        in_threads(1, work)
+        result, _, active = driver.cuDevicePrimaryCtxGetState(0)
+        assert (int(result), active) == (0, 0)
+    """)
 
 
 def test_memory_is_not_reused_while_its_device_uses_it() -> None:

@@ -15,32 +15,14 @@ from cudnn_ct.ops.conv.graph import candidates, plan
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.conv_cases import TOLERANCE
 
-TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3}
+from .test_algorithms import sparse
+
 ACTIVATIONS = ("relu", "identity", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
 
 
-def sparse(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return (rng.integers(-2, 3, shape) * (rng.random(shape) < 0.4)).astype(np.float64)
-
-
-def fused_reference(problem: FusedConv, values: list[np.ndarray]) -> np.ndarray:
-    x, w, *z, bias = values
-    options: dict[str, Any] = {"z": z[0], "alpha2": problem.alpha2} if z else {}
-    return ct.reference.conv_bias_activation(
-        x,
-        w,
-        bias.ravel(),
-        padding=1,
-        activation=problem.activation,
-        coefficient=problem.coefficient,
-        alpha1=problem.alpha1,
-        **options,
-    )
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("residual", [False, True])
 def test_each_engine_of_a_fused_graph_equals_reference(residual: bool, activation: str, dtype: str) -> None:
@@ -48,12 +30,14 @@ def test_each_engine_of_a_fused_graph_equals_reference(residual: bool, activatio
     x, w = (TensorSpec.packed(shape, dtype, "nhwc") for shape in ((2, 16, 9, 9), (8, 16, 3, 3)))
     conv = conv_problem("forward", x, w, padding=1)
     bias = TensorSpec.packed((1, 8, 1, 1), dtype, "nhwc")
-    extra: dict[str, Any] = {"z": conv.y, "alpha1": 2.0, "alpha2": 0.5} if residual else {}
-    problem = FusedConv(conv, bias, activation=activation, coefficient=3.0, **extra)
-    specs = [x, w, *([conv.y] if residual else []), bias]
-    values = [sparse(spec.shape, seed) for seed, spec in enumerate(specs)]
-    inputs = [ct.asarray(value, dtype, layout="nhwc") for value in values]
-    expected = fused_reference(problem, values)
+    keywords: dict[str, Any] = {"activation": activation, "coefficient": 3.0}
+    keywords |= {"alpha1": 2.0, "alpha2": 0.5} if residual else {}
+    problem = FusedConv(conv, bias, conv.y if residual else None, **keywords)
+    specs = {"x": x, "w": w, "z": problem.z, "b": bias}
+    values = {name: sparse(spec.shape, seed) for seed, (name, spec) in enumerate(specs.items()) if spec}
+    inputs = [ct.asarray(value, dtype, layout="nhwc") for value in values.values()]
+    values["b"] = values["b"].ravel()
+    expected = ct.reference.conv_bias_activation(**values, padding=1, **keywords)
     wrong, ran = [], 0
     for row in [row for row in candidates(problem, context) if not row.rejected]:
         result = ct.full(conv.y.shape, np.nan, dtype, layout="nhwc")
