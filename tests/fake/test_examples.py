@@ -11,18 +11,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from tests.unit.test_examples import EXAMPLES
 
 from .cudnn import FakeCudnn
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-if not EXAMPLES.is_dir():
-    pytest.skip("examples/ is not next to these tests", allow_module_level=True)
-
-for needed in ("sklearn", "PIL", "matplotlib", "rich"):
-    pytest.importorskip(needed, reason=f"{needed}, of the extra 'examples', is not installed")
-
-from sklearn.datasets import load_digits  # noqa: E402
+load_digits = pytest.importorskip("sklearn.datasets").load_digits
 
 
 def few_digits(return_X_y: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.unit.test_examples import run
+
 from .conftest import library
-
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
-
-if not EXAMPLES.is_dir():
-    pytest.skip("examples/ is not next to these tests", allow_module_level=True)
-
-for needed in ("sklearn", "PIL", "matplotlib", "rich"):
-    pytest.importorskip(needed, reason=f"{needed}, of the extra 'examples', is not installed")
 
 # The arguments of each example, a pattern for a number that it prints, and the range of that number.
 TABLE = {
@@ -30,15 +20,6 @@ TABLE = {
     "05_theano_rnn": ("", "largest difference of y, hy and all gradients, .*: (.*)", 0, 1e-5),
     "06_time_algorithms": ("--output {}", "([0-9]*) algorithms were timed", 6, 1000),
 }
-
-
-def run(name: str, *arguments: str) -> str:
-    """Run an example; return its output."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def number(pattern: str, text: str) -> float:
@@ -52,7 +33,7 @@ def number(pattern: str, text: str) -> float:
 def test_example_computes_on_the_gpu(name: str, tmp_path: Path) -> None:
     arguments, pattern, low, high = TABLE[name]
     picture = tmp_path / "picture.png"
-    out = run(name, *arguments.format(picture).split())
+    out = run(name, *arguments.format(picture).split(), cwd=tmp_path, warnings="ignore")
     assert "not on a GPU" not in out
     assert "in NumPy by the reference" not in out
     assert low <= number(pattern, out) <= high
@@ -60,9 +41,9 @@ def test_example_computes_on_the_gpu(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "jax"])
-def test_example_07_other_libraries(name: str) -> None:
+def test_example_07_other_libraries(name: str, tmp_path: Path) -> None:
     library(name)
-    out = run("07_other_libraries", name)
+    out = run("07_other_libraries", name, cwd=tmp_path, warnings="ignore")
     if "jax: " in out and "computes on cpu here" in out:  # asked there, or JAX takes this process's memory
         pytest.skip("jax sees no GPU")
     assert "on the GPU by cuDNN 9" in out
@@ -72,7 +53,7 @@ def test_example_07_other_libraries(name: str) -> None:
         assert "both gradients are those of finite differences" in out
 
 
-def test_example_08_cuda_graph() -> None:
-    out = run("08_cuda_graph")
+def test_example_08_cuda_graph(tmp_path: Path) -> None:
+    out = run("08_cuda_graph", cwd=tmp_path, warnings="ignore")
     assert "the scores are those of example 2" in out
     assert number(r"as a graph (.*) us", out) < number(r"one by one (.*) us a pass", out)

@@ -23,9 +23,9 @@ EXAMPLES = ROOT / "examples"
 if not EXAMPLES.is_dir():
     pytest.skip("examples/ is not next to these tests", allow_module_level=True)
 
-for module, distribution in (("sklearn", "scikit-learn"), ("PIL", "Pillow"), ("matplotlib", "Matplotlib")):
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{distribution}, of the extra 'examples', is not installed", allow_module_level=True)
+for needed in ("sklearn", "PIL", "matplotlib", "rich"):
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed}, of the extra 'examples', is not installed", allow_module_level=True)
 
 from PIL import Image  # noqa: E402
 
@@ -47,22 +47,23 @@ TABLE = {
 }
 
 
-def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> list[str]:
-    """Run an example; return the lines that it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
+def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> str:
+    """Run an example; return its output."""
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-W", warnings, str(EXAMPLES / f"{name}.py"), *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert warnings != "error" or "Warning" not in done.stderr
-    return done.stdout.splitlines()
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(set(TABLE) - {"07_other_libraries"}))
 def test_example_runs(name: str, tmp_path: Path) -> None:
     arguments, last = TABLE[name]
     picture = tmp_path / "new folder" / "a.png"
-    lines = run(name, *(word.replace("{}", str(picture)) for word in arguments.split()), cwd=tmp_path)
-    assert re.match(last, lines[-1]), lines
+    out = run(name, *(word.replace("{}", str(picture)) for word in arguments.split()), cwd=tmp_path)
+    assert re.match(last, out.splitlines()[-1]), out
     if "{}" in arguments:
         with Image.open(picture) as image:
             assert len(image.getcolors(maxcolors=2**24) or []) > 100
@@ -70,7 +71,8 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
 def test_other_libraries(library: str, tmp_path: Path) -> None:
-    lines = run("07_other_libraries", library, cwd=tmp_path, warnings="ignore")  # of other libraries
+    out = run("07_other_libraries", library, cwd=tmp_path, warnings="ignore")  # of other libraries
+    lines = out.splitlines()
     installed = importlib.util.find_spec(library) is not None
     assert lines[-2].startswith(f"{library}: " if installed else f"{library}: not installed (")
     assert re.match(ON_GPU, lines[-1])
