@@ -23,6 +23,8 @@ from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple
 
+import pytest
+
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context, descriptors, testing
 from cudnn_ct._caches import BoundedDict
@@ -171,19 +173,14 @@ def bounded() -> Iterator[tuple[str, int, int]]:
 def lowered(limit: int) -> Iterator[None]:
     """Lower the limits of shared caches, and of all caches that are created from now on."""
     create = BoundedDict.__init__
-    cached = descriptors._cached
-    decisions = algo_cache._decisions
-    max_decisions, max_streams = decisions.limit, streams.MAX_STREAMS
-    BoundedDict.__init__ = lambda self, usual: create(self, min(max(usual // PART, 2), limit))  # type: ignore[method-assign]
-    descriptors._cached = lru_cache(maxsize=limit)(cached.__wrapped__)
-    streams.MAX_STREAMS = min(max_streams, limit)
-    decisions.limit = limit
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(descriptors, "_cached", lru_cache(maxsize=limit)(descriptors._cached.__wrapped__))
+        patch.setattr(streams, "MAX_STREAMS", min(streams.MAX_STREAMS, limit))
+        patch.setattr(algo_cache._decisions, "limit", limit)
+        patch.setattr(
+            BoundedDict, "__init__", lambda self, usual: create(self, min(max(usual // PART, 2), limit))
+        )
         yield
-    finally:
-        descriptors._cached, BoundedDict.__init__ = cached, create  # type: ignore[method-assign]
-        streams.MAX_STREAMS = max_streams
-        decisions.limit = max_decisions
 
 
 def cycles() -> list[str]:
