@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,19 +18,18 @@ _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 class Event:
     """A CUDA event, destroyed with its last reference."""
 
-    __slots__ = ("_process", "handle")
+    __slots__ = ("handle",)
 
     def __init__(self, flags: int = _DISABLE_TIMING) -> None:
         self.handle = cuda.call("creating an event", "cuEventCreate", flags)
-        self._process = os.getpid()
         outlive_cycles(self)
 
     def __del__(self) -> None:
-        if getattr(self, "_process", None) != os.getpid() or sys.is_finalizing():
+        if sys.is_finalizing() or not hasattr(self, "handle"):  # it could not be created
             return
         try:
             before = streams.relax()
-        except CudnnError:  # a finalizer cannot raise
+        except CudnnError:  # a finalizer cannot raise, and a forked child has no events
             return
         cuda.driver().cuEventDestroy(self.handle)
         streams.unrelax(before)

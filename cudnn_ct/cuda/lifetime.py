@@ -34,14 +34,13 @@ class StreamUses:
     there are several: their last writers are kept equal.
     """
 
-    __slots__ = ("events", "home", "memory", "process", "views")
+    __slots__ = ("events", "home", "memory", "views")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}
         self.views: WeakSet[Any] = WeakSet()
-        self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory."""
@@ -52,7 +51,7 @@ class StreamUses:
                 self.events = left | {stream: event}
 
     def __del__(self) -> None:
-        if not self.events or os.getpid() != self.process or sys.is_finalizing():
+        if not self.events or sys.is_finalizing():
             return
         for event in self.events.values():
             try:
@@ -60,7 +59,7 @@ class StreamUses:
                     _retain(event, self.memory)
                 else:
                     events.wait(self.home, event)
-            except Exception:  # the home stream was destroyed: free the memory late rather than early
+            except Exception:  # the home stream was destroyed, or the process forked: free late, not early
                 _retain(event, self.memory)
 
 
@@ -86,7 +85,7 @@ class ExportedMemory:
 
     def __del__(self) -> None:
         uses, consumer = self.uses, self.consumer
-        if uses.home == consumer or os.getpid() != uses.process or sys.is_finalizing():
+        if uses.home == consumer or sys.is_finalizing():
             return
         if not _returned(uses, consumer):
             defer(partial(_returned, uses, consumer))
@@ -101,7 +100,7 @@ def _returned(uses: StreamUses, consumer: Stream) -> bool:
         if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
             return False
         streams.synchronize_device(consumer.device)
-    except CudnnError:  # the context is lost, or another thread captures
+    except CudnnError:  # the context is lost, another thread captures, or the process forked
         return False
     return True
 
