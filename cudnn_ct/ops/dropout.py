@@ -136,7 +136,6 @@ class DropoutState:
             self._descriptor = DropoutDescriptor(
                 ctx, self.probability, self._memory.pointer, states.size, self.seed
             )
-            self._memory.after_write(where)
         self._calls = OwnedCache(MAX_CALLS)
 
     @property

@@ -116,9 +116,8 @@ class ScaleResult:
     def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
         self._inner = inner
         self._factor = factor
-        unscaled = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._copy = copy_plan(unscaled, result)
-        self._offset, self.workspace = append(inner.workspace, unscaled)
+        self._copy = copy_plan(result, result)
+        self._offset, self.workspace = append(inner.workspace, result)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the inner plan, then the scaling; write to the result directly if alpha is 1 and beta is 0."""
