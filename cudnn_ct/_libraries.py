@@ -66,7 +66,7 @@ class Library:
 
     @property
     def problem(self) -> _elf.ElfError | None:
-        """Why this process cannot open it."""
+        """The reason why this process cannot open it."""
         return self.error or _elf.machine_error(self.elf)
 
 

@@ -81,7 +81,7 @@ class Selection:
 
     @property
     def fallback_reason(self) -> str:
-        """Why another algorithm runs than the one that was named; empty if that one runs."""
+        """The reason why another algorithm runs than the one that was named; empty if that one runs."""
         return self._decision.fallback_reason(self._row)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:

@@ -1,4 +1,4 @@
-"""How an algorithm is selected: policies, names, and limits that a candidate must keep."""
+"""Requests for an algorithm: policies, names, and limits that a candidate must keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYNONYMS = {  # Theano's words
 
 
 class AlgoRequest(NamedTuple):
-    """How a caller wants the algorithm selected.
+    """A request for an algorithm.
 
     ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
     Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if

@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        """Why it happens, and its effects."""
+        """The reason, and its effects."""
         return codes()[self.code].cause
 
 

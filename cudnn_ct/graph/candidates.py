@@ -28,7 +28,7 @@ __all__ = [
 
 
 class EngineRules(NamedTuple):
-    """How an operation uses the engines of one problem.
+    """The engines of one problem, as an operation uses them.
 
     Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
     ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``

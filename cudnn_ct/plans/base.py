@@ -1,4 +1,4 @@
-"""How a problem may be computed: rows of candidates, and what every plan can do."""
+"""Candidates for the computation of a problem, and the interface of problems and plans."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ class Candidate(NamedTuple):
         return f"{self.backend} {self.algorithm} ({', '.join(facts)})"
 
 
-# Notes that the other fields of a candidate tell.
+# Notes that repeat other fields of a candidate.
 _SAID = {"tensor_core", "nondeterministic", "down_convert_inputs"}
 
 
 Heuristic = Callable[[Any], list["Candidate"]]
-"""A place to look for candidates, in the context of a thread; it gives the best first."""
+"""A function that returns candidates in the context of a thread, the best first."""
 
 
 class Problem(Protocol):
-    """What is to be computed, as far as choosing a way needs to know; immutable and hashable."""
+    """The computation, as far as selection depends on it; immutable and hashable."""
 
     @property
     def result(self) -> TensorSpec:
-        """Where the result goes."""
+        """The tensor that is written."""
 
     @property
     def plain(self) -> Problem:
@@ -91,11 +91,11 @@ class Problem(Protocol):
 
 
 class Plan(Protocol):
-    """A way that is ready to run, in one thread on one device."""
+    """An implementation that is ready to run, in one thread on one device."""
 
     @property
     def workspace(self) -> int:
-        """Bytes of scratch memory that a run needs."""
+        """Bytes of workspace that a run needs."""
 
     def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the work on the context's stream.

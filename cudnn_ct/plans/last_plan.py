@@ -12,7 +12,7 @@ __all__ = ["PlanDescription", "last_plan"]
 
 
 class PlanDescription(NamedTuple):
-    """How a call was computed; see :func:`last_plan`.
+    """The plan of a call; see :func:`last_plan`.
 
     ``problem`` names the operation and its operands. ``candidate`` is the selected algorithm, None for
     operations that select none. ``workspace`` is in bytes. ``fallback_reason`` is why another algorithm ran

@@ -113,7 +113,8 @@ def reduce_with_indices(
     -------
     IndexedReduction
         ``y``, DeviceArray of the dtype of x, or ``out`` as one; ``indices``, DeviceArray of int32 and of the
-        same shape: positions in C order of the reduced axes.
+        same shape: positions in C order of the reduced axes. Both are new arrays in C order, as cuDNN writes
+        them, for x of any layout.
 
     Notes
     -----

@@ -41,7 +41,7 @@ class Network:
 
     @property
     def request(self) -> AlgoRequest:
-        """How an algorithm is selected, with the settings for a network that names none."""
+        """The request for an algorithm, by the settings for a network that names none."""
         algo = self.algo
         if algo is None:  # settings may name an algorithm of convolutions, which means nothing here
             known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
