@@ -33,6 +33,7 @@ ORDERING = {
     "wait_for_readers", "wait_for_writer", "wait_stream",
 }  # fmt: skip
 ORDERED = {"in_order", "ordered"}
+ORDERLESS = {"len", "max", "min"}
 KEEPING = {
     "append", "callback", "finalize", "remember", "keep_alive", "pin", "register_at_fork", "release",
     "retain", "work_on", "set_stream",
@@ -215,8 +216,8 @@ def copy_dropped(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def strides_reversed(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """Strides in an argument of a call, in the opposite order."""
-    if isinstance(node, ast.Call) and not _raises(node):
+    """Strides in an argument of a call, in the opposite order, unless the function ignores the order."""
+    if isinstance(node, ast.Call) and not _raises(node) and _name(node.func) not in ORDERLESS:
         for part in node.args:
             if isinstance(part, ast.Attribute) and part.attr == "strides":
                 yield part, part, f"{ast.unparse(part)}[::-1]"

@@ -25,6 +25,8 @@ __all__ = ["Reach", "files_of", "measure"]
 CALLS = 50  # of one function in one test that are traced: it takes long
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
+# Scripts that run without site packages, so that nothing is recorded, and the modules that start them.
+STARTED_BY = {"doctor/probe.py": "doctor/sandbox.py"}
 # Tests that run for long by themselves, or that judge the sources and not their behaviour.
 TESTS_LEFT_OUT = ("test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
 
@@ -89,17 +91,35 @@ class Reach(NamedTuple):
                 own.setdefault(line, []).extend(tests)
 
     def tests_of(self, path: str, line: int, seconds: float) -> list[str]:
-        """Return tests that reach a line, or else its file, the fastest first, for a number of seconds."""
+        """Return tests that reach a line, then those that reach its file, for a number of seconds.
+
+        The file counts because a line that runs at the import of its module is recorded for one test at most.
+        """
+        if path in STARTED_BY:
+            path, line = STARTED_BY[path], 0
         there = self.lines.get(path, {})
-        # A part of a statement may have no line of its own, and what no test reaches is worth a try.
-        near = next((there[number] for number in range(line, line - NEAR, -1) if there.get(number)), None)
+        # A part of a statement may have no line of its own.
+        near = next((there[number] for number in range(line, line - NEAR, -1) if there.get(number)), ())
         chosen, spent = [], 0.0
-        for test in sorted(near or there.get(0, ()), key=lambda one: (self.seconds[one], one)):
+        for test in dict.fromkeys((*self._in_turns(near), *self._in_turns(there.get(0, ())))):
             spent += self.seconds[test]
             if chosen and spent > seconds:
                 break
             chosen.append(test)
         return chosen
+
+    def _in_turns(self, tests: Sequence[str]) -> list[str]:
+        """Return the fastest test of each file, then the second of each, and so on.
+
+        A line that most tests reach would otherwise be left to the fastest tests, which check the least.
+        """
+        before: Counter[str] = Counter()
+        turns: list[tuple[int, float, str]] = []
+        for test in sorted(tests, key=lambda one: (self.seconds[one], one)):
+            file = test.partition("::")[0]
+            turns.append((before[file], self.seconds[test], test))
+            before[file] += 1
+        return [test for _, _, test in sorted(turns)]
 
 
 def measure(root: Path, tests: Sequence[str], seconds: float) -> Reach:

@@ -118,16 +118,23 @@ def test_mutant_is_planted_at_bytes_and_not_at_characters() -> None:
 def test_reach_gives_the_fastest_tests_of_a_line_within_a_time() -> None:
     seconds = {"slow": 9.0, "fast": 1.0, "other": 2.0}
     reach = Reach(seconds, {"a.py": {0: [*seconds], 7: ["slow", "fast"]}})
-    assert reach.tests_of("a.py", 7, 60) == ["fast", "slow"]
+    assert reach.tests_of("a.py", 7, 60) == ["fast", "slow", "other"]  # the last reaches the file alone
     assert reach.tests_of("a.py", 7, 5) == ["fast"]
     assert reach.tests_of("a.py", 7, 0.5) == ["fast"]  # at least one
-    assert reach.tests_of("a.py", 9, 60) == ["fast", "slow"]  # a later line of the statement
+    assert reach.tests_of("a.py", 9, 10) == ["fast", "slow"]  # a later line of the statement
     assert reach.tests_of("a.py", 99, 60) == ["fast", "other", "slow"]  # no test reaches it: all of the file
     assert reach.tests_of("b.py", 1, 60) == []
     assert Reach.read(reach.text()) == reach
     reach.add(Reach({"more": 0.5}, {"a.py": {7: ["more"]}, "b.py": {1: ["more"]}}))
-    assert reach.tests_of("a.py", 7, 60) == ["more", "fast", "slow"]
+    assert reach.tests_of("a.py", 7, 11) == ["more", "fast", "slow"]
     assert reach.tests_of("b.py", 1, 60) == ["more"]
+
+
+def test_reach_takes_tests_of_different_files_in_turns() -> None:
+    seconds = {"a::1": 1.0, "a::2": 2.0, "a::3": 3.0, "b::1": 8.0, "b::2": 9.0}
+    reach = Reach(seconds, {"x.py": {5: [*seconds]}})
+    assert reach.tests_of("x.py", 5, 60) == ["a::1", "b::1", "a::2", "b::2", "a::3"]
+    assert reach.tests_of("x.py", 5, 10) == ["a::1", "b::1"]
 
 
 def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
