@@ -70,6 +70,13 @@ class Host(Driver):
         """Whether captures leave this thread alone."""
         return self.mode == RELAXED
 
+    def orders(self, before: int, after: int) -> bool:
+        """Return whether one stream waited for an event that was recorded on another."""
+        recorded = [event for what, stream, *event in self.log if what == "record" and stream == before]
+        return any(
+            what == "wait" and stream == after and event in recorded for what, stream, *event in self.log
+        )
+
     def forget(self) -> None:
         """Drop the logs and freed memory, for tests that run long."""
         for kept in (self.log, self.calls, self.grave, self.freed):

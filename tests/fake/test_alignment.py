@@ -25,7 +25,7 @@ def operands(offset: int) -> list[ct.DeviceArray]:
 KEYWORDS = {"padding": ((0, 1), (2, 1)), "stride": (2, 1), "groups": 2}  # padding that only engines support
 
 
-@pytest.mark.parametrize("algo", ["guess_once", "time_once", "autotune"])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo: str) -> None:
     fake.engines = True
     plan = ct.conv_plan(*operands(1), **KEYWORDS, algo=algo)
@@ -36,6 +36,14 @@ def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo
         out = own(shifted(np.full_like(expected, np.nan), 2))
         assert in_memory_of(plan(*operands(offset), out=out), out)
         np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_conv_plan_of_misaligned_operands_scales_the_result_of_aligned_ones(fake: FakeCudnn) -> None:
+    fake.engines = True
+    expected = ct.reference.conv(*(array.numpy() for array in operands(0)), **KEYWORDS)
+    out = ct.full(expected.shape, 4)
+    plan = ct.conv_plan(*operands(1), **KEYWORDS, alpha=3, beta=0.5, out=own(shifted(out.numpy(), 1)))
+    np.testing.assert_array_equal(plan(*operands(0), out=out).numpy(), 3 * expected + 2)
 
 
 def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:

@@ -253,6 +253,20 @@ def test_finalizer_may_record_a_use_while_another_is_recorded(
     in_threads(1, lambda _: array.record_use(run), timeout=10)
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_memory_written_on_another_stream_is_ordered_after_it(
+    fake: FakeCudnn, host: Host, foreign: bool
+) -> None:
+    """Foreign memory at once, for its owner does not know the other stream; our own before it is freed."""
+    x, home = ct.full((2, 3), 1.0, stream=0x66), streams.as_stream(0x55, 0)
+    out = ForeignArray(host, np.zeros((2, 3), np.float32), home) if foreign else ct.empty((2, 3), stream=home)
+    host.log.clear()
+    ct.activation(x, out=out, stream=0x66)
+    assert host.orders(before=0x66, after=0x55) == foreign
+    del out
+    assert host.orders(before=0x66, after=0x55)
+
+
 def test_capture_is_not_ordered_after_other_streams(host: Host) -> None:
     array, run = ct.zeros((2, 3)), streams.as_stream(0x55, 0)
     host.capturing.add(0x55)

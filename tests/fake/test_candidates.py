@@ -86,6 +86,12 @@ def unpacked(host: Host) -> tuple[Any, Any, Any]:
     return ct.asarray(numbers), ForeignArray(host, w), ct.reference.conv(numbers, w)
 
 
+def test_candidates_of_two_backends_with_one_algorithm_have_different_keys() -> None:
+    """A fused call and a convolution with separate calls may use the algorithm of one name."""
+    rows = [Candidate(backend, "gemm", "fma", 0, True) for backend in ("legacy", "unfused")]
+    assert rows[0].key != rows[1].key
+
+
 def test_candidate_is_rejected_when_its_copies_are_not_offered(fake: FakeCudnn, host: Host) -> None:
     x, w, want = unpacked(host)
     row = next(row for row in ct.conv_algorithms(x, w) if not row.rejected)

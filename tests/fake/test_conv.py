@@ -317,6 +317,7 @@ def test_conv_algorithms_times_the_call_with_its_factors(
     with testing.install(FakeLibrary(fake)):
         ct.conv_algorithms(x, w, alpha=3, beta=0.5, out=out)
     assert factors == {(3, 0.5)}
+    assert "scaled by beta" in str(ct.conv_algorithms(x, w, measure=False, beta=0.5, out=out).problem)
 
 
 def test_plan_checks_operands_again_when_anything_but_their_address_differs(

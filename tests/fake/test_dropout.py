@@ -89,12 +89,6 @@ def test_a_state_that_cannot_be_seeded_leaves_nothing(fake: FakeCudnn) -> None:
     assert len(fake.objects) <= objects + 1  # the thread's handle
 
 
-def orders(host: Host, before: int, after: int) -> bool:
-    """Whether one stream waited for an event that was recorded on another."""
-    recorded = [event for what, stream, *event in host.log if what == "record" and stream == before]
-    return any(what == "wait" and stream == after and event in recorded for what, stream, *event in host.log)
-
-
 @pytest.mark.parametrize("first", ["dropout", "restore"])
 @pytest.mark.parametrize("second", ["dropout", "restore"])
 def test_dropout_state_orders_streams_that_change_it(
@@ -108,14 +102,14 @@ def test_dropout_state_orders_streams_that_change_it(
     host.log.clear()
     with ct.use(stream=0x66):
         changes[second]()
-    assert orders(host, before=0x55, after=0x66)
+    assert host.orders(before=0x55, after=0x66)
     del kept
 
 
 def test_dropout_waits_for_the_stream_that_seeds_its_state(fake: FakeCudnn, host: Host) -> None:
     state = ct.DropoutState(0.5, seed=1, stream=0x55)
     ct.dropout(ct.full((4, 5), 1.0), state, stream=0x66)
-    assert orders(host, before=0x55, after=0x66)
+    assert host.orders(before=0x55, after=0x66)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

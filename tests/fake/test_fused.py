@@ -66,6 +66,8 @@ def test_conv_bias_activation_is_one_call_after_copies_when_operands_differ_in_l
         described = ct.conv_bias_activation_plan(x, filters, b, z=residual).describe()
         assert copied in described
         assert way in described or (engines and residual is None)
+    plan = ct.conv_bias_activation_plan(x, w, b, z=ct.zeros(z.shape, layout=layout))
+    assert "copied" not in plan.describe()
 
 
 @pytest.mark.parametrize(

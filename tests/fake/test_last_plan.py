@@ -11,6 +11,7 @@ import pytest
 import cudnn_ct as ct
 
 from .cudnn import FakeCudnn
+from .host import Host
 from .test_conv import images
 from .test_decisions import in_thread
 
@@ -39,6 +40,15 @@ def test_last_plan_describes_the_call(fake: FakeCudnn, name: str) -> None:
         assert problem in found.problem
         assert plan in found.plan
         assert found.describe() == f"{found.problem}\n{found.plan}"
+
+
+def test_last_plan_restores_the_current_device(fake: FakeCudnn, host: Host) -> None:
+    with ct.use(device=1) as stream:
+        ct.activation(images(2, 3))
+    host.device = 0
+    with ct.use(stream=stream):
+        assert ct.last_plan() is not None
+    assert host.device == 0
 
 
 def test_last_plan_has_the_fields_of_a_conv_plan(fake: FakeCudnn) -> None:

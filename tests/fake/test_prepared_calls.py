@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from benchmarks.call_path import measure
 from cudnn_ct.cli.selftest_cases import Inputs, cases
 from tests.layers import compare, several
 from tests.op_cases import ON_IMAGES, simple_arguments
@@ -64,7 +65,7 @@ def test_operation_prepares_another_call_when_one_option_differs(
 ) -> None:
     function, reference = getattr(ct, operation), getattr(ct.reference, operation)
     accepted = inspect.signature(reference).parameters
-    factors = {name: value for name, value in (("alpha", 2), ("beta", 0.5)) if name in accepted}
+    factors = {name: value for name, value in (("alpha", 0.5), ("beta", 2)) if name in accepted}
     calls = options(operation)
     for number, inputs in enumerate((*calls, *calls)):
         arrays = list(map(on_device, inputs.operands))
@@ -111,6 +112,11 @@ def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(
     assert fake.names() == before
 
 
+def test_warm_call_enters_few_functions_before_its_plan() -> None:
+    entered = {name: row["functions"] for name, row in measure(repeat=100).items()}
+    assert max(entered.values()) <= 12, entered
+
+
 def test_fill_and_scale_of_one_array_are_different_calls(fake: FakeCudnn) -> None:
     x = ct.full(IMAGE, 3.0)
     for alpha in (2, 1, 2, 1):  # by 1, the two differ in nothing but the operation
@@ -126,6 +132,11 @@ def test_prepared_call_rejects_arrays_of_another_device_and_read_only_results(fa
     ct.add(x, x, out=y)
     with ct.use(device=1):
         elsewhere = ct.full(IMAGE, 1.0)
+        result = ct.add(elsewhere, elsewhere)
+    for _ in range(2):  # of arrays, then of results
+        x = ct.add(x, x)
+    with pytest.raises(ValueError, match="b is on another device: got 1, expected 0"):
+        ct.add(x, result)
     with pytest.raises(ValueError, match="b is on another device: got 1, expected 0"):
         ct.add(x, elsewhere, out=y)
     locked = ct.DeviceArray(y.spec, y.pointer, y, y.writer, y.home, readonly=True)

@@ -33,7 +33,6 @@ from tests.strategies import own, placing, shifted
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .test_dropout import orders
 
 LSTM = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", precision="float32")
 CASE = RNNCase(LSTM, 3, (3, 1), True, 0)
@@ -292,6 +291,18 @@ def test_heuristic_falls_back_and_describes_the_reason(
     assert described in net.describe()
 
 
+def test_networks_that_differ_in_arithmetic_have_descriptors_of_their_own(fake: FakeCudnn) -> None:
+    arithmetic = [
+        *(("float32", "float32"), ("float32", "tf32")),
+        *(("float16", "float32"), ("float16", "as_input_f32"), ("float16", "as_input")),
+    ]
+    for dtype, precision in arithmetic:
+        net, x, w = operands(CASE._replace(spec=LSTM._replace(dtype=dtype)), precision=precision)
+        net.forward(x, w)
+    made = [args[1:] for name, args in fake.calls if name == "cudnnSetRNNDescriptor_v8"]
+    assert len(made) == len({args[5:8] for args in made}) == len(arithmetic)
+
+
 def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: FakeCudnn) -> None:
     net, x, w = operands(algo="persist_dynamic")
     for lengths in (None, (3, 2), (2, 2), None):
@@ -447,7 +458,7 @@ def test_training_passes_order_streams_by_the_dropout_state(fake: FakeCudnn, hos
     kept = [net.forward(x, w, training=True, stream=SIDE)]
     host.log.clear()
     kept.append(net.forward(x, w, training=True, stream=0x60))
-    assert orders(host, before=SIDE, after=0x60)
+    assert host.orders(before=SIDE, after=0x60)
 
 
 def test_benchmarks_restore_the_dropout_state(fake: FakeCudnn) -> None:

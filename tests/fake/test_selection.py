@@ -164,6 +164,30 @@ def test_selection_checks_a_candidate_of_the_caller_or_of_the_store(double: Any,
     assert double("autotune", shape=(7,)) == "fast"
 
 
+def test_selection_asks_again_for_another_device_or_request(fake: FakeCudnn, host: Host) -> None:
+    asked: list[tuple[int, AlgoRequest]] = []
+
+    class Counting(Source):
+        def heuristics(self, problem: Doubling) -> list[Heuristic]:
+            asked.append((device, wanted))
+            return super().heuristics(problem)
+
+    problem, plain = Doubling(*[TensorSpec.packed((2, 3))] * 2), AlgoRequest()
+    changes = {
+        "deterministic": True,
+        "workspace_limit": 9,
+        "strict": True,
+        "max_engines": 3,
+        "compiled": False,
+    }
+    requests = [plain, *(plain._replace(**{name: value}) for name, value in changes.items())]
+    for device in (0, 1, 0, 1):
+        with ct.use(device=device) as stream, streams.on_device(device):
+            for wanted in requests:
+                algo_cache.select(problem, Counting(host), context.current(stream), wanted)
+    assert asked == [(device, wanted) for device in (0, 1) for wanted in requests]
+
+
 class Twin(Doubling):
     """Another problem, equal as a tuple."""
 

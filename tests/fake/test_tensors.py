@@ -14,6 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.ops import activation
 from cudnn_ct.ops.reduce import fast_sum, graph
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
@@ -25,6 +26,7 @@ from tests.both.tensors import integers
 from tests.layers import Tensor, compare
 
 from .cudnn import FakeCudnn
+from .host import Host, view
 from .test_conv import images
 
 INF, NAN = math.inf, math.nan
@@ -72,11 +74,12 @@ def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudn
     problem = OpTensorProblem(half, None, half, "not", True)
     assert "3 calls, one for each slice" in op_tensor(problem).describe()
     many = TensorSpec((2,) * 18, tuple(3**i for i in range(18)), "float16")
-    for spec, calls in ((many, "8,192"), (TensorSpec.packed((65537, 65536), "float16"), "65,537")):
+    overlapping = TensorSpec((2**16, 2**16), (1, 1), "float32")
+    wide = TensorSpec.packed((65537, 65536), "float16")
+    for spec, calls in ((many, "8,192"), (wide, "65,537"), (overlapping, "1")):
         with pytest.raises(NotSupportedError, match=f"would take {calls} calls"):
             scale_plan(spec)
     here = context.current(default_stream(0))
-    overlapping = TensorSpec((2**16, 2**16), (1, 1), "float32")
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32"), overlapping):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
         with pytest.raises(NotSupportedError, match="cuDNN reduces at most 2,147,483,647 elements"):
@@ -98,6 +101,12 @@ def test_elementwise_operations_equal_numpy_when_they_are_sliced(
     np.testing.assert_array_equal(ct.transform(x, dtype="float16").numpy(), values)
     np.testing.assert_array_equal(ct.scale(x, alpha=3).numpy(), 3 * values)
     np.testing.assert_array_equal(ct.fill(x, 5).numpy(), np.full(shape, 5))
+
+
+def test_gradient_of_a_strided_grid_is_contiguous(fake: FakeCudnn) -> None:
+    grid = ct.zeros((1, 2, 4, 2))[:, :, ::2]
+    gradients = ct.grid_sample_backward(images(1, 1, 2, 2), images(1, 1, 3, 3), grid)
+    assert gradients.dgrid.layout == "nchw"
 
 
 def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> None:
@@ -184,6 +193,52 @@ def test_graph_of_a_large_sum_writes_the_result_itself_when_strides_agree(
     plan = graph.reduction(ReduceProblem(x, y, None, (0,), "add", True), None)
     described = plan.describe() if plan else ""
     assert [name for name in ("a graph", "cudnnOpTensor") if name in described] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, 1),
+        ({"mode": "tanh", "dtype": "float16"}, 1),
+        ({"mode": "tanh"}, 0),
+        ({"dtype": "float64"}, 0),
+        ({"propagate_nan": False}, 0),
+        ({"order": (0, 2, 1)}, 0),
+        ({"offset": 1}, 0),
+        ({"length": 4}, 0),
+    ],
+    ids=str,
+)
+def test_activation_is_a_graph_for_large_aligned_operands_in_one_order(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], expected: int
+) -> None:
+    monkeypatch.setattr(activation, "MIN_ELEMENTS", 100)
+    runs: list[Any] = []
+    plan = SimpleNamespace(workspace=0, describe=str, run=lambda *arguments: runs.append(arguments))
+    monkeypatch.setattr(activation, "first_plan", lambda *_: plan)
+    plain = {"dtype": "float32", "order": (0, 1, 2), "offset": 0, "length": 20}
+    dtype, order, offset, length = (change.get(name, value) for name, value in plain.items())
+    whole = ct.zeros((500,), dtype)[offset : offset + 6 * length]
+    x = whole.reshape(2, 3, length).transpose(order)
+    options = {name: value for name, value in change.items() if name not in plain}
+    ct.activation(x, out=ct.empty(x.shape, dtype), **options)
+    assert len(runs) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_graph_of_a_large_mean_divides_the_sum(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """The graph only adds, into float32: 256 ones for each column."""
+
+    def run(_: Any, pointers: Sequence[int], *factors: float) -> None:
+        view(host, pointers[1], (300,), (1,), np.dtype(np.float32))[:] = 256
+
+    plan = SimpleNamespace(workspace=0, describe=lambda: "a graph", run=run)
+    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
+    mean = ct.reduce(ct.full((256, 300), 1, dtype), op="avg", axis=0)
+    np.testing.assert_array_equal(mean.numpy(), np.ones(300, dtype))
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"

@@ -221,6 +221,24 @@ def test_memory_dropped_on_a_captured_stream_stays_until_the_capture_ends(driver
     assert not driver.live
 
 
+def test_idle_memory_is_freed_before_the_pool_is_trimmed_or_its_size_read(driver: Driver) -> None:
+    side = Torch(driver)
+    ct.empty(LARGE, stream=side)
+    driver.log.clear()
+    ct.empty_cache()
+    assert [entry[0] for entry in driver.log] == ["free", "synchronize", "trim"]
+    ct.empty(LARGE, stream=side)
+    memory.memory_info(0)
+    assert not driver.live
+
+
+def test_copy_to_the_host_is_waited_for(driver: Driver) -> None:
+    x = ct.full(3, 1.0, stream=Torch(driver))
+    driver.log.clear()
+    x.numpy()
+    assert [entry[0] for entry in driver.log][-1] == "synchronize"
+
+
 def test_stream_that_is_closed_after_its_arrays_is_not_used_again(driver: Driver) -> None:
     address = driver.new_stream()
     x = ct.full(LARGE, 1.0, stream=address)

@@ -86,6 +86,49 @@ def test_child_does_not_destroy_a_native_object_of_its_parent(monkeypatch: pytes
     assert destroyed == []
 
 
+# The parent forks within `ct.use`, with a prepared call, while another thread holds a lock of the package.
+USED = """
+import os, sys, threading
+from tests.fake.installed import cudnn_installed, host_installed
+
+with host_installed() as host, cudnn_installed(host):
+    import cudnn_ct as ct
+    from cudnn_ct.cuda import lifetime
+
+    x, y = ct.full((2, 3, 4, 5), 1.0), ct.full((2, 3, 4, 5), 1.0)
+    with ct.use(stream=0x55):
+        ct.activation(x, out=y)
+        held, go = threading.Event(), threading.Event()
+
+        def hold():
+            with lifetime.noting:
+                held.set()
+                go.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        calls, child = len(host.calls), os.fork()
+        if not child:
+            view = threading.Thread(target=x.transpose, daemon=True)
+            view.start()
+            view.join(20)
+            try:
+                ct.activation(x, out=y)
+            except ct.NotInitializedError as error:
+                said = "CUDA does not survive a fork" in str(error)
+                os._exit(0 if said and not view.is_alive() and len(host.calls) == calls else 3)
+            os._exit(4)
+        go.set()
+        holder.join()
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_child_may_view_arrays_of_its_parent_and_makes_no_calls() -> None:
+    output(USED)
+
+
 HELD = """
 import os, threading
 import cudnn_ct as ct

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import ConvolutionMode
+from cudnn_ct.plans.axes import Axis, coalesce
+from cudnn_ct.plans.tiling import tile
 from cudnn_ct.shapes.conv import conv_output_shape, conv_problem, pad_pairs
 from cudnn_ct.shapes.conv_dtype import resolve_precision
 from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, layouts_of, packed_strides
@@ -22,6 +24,19 @@ def test_packed_strides_match_numpy(shape: tuple[int, ...]) -> None:
     assert packed_strides(shape) == array.strides
     channels_last = np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), np.uint8), -1, 1)
     assert packed_strides(shape, "nhwc") == channels_last.strides
+
+
+def test_axes_are_merged_when_they_are_adjacent_in_each_tensor() -> None:
+    packed, spread = TensorSpec((2, 3), (3, 1), "float32"), TensorSpec((2, 3), (6, 2), "float32")
+    assert coalesce([packed, spread]) == [Axis((6, 6), (1, 2))]
+    assert Axis((2, 1), (2**31, 1)).reach == 2**32
+
+
+def test_images_in_two_layouts_keep_their_axes() -> None:
+    specs = [TensorSpec.packed((2, 3, 4, 5), "float32", layout) for layout in LAYOUTS]
+    made: list[TensorSpec] = []
+    tile(lambda *given: made.extend(given), *specs)  # type: ignore[arg-type]
+    assert made == specs
 
 
 @given(shape=shapes, layout=st.sampled_from(LAYOUTS), odd=st.integers(1, 1000))
