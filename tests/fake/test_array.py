@@ -261,9 +261,9 @@ def test_memory_written_on_another_stream_is_ordered_after_it(
     x, home = ct.full((2, 3), 1.0, stream=0x66), streams.as_stream(0x55, 0)
     out = ForeignArray(host, np.zeros((2, 3), np.float32), home) if foreign else ct.empty((2, 3), stream=home)
     host.log.clear()
-    ct.activation(x, out=out, stream=0x66)
+    y = ct.activation(x, out=out, stream=0x66)
     assert host.orders(before=0x66, after=0x55) == foreign
-    del out
+    del out, y
     assert host.orders(before=0x66, after=0x55)
 
 
