@@ -45,10 +45,10 @@ def test_last_plan_describes_the_call(fake: FakeCudnn, name: str) -> None:
 def test_last_plan_restores_the_current_device(fake: FakeCudnn, host: Host) -> None:
     with ct.use(device=1) as stream:
         ct.activation(images(2, 3))
-    host.device = 0
     with ct.use(stream=stream):
+        host.device = 0
         assert ct.last_plan() is not None
-    assert host.device == 0
+        assert host.device == 0
 
 
 def test_last_plan_has_the_fields_of_a_conv_plan(fake: FakeCudnn) -> None:
