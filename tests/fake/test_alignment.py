@@ -46,6 +46,13 @@ def test_conv_plan_of_misaligned_operands_scales_the_result_of_aligned_ones(fake
     np.testing.assert_array_equal(plan(*operands(0), out=out).numpy(), 3 * expected + 2)
 
 
+def test_softmax_of_misaligned_rows_takes_no_path_for_aligned_ones(fake: FakeCudnn) -> None:
+    for offset in (0, 1):
+        ct.softmax(own(shifted(np.zeros((2, 4000), np.float32), offset)))
+    first, second = (args[2] for name, args in fake.calls if name == "cudnnSoftmaxForward")
+    assert first != second  # the mode
+
+
 def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:
     fake.engines, fake.engine_workspace = True, 100
     plan = ct.conv_plan(*operands(1), **KEYWORDS)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from tests.both.devices import *  # noqa: F403
 from tests.both.devices import placed
 from tests.mixed import in_threads, mixed_calls, on_host
@@ -37,6 +38,13 @@ def test_thread_without_a_device_has_none_after_work_on_the_second(fake: FakeCud
         assert ct.full((3,), 1.0).device == 0
 
     in_threads(1, work)
+
+
+def test_reset_restores_the_current_device(fake: FakeCudnn, host: Host) -> None:
+    with ct.use(device=1):
+        ct.activation(ct.full((2, 3), 1.0))
+    testing.reset()
+    assert host.device == 0
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,12 @@ def test_reduce_gives_only_aligned_memory_to_kernels_that_need_it(
 
 @pytest.mark.parametrize(
     ("length", "strides", "expected"),
-    [(1024, (32, 1), ["a graph"]), (1024, (1, 32), ["a graph", "cudnnOpTensor"]), (1023, (32, 1), [])],
+    [
+        (1024, (32, 1), ["a graph"]),
+        (1024, (1, 32), ["a graph", "cudnnOpTensor"]),
+        (1023, (32, 1), []),
+        (2**22, (32, 1), []),  # 2**32 elements
+    ],
 )
 def test_graph_of_a_large_sum_writes_the_result_itself_when_strides_agree(
     fake: FakeCudnn, graph_runs: Any, length: int, strides: tuple[int, int], expected: list[str]
@@ -201,13 +206,10 @@ def test_graph_of_a_large_sum_writes_the_result_itself_when_strides_agree(
         ({}, 1),
         ({"mode": "tanh", "dtype": "float16"}, 1),
         ({"mode": "tanh"}, 0),
-        ({"dtype": "float64"}, 0),
-        ({"propagate_nan": False}, 0),
         ({"order": (0, 2, 1)}, 0),
         ({"offset": 1}, 0),
         ({"length": 4}, 0),
     ],
-    ids=str,
 )
 def test_activation_is_a_graph_for_large_aligned_operands_in_one_order(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], expected: int

@@ -1,10 +1,11 @@
-"""Import of arrays of other libraries: streams, gradients, strides and errors. No library, no device."""
+"""Exchange of arrays with other libraries: streams, gradients, strides, errors. No library, no device."""
 
 from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -207,6 +208,16 @@ def test_import_array_rejects_a_tensor_of_complex_numbers(torch: SimpleNamespace
     tensor.dtype = "torch.complex64"
     with pytest.raises(TypeError, match="complex64"):
         imported(tensor)
+
+
+def test_export_describes_the_strides_and_the_bytes_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, views = Mock(), Mock()
+    views.from_buffer.return_value = SimpleNamespace(__dlpack__=Mock())
+    monkeypatch.setattr(interop.cuda, "core", lambda: core)
+    monkeypatch.setattr(interop, "_memory_view", lambda: views)
+    interop.export_dlpack(None, 0x1000, TensorSpec((2, 3), (6, 2), "float32"), False, None)
+    core.Buffer.from_handle.assert_called_once_with(0x1000, 24, owner=None)
+    assert views.from_buffer.call_args.args[1:] == ((2, 3), (6, 2))
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
