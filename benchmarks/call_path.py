@@ -85,7 +85,7 @@ def measured(number: int, repeat: int) -> dict[str, float]:
     call()
     prepared = context.current(streams.default_stream(0)).calls
     for key, one in list(prepared.items()):
-        prepared[key] = one._replace(choice=NoPlan())
+        prepared[key] = one._replace(selected=NoPlan())
     times = [timeit.timeit(call, number=repeat) / repeat * 1e6 for _ in range(ROUNDS)]
     return {"us": round(min(times), 2), "functions": functions(call)}
 

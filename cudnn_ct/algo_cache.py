@@ -30,7 +30,7 @@ from .errors import (
     warn_caller,
     without_frames,
 )
-from .plans.base import Candidate, Heuristic, Plan, Problem, unsupported
+from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 
@@ -51,13 +51,13 @@ class CandidateSource(Protocol):
         """Make a candidate ready to run in the context's thread."""
 
 
-class Selection:
+class Selection(SelectedPlan):
     """A problem, its decision, and this thread's plan for the best candidate that has not failed.
 
     Made by :func:`select`.
     """
 
-    __slots__ = ("_decision", "_row", "_shared", "_source", "plan", "problem")
+    __slots__ = ("_decision", "_row", "_shared", "_source", "problem")
 
     def __init__(
         self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
@@ -67,21 +67,18 @@ class Selection:
         self._shared = partial(_decision, problem, source, request=request)
         self._decision = self._shared(context)
         self._row: Candidate | None = None
-        self.plan: Plan = self._next_plan(context)
+        super().__init__(self._next_plan(context))
 
     @property
     def candidate(self) -> Candidate | None:
-        """The selected candidate; None before a benchmark."""
         return self._row and self._row._replace(workspace=self.plan.workspace, problem=self.problem)
 
     @property
     def needs_timing(self) -> bool:
-        """Whether candidates are still to be timed."""
         return self._row is None
 
     @property
     def fallback_reason(self) -> str:
-        """The reason why another algorithm runs than the one that was named; empty if that one runs."""
         return self._decision.fallback_reason(self._row)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -116,7 +113,6 @@ class Selection:
         self.plan = self._next_plan(context)
 
     def describe(self) -> str:
-        """Return what was selected and how, and what was rejected and why."""
         reason = self.fallback_reason
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
@@ -213,12 +209,12 @@ class _PendingAutotune:
 
     workspace = 0
 
-    def __init__(self, choice: Selection) -> None:
-        self._choice = choice
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        self._choice.time(context, pointers, alpha, beta)
-        self._choice.plan.run(context, pointers, alpha, beta)
+        self._selection.time(context, pointers, alpha, beta)
+        self._selection.plan.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
         return "not chosen yet: the first call times the candidates"

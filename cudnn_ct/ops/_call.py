@@ -17,7 +17,7 @@ from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
 from ..cuda.typed_memory import array_key
 from ..errors import CudnnError, ExecutionFailedError
-from ..plans.base import Plan
+from ..plans.base import SelectedPlan
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
@@ -45,7 +45,7 @@ class PreparedCall(NamedTuple):
     problem: Any
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
-    choice: Any
+    selected: SelectedPlan
     pack: bool
     in_place: bool
     what: str
@@ -60,7 +60,7 @@ class PreparedCall(NamedTuple):
         problem: Any,
         inputs: tuple[TensorSpec, ...],
         results: tuple[TensorSpec, ...],
-        choice: Any,
+        selected: SelectedPlan,
         device: int,
         *,
         what: str,
@@ -71,12 +71,12 @@ class PreparedCall(NamedTuple):
         slots = tuple((spec, byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
         spans = tuple(map(byte_extent, (*inputs, *results)))
         what = f"the result of {what}"
-        return cls(problem, inputs, results, choice, pack, in_place, what, slots, spans, set(), [True])
+        return cls(problem, inputs, results, selected, pack, in_place, what, slots, spans, set(), [True])
 
     @streams.relaxed()
     def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
-        self.choice.run(ctx, pointers, alpha, beta)
+        self.selected.run(ctx, pointers, alpha, beta)
         self.fresh.clear()
 
     def refuse_overlap(
@@ -95,23 +95,6 @@ class PreparedCall(NamedTuple):
         self.disjoint_pointers.add(pointers)
 
 
-class SinglePlan(NamedTuple):
-    """Takes the place of a choice where there is one plan only."""
-
-    plan: Plan
-    candidate: None = None
-    fallback_reason: str = ""
-    needs_timing: bool = False
-
-    def describe(self) -> str:
-        """Tell what it is."""
-        return self.plan.describe()
-
-    def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan."""
-        self.plan.run(ctx, pointers, alpha, beta)
-
-
 class CallSignature(NamedTuple):
     """All that a prepared call depends on, except for the settings.
 
@@ -128,8 +111,8 @@ class CallSignature(NamedTuple):
     aligned: bool = True
 
 
-Select = Callable[[Context], Any]
-"""Return what runs a problem in a thread: a `Selection`, a `FirstSupported` or a `SinglePlan`."""
+Select = Callable[[Context], SelectedPlan]
+"""Select the plan that runs a problem in a thread."""
 
 
 class Operation(NamedTuple):
@@ -338,7 +321,7 @@ def run(
         if call.fresh:
             call.run_first(ctx, pointers, alpha, beta)
         else:
-            call.choice.run(ctx, pointers, alpha, beta)
+            call.selected.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
         add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise

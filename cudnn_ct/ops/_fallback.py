@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, NotSupportedError
-from ..plans.base import Plan, packed_of, tensors_of, unsupported
+from ..plans.base import Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import RelayoutPlan, ZeroOrScale
 from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
@@ -40,7 +40,7 @@ def with_bfloat16(one: Implementation) -> tuple[Implementation, Implementation]:
     return one, one._replace(make=on_float32(one.make, "bfloat16"))
 
 
-class FirstSupported:
+class FirstSupported(SelectedPlan):
     """The implementations of a problem in one thread, and the plan of the first that cuDNN supports.
 
     ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0. ``relayout`` says that
@@ -91,7 +91,6 @@ class FirstSupported:
                 self._next(context)
 
     def describe(self) -> str:
-        """Return what was chosen, and what was rejected and why."""
         return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
 
     def _run_elsewhere(self, context: Context, *arguments: Any) -> None:
@@ -112,7 +111,7 @@ class FirstSupported:
                 self._refusals.append(str(error))
             else:
                 if plan is not None:
-                    self.plan: Plan = plan
+                    self.plan = plan
                     self._needs_alignment, self._spent = needs_alignment, False
                     return
         raise unsupported(self._problem, self._refusals)

@@ -108,6 +108,42 @@ class Plan(Protocol):
         """Tell what was chosen and why, one fact a line."""
 
 
+class SelectedPlan:
+    """The plan that runs a call: here the only one, of which nothing is selected.
+
+    Subclasses select it, and replace it if cuDNN rejects it: among ordered implementations, or by heuristics
+    and benchmarks.
+    """
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The selected candidate; None before a benchmark, and for operations that select none."""
+        return None
+
+    @property
+    def needs_timing(self) -> bool:
+        """Whether candidates are still to be timed."""
+        return False
+
+    @property
+    def fallback_reason(self) -> str:
+        """The reason why another algorithm runs than the one that was named; empty if that one runs."""
+        return ""
+
+    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan, or another one if cuDNN rejects it."""
+        self.plan.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Return what was selected and how, and what was rejected and why."""
+        return self.plan.describe()
+
+
 def unsupported(problem: Any, reasons: Sequence[str]) -> NotSupportedError:
     """Return the error for a problem whose implementations were all rejected, with a line for each reason."""
     first = f"cuDNN has no way to compute this {problem}"

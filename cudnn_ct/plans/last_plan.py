@@ -56,11 +56,11 @@ def last_plan() -> PlanDescription | None:
         streams.restore_device(previous)
     if call is None:
         return None
-    choice = call.choice
+    selected = call.selected
     return PlanDescription(
         str(call.problem),
-        getattr(choice, "candidate", None),
-        choice.plan.workspace,
-        getattr(choice, "fallback_reason", ""),
-        choice.describe(),
+        selected.candidate,
+        selected.plan.workspace,
+        selected.fallback_reason,
+        selected.describe(),
     )

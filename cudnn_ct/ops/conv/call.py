@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ..._config import config
 from ...autotune.request import AlgoRequest, request
+from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.conv import ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
-from .._call import Operation, Select, SinglePlan
+from .._call import Operation, Select
 from .._keys import enum_names, freeze
 from . import candidates
 from .algorithm_names import named_algorithm
@@ -115,7 +116,7 @@ def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
     ``empty`` is the plan for sums without terms; None for other problems.
     """
     if empty is not None:
-        return lambda _: SinglePlan(empty)
+        return lambda _: SelectedPlan(empty)
     return lambda ctx: algo_cache.select(problem, candidates, ctx, wanted)
 
 

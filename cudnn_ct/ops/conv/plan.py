@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from ... import context
+from ... import algo_cache, context
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
-from ...plans.base import Candidate
+from ...plans.base import Candidate, SelectedPlan
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import NEW, CallSignature, Operation, PreparedCall, check_beta, run
@@ -90,9 +90,9 @@ class ConvPlan:
             call = self._call_of(ctx)
             if call.inputs != signature.specs:
                 raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
-            choice = call.choice
-            if choice.needs_timing:
-                operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
+            selected = call.selected
+            if isinstance(selected, algo_cache.Selection) and selected.needs_timing:
+                operands.used(ctx, call.results[0], lambda pointers: selected.time(ctx, pointers, *factors))
         self.problem = call.problem
 
     def __call__(
@@ -141,33 +141,32 @@ class ConvPlan:
         raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
 
     @property
-    def candidate(self) -> Candidate:
-        """The algorithm that runs in this thread."""
-        candidate: Candidate = self._choice.candidate
-        return candidate
+    def candidate(self) -> Candidate | None:
+        """The algorithm that runs in this thread; None for sums without terms."""
+        return self._selected.candidate
 
     @property
     def workspace(self) -> int:
         """Bytes of workspace that a run needs."""
-        return int(self._choice.plan.workspace)
+        return self._selected.plan.workspace
 
     @property
     def fallback_reason(self) -> str:
         """The reason why a named algorithm does not run; empty if it runs."""
-        return str(self._choice.fallback_reason)
+        return self._selected.fallback_reason
 
     def describe(self) -> str:
         """Describe the problem, the algorithm, its selection, and the rejected candidates."""
-        return f"{self.problem}\n{self._choice.describe()}"
+        return f"{self.problem}\n{self._selected.describe()}"
 
     def __repr__(self) -> str:
         return f"<ConvPlan of {self.problem}>"
 
     @property
-    def _choice(self) -> Any:
+    def _selected(self) -> SelectedPlan:
         with streams.on_device(self._default.device):
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
-            return self._call_of(ctx).choice
+            return self._call_of(ctx).selected
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""

@@ -56,7 +56,7 @@ class RNNReserve:
 
     def describe(self) -> str:
         """Return what was computed, and by which algorithm."""
-        return f"{self._call.problem.problem}\n{self._call.choice.describe()}"
+        return f"{self._call.problem.problem}\n{self._call.selected.describe()}"
 
     def _compute(
         self,

@@ -106,7 +106,7 @@ class RNNState(CallState):
 
     def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> Sequence[DeviceArray]:
         """Run the pass; repeat it after a benchmark of algorithms, which draws from the dropout state."""
-        if self.dropout is not None and call.choice.needs_timing:
+        if self.dropout is not None and call.selected.needs_timing:
             saved = self.dropout.save()
             super().run(ctx, call, *arguments)
             self.dropout.restore(saved)

@@ -12,13 +12,14 @@ from ...array_creation import zeros
 from ...autotune.table import Algorithms
 from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
+from ...plans.base import SelectedPlan
 from ...shapes.checks import one_dtype, result_spec
 from ...shapes.rnn import RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNStep, rnn_problem
 from ...shapes.sequences import check_rnn_operands, check_states, packed_for_cudnn
 from ...shapes.specs import TensorSpec
-from .._call import CallSignature, Operation, Select, SinglePlan
+from .._call import CallSignature, Operation, Select
 from .._state import OwnedCache
 from .candidates import RNNFamily
 from .network import Network, RNNState
@@ -113,14 +114,14 @@ def _select_forward(step: RNNStep, params: tuple[Any, ...]) -> Select:
                 "a pass that is captured must be made once before, on the same stream and in this thread"
             )
         if not any(step.lengths):
-            return SinglePlan(step_plan(step, None))
+            return SelectedPlan(step_plan(step, None))
         return algo_cache.select(step.problem, RNNFamily(step, network, ctx), ctx, network.request)
 
     return select
 
 
 def _select_gradient(step: RNNStep, params: tuple[Any, ...]) -> Select:
-    plan = SinglePlan(step_plan(step, params[1]))
+    plan = SelectedPlan(step_plan(step, params[1]))
     return lambda _: plan
 
 

@@ -303,5 +303,5 @@ class RNN(RNNGradients, RNNWeights):
     def describe(self) -> str:
         """Return the passes that were computed, their algorithms, and rejections with their reasons."""
         passes = [call for call in self._cache.values() if call.problem.name == "forward"]
-        lines = [f"{call.problem.problem}\n{call.choice.describe()}" for call in passes]
+        lines = [f"{call.problem.problem}\n{call.selected.describe()}" for call in passes]
         return "\n".join(dict.fromkeys(lines)) or f"{self!r}: nothing was computed yet"
