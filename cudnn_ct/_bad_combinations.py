@@ -1,4 +1,4 @@
-"""Versions and combinations that are known to be bad, as data for the doctor and for operations."""
+"""Versions and combinations that are known to be bad, as data: the doctor reports them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class RawFunction:
             raise TypeError(f"{self!r}: {self._explain(error, bound)}") from None
 
     def _explain(self, error: ctypes.ArgumentError, bound: tuple[Any, ...]) -> str:
-        """Name the argument that ctypes rejected, and say how to create a valid one."""
+        """Name the argument that ctypes rejected, and how to create a valid one."""
         number = int(str(error).split(":")[0].removeprefix("argument ")) - 1
         name, ctype, value = self._prototype.argnames[number], self._prototype.argtypes[number], bound[number]
         if isinstance(value, NativeHandle) and value.closed:

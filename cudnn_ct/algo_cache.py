@@ -116,7 +116,7 @@ class Selection(SelectedPlan):
         reason = self.fallback_reason
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
-        return "\n  refused: ".join(["\n".join(lines), *self._decision.rejections()])
+        return "\n  rejected: ".join(["\n".join(lines), *self._decision.rejections()])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
@@ -138,7 +138,7 @@ class Selection(SelectedPlan):
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         plan = self._source.plan(self.problem, row, context)
-        exceeded = self._decision.request.refusal(row._replace(workspace=plan.workspace))
+        exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
         if exceeded:
             raise NotSupportedError(exceeded)
         return plan
@@ -310,7 +310,7 @@ def _first_decision(
     rows, key = [], ""
     if request.timed:
         key = store_key(problem, context, request)
-        rows = [row for row in load_candidates(key) if row.rejected or not request.refusal(row)]
+        rows = [row for row in load_candidates(key) if row.rejected or not request.rejection(row)]
     # The sources also serve after a benchmark in which no candidate worked.
     how = "as the cache file has it" if rows else ""
     return CandidateSet(request, source.heuristics(problem), rows, how, key=key)

@@ -91,7 +91,7 @@ class Context:
     prepared calls of operations by their arguments, ``plans`` those of plans and other live objects by their
     tokens. The plan of the running call reads its state, such as arguments in host memory, from ``state``.
 
-    ``running`` tells whether a plan is running. A finalizer or a signal handler may interrupt it and call an
+    ``running`` is set while a plan runs. A finalizer or a signal handler may interrupt it and call an
     operation in the same thread. That call gets a context of its own: it must not change this stream and
     workspace.
     """

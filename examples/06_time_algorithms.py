@@ -79,7 +79,7 @@ def on_the_gpu(x: np.ndarray, w: np.ndarray, dtype: str, layout: str) -> tuple[s
     on_device = [ct.asarray(array, dtype, layout=layout) for array in (x, w)]
     table = ct.conv_algorithms(*on_device, padding="half")
     usable = [row for row in table if not row.rejected and row.time_ms is not None]
-    print(f"{len(usable)} algorithms were timed; cuDNN refused {len(table) - len(usable)} others")
+    print(f"{len(usable)} algorithms were timed; cuDNN rejected {len(table) - len(usable)} others")
     rounded = [array.numpy().astype(np.float32) for array in on_device]
     wanted = ct.reference.conv(*rounded, padding="half")
     results = [ct.conv(*on_device, padding="half", algo=row) for row in usable[:CHECKED]]

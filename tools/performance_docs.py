@@ -103,7 +103,8 @@ def conv_in_full(records: list[Record]) -> str:
         for name, kind in KINDS.items()
         for direction in DIRECTIONS
     ]
-    heads = ("", "rows over 30 us", "time / PyTorch", "worst", "guess / PyTorch", "worst", "guess / time")
+    heads = ["", "rows over 30 us", "autotune / PyTorch", "worst"]
+    heads += ["heuristic / PyTorch", "worst", "heuristic / autotune"]
     return f"{_about(records)}\n\n{markdown(heads, [*lines, cells('all')])}"
 
 
@@ -156,7 +157,7 @@ def rnn_in_full(records: list[Record]) -> str:
         timed, *others = (values(column, rows) for column in columns)
         means = (geomean(timed), max(timed, default=None), *map(geomean, others))
         lines.append([title, str(len(timed)), *map(ratio, means)])
-    heads = ("", "rows", "time / PyTorch", "worst", "guess / PyTorch", "guess / time")
+    heads = ("", "rows", "autotune / PyTorch", "worst", "heuristic / PyTorch", "heuristic / autotune")
     return f"{_about(records)}\n\n{markdown(heads, lines)}"
 
 

@@ -98,7 +98,7 @@ class CandidateSet:
 
     def apply_limits(self, row: Candidate) -> Candidate:
         """Return a row, rejected if it exceeds a limit of the request."""
-        return row if row.rejected else row._replace(rejected=self.request.refusal(row))
+        return row if row.rejected else row._replace(rejected=self.request.rejection(row))
 
     def reject(self, row: Candidate, reason: str) -> bool:
         """Reject a row for all threads; return whether it was not rejected before."""
@@ -157,8 +157,8 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 
     The error for a rejected engine has the status that cuDNN returned, which may be of another class.
     """
-    refusal = isinstance(failure, NotSupportedError | BadParamError)
-    return refusal and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
+    rejected = isinstance(failure, NotSupportedError | BadParamError)
+    return rejected and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
 
 
 # --- on disk -----------------------------------------------------------------------------------------------

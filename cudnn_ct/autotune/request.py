@@ -42,7 +42,7 @@ class AlgoRequest(NamedTuple):
         """Whether candidates are to be timed."""
         return self.algo == "autotune"
 
-    def refusal(self, row: Candidate) -> str:
+    def rejection(self, row: Candidate) -> str:
         """Return which limit a candidate exceeds; empty if none."""
         if self.deterministic and not row.deterministic:
             return "not deterministic"
@@ -84,7 +84,7 @@ def request(
 
 def _check_row(row: Candidate, problem: Problem | None) -> None:
     if row.rejected:
-        raise ValueError(f"algo: {row} was refused: {row.rejected}")
+        raise ValueError(f"algo: {row} was rejected: {row.rejected}")
     if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
         raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")
 

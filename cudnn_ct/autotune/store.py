@@ -226,7 +226,7 @@ def _replace(path: Path, text: str) -> None:
     """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
     path = path.resolve()
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise FileNotFoundError(f"{path} cannot be written: the folder {path.parent} does not exist")
     new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         new.touch(mode=0o644)

@@ -102,7 +102,7 @@ def engine_plan(
         build the plan although its heuristics returned the engine.
     """
     if candidate.rejected:
-        raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.rejected}")
+        raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")
     try:
         engine = Engine.parse(candidate.algorithm)
     except ValueError as error:

@@ -36,8 +36,8 @@ MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do no
 class PreparedCall(NamedTuple):
     """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
 
-    ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
-    a result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are
+    ``pack`` is set if some input has strides that no descriptor holds, and is copied first; ``in_place`` if a
+    result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are
     the bytes that each operand reaches from its pointer, the results last. ``disjoint_pointers`` are pointers
     for which the results are known to overlap nothing. ``fresh`` is not empty before the first run.
     """
@@ -99,7 +99,7 @@ class CallSignature(NamedTuple):
     """All that a prepared call depends on, except for the settings.
 
     ``names`` and ``specs`` are those of the operands. ``outs`` are the specs of results that the caller gave,
-    None for new ones. ``params`` are the other arguments as the caller wrote them. ``scaled`` says whether
+    None for new ones. ``params`` are the other arguments as the caller wrote them. ``scaled`` is whether
     alpha is not 1 and whether beta is not 0; ``aligned`` whether all pointers are multiples of 16 bytes.
     """
 
@@ -123,7 +123,7 @@ class Operation(NamedTuple):
     fastest first. Those that are autotuned have ``select`` instead, which takes the problem and the
     arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
 
-    ``in_place`` says that a result may be an operand itself. ``written`` are the names of the results in
+    ``in_place`` is set if a result may be an operand itself. ``written`` are the names of the results in
     messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
     immutable snapshot of the arguments.
     """

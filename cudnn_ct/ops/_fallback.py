@@ -21,8 +21,8 @@ class Implementation(NamedTuple):
     """One way to compute a kind of problem.
 
     ``make`` returns a plan for a problem and a context, or None for problems that it is not made for.
-    ``aligned`` says that its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory:
-    its plan gets copies of misaligned operands. ``scales`` says that its plan applies alpha and beta.
+    ``aligned`` is set if its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory:
+    its plan gets copies of misaligned operands. ``scales`` is set if its plan applies alpha and beta.
     """
 
     make: PlanMaker
@@ -43,8 +43,8 @@ def with_bfloat16(one: Implementation) -> tuple[Implementation, Implementation]:
 class FirstSupported(SelectedPlan):
     """The implementations of a problem in one thread, and the plan of the first that cuDNN supports.
 
-    ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0. ``relayout`` says that
-    copies of the operands in another layout are of use; ``misaligned`` that some pointers are misaligned.
+    ``scaled`` is set if runs have an alpha that is not 1 or a beta that is not 0, ``relayout`` if copies of
+    the operands in another layout are of use, ``misaligned`` if some pointers are misaligned.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FirstSupported(SelectedPlan):
 
     def _begin(self, context: Context) -> None:
         self._left = iter(self._makers)
-        self._refusals: list[str] = []
+        self._rejections: list[str] = []
         self._next(context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -87,11 +87,11 @@ class FirstSupported(SelectedPlan):
                 misaligned = any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
                 if misaligned and not self._misaligned:
                     return self._run_elsewhere(context, pointers, alpha, beta)
-                self._refusals.append(f"{self.plan.describe()}: {error}")
+                self._rejections.append(f"{self.plan.describe()}: {error}")
                 self._next(context)
 
     def describe(self) -> str:
-        return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
+        return "\n".join([self.plan.describe(), *(f"  rejected: {line}" for line in self._rejections)])
 
     def _run_elsewhere(self, context: Context, *arguments: Any) -> None:
         """Run on misaligned operands: a rejection there may have no other reason, so they have own plans."""
@@ -108,13 +108,13 @@ class FirstSupported(SelectedPlan):
             try:
                 plan = make(context)
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
-                self._refusals.append(str(error))
+                self._rejections.append(str(error))
             else:
                 if plan is not None:
                     self.plan = plan
                     self._needs_alignment, self._spent = needs_alignment, False
                     return
-        raise unsupported(self._problem, self._refusals)
+        raise unsupported(self._problem, self._rejections)
 
 
 # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.

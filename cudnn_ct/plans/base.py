@@ -105,7 +105,7 @@ class Plan(Protocol):
         """
 
     def describe(self) -> str:
-        """Tell what was chosen and why, one fact a line."""
+        """Return what was selected and why, one fact a line."""
 
 
 class SelectedPlan:
@@ -146,8 +146,8 @@ class SelectedPlan:
 
 def unsupported(problem: Any, reasons: Sequence[str]) -> NotSupportedError:
     """Return the error for a problem whose implementations were all rejected, with a line for each reason."""
-    first = f"cuDNN has no way to compute this {problem}"
-    return NotSupportedError("\n  refused: ".join([first, *reasons]))
+    first = f"cuDNN does not support this {problem}"
+    return NotSupportedError("\n  rejected: ".join([first, *reasons]))
 
 
 def tensors_of(problem: Any) -> dict[str, TensorSpec]:

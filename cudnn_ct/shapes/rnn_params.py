@@ -14,7 +14,7 @@ PROJECTION_ID = 8  # cuDNN's linLayerID of an LSTM's projection, after the 2 x 4
 class RNNParameter(NamedTuple):
     """One matrix, of shape (out, in) and in row-major order as cuDNN stores it, or one bias, of shape (out,).
 
-    ``name`` says layer, direction and part: ``"l0.W_input"`` (of the input), ``"l0.R_input"`` (of the state),
+    ``name`` has layer, direction and part: ``"l0.W_input"`` (of the input), ``"l0.R_input"`` (of the state),
     ``"l0.bW_input"`` and ``"l0.bR_input"`` (their biases), ``"l0_reverse.P"`` (a projection). ``offset`` is
     its place in the array of weights, in elements.
     """

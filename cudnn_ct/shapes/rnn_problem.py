@@ -27,8 +27,8 @@ class RNNDataSpec(NamedTuple):
 class RNNProblem(NamedTuple):
     """A network and how much it is given; lengths only as far as an algorithm depends on them.
 
-    ``layout`` is the one that cuDNN is told, ``ragged`` whether some sequence has fewer than all steps. The
-    algorithm in ``spec`` means nothing here.
+    ``layout`` is the one of the data descriptor. ``ragged`` is set if a sequence has fewer than all steps.
+    The algorithm in ``spec`` is unused.
     """
 
     spec: RNNSpec
@@ -62,7 +62,7 @@ class RNNStep(NamedTuple):
     """One step of a network on given sequences: a forward pass, or a gradient with regard to data or weights.
 
     ``operands`` and ``written`` are the tensors of a run with their names, in the order of its pointers. The
-    last ``updated`` of those written are read as well. ``aligned`` says whether all pointers are aligned.
+    last ``updated`` of those written are read as well. ``aligned`` is set if all pointers are aligned.
     """
 
     name: str

@@ -117,7 +117,7 @@ def check_rnn_operands(
         raise ValueError(f"x has shape {x}; {layout.replace('_', ' ')} data needs {axes}{spec.input_size})")
     if layout == "packed":
         if lengths is None:
-            raise ValueError(f"packed data needs lengths: x of shape {x} does not say which rows are whose")
+            raise ValueError(f"packed data needs lengths, one for each sequence: x has shape {x}")
         given = as_integers(lengths)
         found = check_lengths(given, None, len(given))
         if sum(found) != x[0]:

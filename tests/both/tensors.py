@@ -164,7 +164,7 @@ def test_operands_with_negative_strides_are_copied_with_a_warning(place: Place) 
 
 
 @pytest.mark.parametrize("beta", [0, 2])
-def test_convolution_without_terms(place: Place, beta: float) -> None:
+def test_convolution_without_terms_scales_its_result(place: Place, beta: float) -> None:
     x, w = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2))
     out = ct.full((2, 3, 3, 3), NAN if beta == 0 else 4.0)
     ct.conv(x, w, beta=beta, out=out)

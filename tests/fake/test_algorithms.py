@@ -142,7 +142,7 @@ def test_candidate_that_failed_is_not_tried_again_and_warns_once(fake: FakeCudnn
         ct.conv(x, w)
     fake.fail_at = {}
     assert ran(fake) == "IMPLICIT_GEMM"
-    assert "refused: legacy gemm" in ct.conv_plan(x, w).describe()
+    assert "rejected: legacy gemm" in ct.conv_plan(x, w).describe()
 
 
 # --- names ---
@@ -235,7 +235,7 @@ def test_row_of_a_table_is_rejected_for_another_problem(fake: FakeCudnn) -> None
     table = ct.conv_algorithms(x, w)
     with pytest.raises(ValueError, match=r"was made for another problem: .* this is .*padding \(\(1, 1\)"):
         ct.conv(x, w, padding=1, algo=table[0])
-    with pytest.raises(ValueError, match="was refused"):
+    with pytest.raises(ValueError, match="was rejected"):
         ct.conv(x, w, algo=table[-1])
     ct.conv(x, w, algo=table[0], beta=1, out=ct.full((2, 4, 3, 4), 1.0))  # scaling makes no other problem
 
@@ -310,7 +310,7 @@ def test_autotune_stores_that_nothing_is_supported(fake: FakeCudnn, on_disk: Pat
     fake.fail["cudnnConvolutionForward"] = 3000
     for tried in (["GEMM", "IMPLICIT_GEMM"], []):
         forget()
-        with pytest.raises(NotSupportedError, match="refused: legacy gemm") as caught:
+        with pytest.raises(NotSupportedError, match="rejected: legacy gemm") as caught:
             ran(fake, algo=TIME)
         reasons = [line for line in str(caught.value).splitlines() if "refused" in line]
         assert len(reasons) == len(set(reasons))

@@ -87,7 +87,7 @@ def test_foreign_arrays_are_not_copied(host: Host) -> None:
     np.testing.assert_array_equal(ct.asarray(ForeignArray(host, backwards)).numpy(), backwards)
 
 
-def test_copy_and_fill(fake: FakeCudnn, host: Host) -> None:
+def test_copy_keeps_elements_and_fill_replaces_them(fake: FakeCudnn, host: Host) -> None:
     array = ct.asarray(numbers((2, 3, 4, 5), "float32"), layout="nhwc")
     copy = array.copy()
     array.fill(np.nan)
@@ -139,7 +139,7 @@ def test_asarray_sets_strides_without_copy_when_array_is_packed_in_both_layouts(
     assert "nhwc" in repr(last)
 
 
-def test_array_interface(host: Host) -> None:
+def test_array_interface_describes_memory_and_stream(host: Host) -> None:
     array = ct.zeros((2, 3, 4, 5), layout="nhwc")
     interface = array.__cuda_array_interface__
     assert interface["data"] == (array.pointer, False)

@@ -49,7 +49,7 @@ def ran(fake: FakeCudnn, call: Any) -> list[str]:
 
 @pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_dnn_case(fake: FakeCudnn, host: Host, name: str, foreign: bool) -> None:
+def test_dnn_function_equals_reference(fake: FakeCudnn, host: Host, name: str, foreign: bool) -> None:
     ROWS[name](partial(ForeignArray, host) if foreign else ct.asarray)
 
 

@@ -18,7 +18,7 @@ GETTING_STARTED = Path(__file__).resolve().parents[2] / "docs" / "getting-starte
 
 
 @pytest.mark.parametrize("test", all_examples(), ids=lambda test: test.name)
-def test_examples(fake: FakeCudnn, test: doctest.DocTest) -> None:
+def test_docstring_example_runs_on_the_fakes(fake: FakeCudnn, test: doctest.DocTest) -> None:
     run(test)
 
 

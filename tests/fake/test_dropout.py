@@ -19,7 +19,9 @@ from .test_conv import images
 
 
 @given(pair=tensors(), probability=st.sampled_from((0.5, 0.0, 0.25)))
-def test_dropout(fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], probability: float) -> None:
+def test_dropout_equals_reference_for_its_mask(
+    fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], probability: float
+) -> None:
     check_dropout(*pair, probability, lambda array: ForeignArray(host, array))
 
 

@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "04_straighten_digits": ("--steps 3 --output {}", {"BATCH": 5, "load_digits": few_digits}, ON_GPU),
     "05_theano_rnn": ("", {}, "largest difference of y, hy and all gradients"),
-    "06_time_algorithms": (f"{SMALL} --output {{}}", {}, "2 algorithms were timed; cuDNN refused"),
+    "06_time_algorithms": (f"{SMALL} --output {{}}", {}, "2 algorithms were timed; cuDNN rejected"),
 }
 
 

@@ -37,7 +37,7 @@ def test_pool_takes_numbers_of_numpy(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(y.numpy(), ct.reference.pool(x.numpy(), window=2))
 
 
-# --- refusals ---
+# --- rejections ---
 
 
 def test_operation_names_its_operands_when_no_descriptor_holds_them(fake: FakeCudnn) -> None:

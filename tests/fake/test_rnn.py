@@ -277,7 +277,7 @@ def test_padding_is_compared_by_its_bytes(fake: FakeCudnn) -> None:
 @pytest.mark.parametrize(
     ("change", "described"),
     [
-        ({"refused": {"STANDARD"}}, "refused: legacy standard"),
+        ({"refused": {"STANDARD"}}, "rejected: legacy standard"),
         ({"moved": {"STANDARD": 4}}, "standard keeps l0.W_input at byte 4; it is at byte 0"),
     ],
 )

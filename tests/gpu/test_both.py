@@ -16,10 +16,10 @@ from .conftest import place
 # These tests do not depend on the algorithm that cuDNN supports for a problem.
 @pytest.mark.filterwarnings("ignore:algo=.* fell back:cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("name", ROWS)
-def test_dnn_case(name: str) -> None:
+def test_dnn_function_equals_reference(name: str) -> None:
     ROWS[name](place)
 
 
 @pytest.mark.parametrize("test", all_examples(), ids=lambda test: test.name)
-def test_docstring_example(test: doctest.DocTest) -> None:
+def test_docstring_example_runs(test: doctest.DocTest) -> None:
     run(test)

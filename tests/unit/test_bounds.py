@@ -32,7 +32,7 @@ MADE_WITH_THEIR_OWNER = {
     "plans.chain.ChainPlan._offsets",
     "plans.wrappers.RelayoutPlan._moves",
     "ops.rnn.gradients.RNNReserve.arrays",
-    "ops._fallback.FirstSupported._refusals",
+    "ops._fallback.FirstSupported._rejections",
     "autotune.benchmark._Pruner._best",
     "autotune.benchmark._Samples.colds",
     "autotune.benchmark._Samples.loops",

@@ -70,7 +70,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
-def test_other_libraries(library: str, tmp_path: Path) -> None:
+def test_example_of_other_libraries_reports_the_missing_ones(library: str, tmp_path: Path) -> None:
     out = run("07_other_libraries", library, cwd=tmp_path, warnings="ignore")  # of other libraries
     lines = out.splitlines()
     installed = importlib.util.find_spec(library) is not None

@@ -138,7 +138,7 @@ def test_equal_problems_are_equal_keys() -> None:
     assert "mode convolution" in str(one)
 
 
-def test_resolve_precision() -> None:
+def test_resolve_precision_returns_sums_and_tensor_cores() -> None:
     assert resolve_precision(None, "float16", True) == ("float32", True)
     assert resolve_precision(None, "float32", True) == ("float32", True)
     assert resolve_precision(None, "float32", False) == ("float32", False)

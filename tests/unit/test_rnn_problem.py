@@ -50,7 +50,9 @@ def test_enums_are_accepted() -> None:
         ("float64", None, True, ("float64", "default")),
     ],
 )
-def test_precision(dtype: str, precision: str | None, allow_tf32: bool, wanted: tuple[str, str]) -> None:
+def test_precision_selects_dtype_and_math_of_the_sums(
+    dtype: str, precision: str | None, allow_tf32: bool, wanted: tuple[str, str]
+) -> None:
     spec = rnn_spec("gru", 3, 4, dtype=dtype, precision=precision, allow_tf32=allow_tf32)
     assert (spec.compute, spec.math) == wanted
 
@@ -75,7 +77,7 @@ def test_precision(dtype: str, precision: str | None, allow_tf32: bool, wanted: 
         ({"clip": (-1, 1), "mode": "gru"}, ValueError, "is for the cells of mode='lstm'"),
     ],
 )
-def test_bad_networks(change: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_rnn_spec_rejects_bad_parameters(change: dict[str, Any], error: type[Exception], says: str) -> None:
     good: dict[str, Any] = {"mode": "lstm", "input_size": 5, "hidden_size": 4}
     with pytest.raises(error, match=says):
         rnn_spec(**(good | change))
@@ -170,7 +172,7 @@ def test_weights_that_do_not_fit_are_rejected(call: Any, spec: RNNSpec, weights:
         ),
     ],
 )
-def test_bad_operands(arguments: Any, says: str) -> None:
+def test_operands_that_do_not_fit_the_network_are_rejected(arguments: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check_rnn_operands(rnn_spec("lstm", 5, 4, projection_size=3), *arguments)
 
@@ -195,7 +197,9 @@ def test_problem_has_no_algorithm() -> None:
         ("rnn_relu", "float64", 64, 1, "standard"),
     ],
 )
-def test_heuristic_order(mode: str, dtype: str, hidden: int, batch: int, first: str) -> None:
+def test_guessed_algos_puts_the_probably_fastest_first(
+    mode: str, dtype: str, hidden: int, batch: int, first: str
+) -> None:
     spec = rnn_spec(mode, 8, hidden, dtype=dtype, projection_size=8 if mode == "lstm" else None)
     guessed = guessed_algos(rnn_problem(spec, "packed", 5, batch, (5,) * batch, True))
     assert guessed[0] == first

@@ -112,7 +112,7 @@ def conv_algorithms(
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # sums without terms need no algorithm
         rows = candidates.all_candidates(problem, ctx)
-        rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
+        rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
         if measure:
             usable = [row for row in rows if not row.rejected]
             timed, _ = operands.used(

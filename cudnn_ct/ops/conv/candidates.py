@@ -49,7 +49,7 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
     most = request.max_engines
     rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if request.compiled or not row.compiled]
-    rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
+    rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
     # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
     # Legacy calls may be faster than engines that run on copies.
     copied = _copies(problem, "graph")

@@ -50,7 +50,7 @@ def candidates(
         if any(row.deterministic for row in usable):
             break
     if not usable and not rejected:
-        rejected.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
+        rejected.append(_impossible(algorithm, "cuDNN's heuristics do not list it for this problem"))
     return usable + rejected
 
 

@@ -53,7 +53,7 @@ class RNNFamily:
         """Return all algorithms; those that are compiled at run time only if the request allows it."""
         rows = _rows(problem, guessed_algos(problem))
         rows = [row for row in rows if request.compiled or row.algorithm not in COMPILED]
-        return [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
+        return [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
 
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Return the algorithm of a name, without alternatives."""
