@@ -134,9 +134,7 @@ def test_misaligned_operands_are_copied(
 
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # of the fake
 @pytest.mark.parametrize("second", [(2,), ()])  # without labels no alignment is left, and one gradient
-def test_ctc_loss_equals_reference_when_probabilities_are_zero(
-    fake: FakeCudnn, second: tuple[int, ...]
-) -> None:
+def test_ctc_loss_takes_probabilities_of_zero(fake: FakeCudnn, second: tuple[int, ...]) -> None:
     case = CTCCase(((1, 2), second), (9, 6), 9, 4, normalization="none")
     values = case.logits
     values[:, 0, 3] = values[4:7, :, 1] = values[3, :, 0] = 0

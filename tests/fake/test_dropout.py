@@ -19,7 +19,7 @@ from .test_conv import images
 
 
 @given(pair=tensors(), probability=st.sampled_from((0.5, 0.0, 0.25)))
-def test_dropout_equals_reference_for_its_mask(
+def test_dropout_scales_kept_elements(
     fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], probability: float
 ) -> None:
     check_dropout(*pair, probability, lambda array: ForeignArray(host, array))

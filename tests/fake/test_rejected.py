@@ -58,7 +58,6 @@ ct.conv(x, w, algo="deterministic") | ValueError: forward of float32 with 2 spat
 ct.conv(images(1, 1, 4, 4, 4), images(1, 1, 2, 2, 2), algo="winograd") | ValueError: 3 spatial axes; none
 ct.conv(ct.zeros((1, 1, 4), "float64"), ct.zeros((1, 1, 2), "float64"), algo="fft") | ValueError: of float64
 ct.conv(x, w, algo=3) | TypeError: algo must be a name or a Candidate, not 3
-ct.conv(x, w, algo="graph gemm") | ValueError: got 'graph gemm'
 ct.conv(x, w, workspace_limit=-1) | ValueError: workspace_limit must be at least 0 bytes: got -1
 ct.conv(x, w, workspace_limit="1G") | TypeError: workspace_limit must be an int: got '1G'
 ct.conv(x, w, alpha=None) | TypeError: alpha must be a number: got None
@@ -77,8 +76,6 @@ ct.conv_bias_activation(x, w, images(4, dtype="float64")) | TypeError: b is floa
 ct.conv_bias_activation(x, w, None, z=ct.zeros((2, 4, 3, 4), "float64")) | TypeError: z is float64 and x is
 ct.conv_bias_activation(x, w, None, algo="fft", stride=2, strict=True) | NotSupportedError: fft needs stride 1
 ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: the legacy calls do not support
-ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: supports relu and identity, not
-ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: graph all engines
 """
 
 # i, j and dy are int8 operands of a convolution.

@@ -16,7 +16,7 @@ from .conftest import place
 
 @settings(max_examples=max(200, settings.default.max_examples))
 @given(pair=tensors(), probability=st.sampled_from((0.5, 0.0, 0.25)))
-def test_dropout_equals_reference_for_its_mask(pair: tuple[Tensor, Tensor], probability: float) -> None:
+def test_dropout_scales_kept_elements(pair: tuple[Tensor, Tensor], probability: float) -> None:
     check_dropout(*pair, probability, place)
 
 

@@ -50,7 +50,7 @@ def test_enums_are_accepted() -> None:
         ("float64", None, True, ("float64", "default")),
     ],
 )
-def test_precision_selects_dtype_and_math_of_the_sums(
+def test_precision_of_sums(
     dtype: str, precision: str | None, allow_tf32: bool, wanted: tuple[str, str]
 ) -> None:
     spec = rnn_spec("gru", 3, 4, dtype=dtype, precision=precision, allow_tf32=allow_tf32)
@@ -190,16 +190,13 @@ def test_problem_has_no_algorithm() -> None:
         ("lstm", "float16", 1024, 64, "persist_static"),
         ("lstm", "float16", 1025, 64, "standard"),
         ("rnn_tanh", "float16", 256, 16, "persist_static_small_h"),
-        ("rnn_tanh", "float16", 257, 16, "persist_static"),
         ("lstm", "bfloat16", 64, 1, "standard"),
         ("lstm", "float32", 1024, 1, "persist_static"),
         ("lstm", "float32", 1024, 2, "standard"),
         ("rnn_relu", "float64", 64, 1, "standard"),
     ],
 )
-def test_guessed_algos_puts_the_probably_fastest_first(
-    mode: str, dtype: str, hidden: int, batch: int, first: str
-) -> None:
+def test_guessed_algos_order(mode: str, dtype: str, hidden: int, batch: int, first: str) -> None:
     spec = rnn_spec(mode, 8, hidden, dtype=dtype, projection_size=8 if mode == "lstm" else None)
     guessed = guessed_algos(rnn_problem(spec, "packed", 5, batch, (5,) * batch, True))
     assert guessed[0] == first
