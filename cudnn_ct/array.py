@@ -153,7 +153,7 @@ class DeviceArray(TypedMemory):
         with streams.on_device(self.device):
             memories.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
-        return view if self.spec.dense else view.copy(order="K")
+        return view if self.spec.is_dense else view.copy(order="K")
 
     def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:
         """Copy on the device, in the same order in memory; a view with gaps becomes contiguous.
@@ -161,7 +161,7 @@ class DeviceArray(TypedMemory):
         An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
         """
         run = self._own_stream(stream)
-        if not self.spec.dense:
+        if not self.spec.is_dense:
             return self.packed(nearest_layout(self.spec), run)
         with streams.on_device(self.device):
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
@@ -199,7 +199,7 @@ class DeviceArray(TypedMemory):
         """
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         target = TensorSpec.packed(self.shape, kind, layout)
-        if self.pointer and not self.spec.describable:
+        if self.pointer and not self.spec.representable:
             warn_caller(
                 f"{self!r} was copied through host memory, which is slow and waits for the device: a stride "
                 "is negative or 0; pass a contiguous copy made by the library it comes from"
@@ -248,7 +248,7 @@ class DeviceArray(TypedMemory):
         Raises TypeError if ``value`` is not a real number, and ValueError if it has several elements, or the
         array is read-only or not contiguous: use :func:`cudnn_ct.fill` for a view with gaps.
         """
-        if not self.spec.dense:
+        if not self.spec.is_dense:
             raise ValueError(
                 f"fill needs a contiguous array: got shape {self.shape} with strides {self.spec.strides}; "
                 "use ct.fill for a view with gaps"

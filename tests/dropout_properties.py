@@ -25,7 +25,7 @@ def check_dropout(x: Tensor, dy: Tensor, probability: float, place: Place) -> No
     state = ct.DropoutState(probability, seed=3)
     values, gradients = x.array(), dy.array()
     y, mask = ct.dropout(place(values), state)
-    assert mask.like.dense
+    assert mask.like.is_dense
     kept = y.numpy() != 0
     compare(y, reference.dropout(values, kept, probability))
     dx = ct.dropout_backward(place(gradients), mask, state)

@@ -36,19 +36,20 @@ MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do no
 class PreparedCall(NamedTuple):
     """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
 
-    ``pack`` is set if some input has strides that no descriptor holds, and is copied first; ``in_place`` if a
-    result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are
-    the bytes that each operand reaches from its pointer, the results last. ``disjoint_pointers`` are pointers
-    for which the results are known to overlap nothing. ``fresh`` is not empty before the first run.
+    ``needs_copy`` is set if some input has strides that no descriptor holds, and is copied first;
+    ``in_place`` if a result may lie exactly where an input does. ``label`` names the results in messages.
+    ``result_slots`` are what the results take. ``spans`` are the bytes that each operand reaches from its
+    pointer, the results last. ``disjoint_pointers`` are pointers for which the results are known to overlap
+    nothing. ``fresh`` is not empty before the first run.
     """
 
     problem: Any
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     selected: SelectedPlan
-    pack: bool
+    needs_copy: bool
     in_place: bool
-    what: str
+    label: str
     result_slots: tuple[ResultSlot, ...]
     spans: tuple[tuple[int, int], ...]
     disjoint_pointers: set[tuple[int | None, ...]]
@@ -63,15 +64,17 @@ class PreparedCall(NamedTuple):
         selected: SelectedPlan,
         device: int,
         *,
-        what: str,
-        pack: bool = False,
+        label: str,
+        needs_copy: bool = False,
         in_place: bool = False,
     ) -> Self:
         """Make a call, with the fields that follow from the specs."""
         slots = tuple((spec, byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
         spans = tuple(map(byte_extent, (*inputs, *results)))
-        what = f"the result of {what}"
-        return cls(problem, inputs, results, selected, pack, in_place, what, slots, spans, set(), [True])
+        label = f"the result of {label}"
+        return cls(
+            problem, inputs, results, selected, needs_copy, in_place, label, slots, spans, set(), [True]
+        )
 
     @streams.relaxed()
     def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -152,9 +155,9 @@ class Operation(NamedTuple):
                 problem.results,
                 select(ctx) if select else self._first_supported(problem, ctx, any(signature.scaled)),
                 ctx.device,
-                pack=inputs != signature.specs,
+                needs_copy=inputs != signature.specs,
                 in_place=self.in_place,
-                what=self.name,
+                label=self.name,
             )
 
         return prepare
@@ -221,7 +224,7 @@ def execute(
                 pass
         if call is None:
             call, operands, outs = _prepared(ctx, calls, op, names, operands, params, scaled, outs, where)
-        if call.pack:
+        if call.needs_copy:
             operands = tuple([contiguous(array, where) for array in operands])
         return (run if state is None else state.run)(ctx, call, operands, outs, alpha, beta, where)
     finally:
@@ -295,7 +298,7 @@ def run(
         results, written, pointers = _several_results(call, operands, given, stream)
     elif given[0] is None:
         spec, nbytes, key = call.result_slots[0]
-        buffer = allocate_block(nbytes, stream, call.what)
+        buffer = allocate_block(nbytes, stream, call.label)
         result = DeviceArray(spec, buffer.handle, buffer, stream, stream, key)
         results = (result,)
         pointers = (*[array.pointer for array in operands], result.pointer)
@@ -350,7 +353,7 @@ def _several_results(
         places = tuple([None if array is None else array.pointer for array in (*operands, *given)])
         if places not in call.disjoint_pointers:
             call.refuse_overlap(operands, given, places)
-    results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
+    results = DeviceArray.allocate_many(call.result_slots, given, stream, call.label)
     return results, written, tuple([array.pointer for array in (*operands, *results)])
 
 

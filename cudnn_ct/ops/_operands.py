@@ -20,7 +20,7 @@ __all__ = ["byte_extent", "check_writable", "contiguous", "refuse_overlap", "rep
 
 def check_writable(out: TensorSpec | None, name: str = "out") -> None:
     """Raise if a descriptor cannot hold the strides of an output, or if its elements share memory."""
-    if out is not None and not out.describable:
+    if out is not None and not out.representable:
         raise ValueError(f"{name} has strides {out.strides}; cuDNN writes only where all are positive")
     if out is not None and out.overlaps_itself:
         raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
@@ -41,12 +41,12 @@ def stream_of(x: Any, name: str, stream: Any) -> Stream:
 
 def representable(spec: TensorSpec) -> TensorSpec:
     """Return the spec, or the spec of a contiguous copy if a descriptor cannot hold its strides."""
-    return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
+    return spec if spec.representable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
 
 
 def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
     """Return the array, or a contiguous copy according to :func:`representable`."""
-    return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream)
+    return array if array.spec.representable else array.packed(nearest_layout(array.spec), stream)
 
 
 def refuse_overlap(

@@ -256,4 +256,4 @@ def _is_on_device(value: Any) -> bool:
 
 
 def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
-    return array.spec.dtype == "int32" and array.ndim == 1 and array.size > 0 and array.spec.dense
+    return array.spec.dtype == "int32" and array.ndim == 1 and array.size > 0 and array.spec.is_dense

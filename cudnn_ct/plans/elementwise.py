@@ -162,7 +162,7 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
     scaled = copy_plan(spec, spec)
-    return _BytesPlan(nbytes_of(spec), scaled) if spec.dense else scaled
+    return _BytesPlan(nbytes_of(spec), scaled) if spec.is_dense else scaled
 
 
 class _BytesPlan:

@@ -138,6 +138,6 @@ def transformed_spec(
         raise ValueError(f"strides must be positive ints, in elements: got {strides!r}")
     if len(spec.strides) != len(x.shape):
         raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: expected one per axis")
-    if not spec.describable or spec.overlaps_itself:
+    if not spec.representable or spec.overlaps_itself:
         raise ValueError(f"strides {spec.strides} overlap: elements of shape {x.shape} would share memory")
     return spec

@@ -64,7 +64,7 @@ class TensorSpec(NamedTuple):
         return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + 1
 
     @property
-    def describable(self) -> bool:
+    def representable(self) -> bool:
         """Whether a descriptor accepts the strides: positive along each axis longer than 1."""
         return 0 in self.shape or all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
 
@@ -79,7 +79,7 @@ class TensorSpec(NamedTuple):
         return False
 
     @property
-    def dense(self) -> bool:
+    def is_dense(self) -> bool:
         """Whether the elements fill a contiguous range that starts at the first, for any order of axes."""
         expected = 1
         for step, length in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1):

@@ -50,7 +50,7 @@ def test_getitem_of_an_array_or_view_returns_a_view_of_the_elements(
 def test_copy_of_a_view_has_its_elements(place: Place, key: Any, layout: str, dtype: str) -> None:
     copied = ct.asarray(numbers(dtype), layout=layout)[key].copy()
     equal(copied, np.asarray(numbers(dtype)[key]))
-    assert copied.spec.dense
+    assert copied.spec.is_dense
 
 
 @negative_strides

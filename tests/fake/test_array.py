@@ -307,7 +307,7 @@ def test_extent_covers_exactly_the_elements(axes: list[tuple[int, int]]) -> None
     spec = TensorSpec(tuple(n for n, _ in axes), tuple(s for _, s in axes), "int8")
     offsets = {sum(i * s for i, (_, s) in zip(at, axes, strict=True)) for at in np.ndindex(*spec.shape)}
     assert spec.extent == (min(offsets), max(offsets) + 1)
-    assert spec.dense == (offsets == set(range(spec.size)))
+    assert spec.is_dense == (offsets == set(range(spec.size)))
 
 
 def test_copy_of_a_view_keeps_the_order_of_its_axes(fake: FakeCudnn, host: Host) -> None:
