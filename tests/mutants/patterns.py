@@ -22,8 +22,8 @@ LEFT_OUT = ("_bindings", "reference")
 KEY_NAME = re.compile(r"(^|_)key$", re.IGNORECASE)
 KEY_LOOKUPS = {"get", "setdefault"}
 CANONICAL = {
-    "canonical", "canonical_strides", "contiguous", "describable", "four_axes", "packed",
-    "representable", "settled", "two_axes", "pad_to_two_axes", "collapse", "folded",
+    "canonical", "canonical_strides", "contiguous", "four_axes", "packed", "representable",
+    "settled", "two_axes", "pad_to_two_axes", "collapse", "folded",
 }  # fmt: skip
 SIZES = {"hidden_size": "output_size", "output_size": "hidden_size"}
 FACTOR = re.compile(r"^(alpha|beta)\d?$")
