@@ -17,7 +17,7 @@ class BoundedDict(dict[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if key not in self and len(self) >= self.limit:
-            del self[next(iter(self))]
+            self.pop(next(iter(self)), None)  # a finalizer may have removed it meanwhile
         super().__setitem__(key, value)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -102,7 +102,7 @@ class Selection(SelectedPlan):
                 "capturing it"
             )
         self._decision = self._shared(context)
-        with self._decision.lock:
+        with _benchmarking, self._decision.lock:  # in this order, as a benchmark may call another operation
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
                 usable = [row for row in rows if not row.rejected]
@@ -269,7 +269,7 @@ def _kind(row: Candidate) -> benchmark.EngineGroup:
 # --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = BoundedDict(16_384)
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, because a finalizer or a signal handler may call an operation
 _benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
 
 

@@ -112,6 +112,16 @@ class Context:
         self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # last, so that it is released after the plans above
 
+    @contextmanager
+    def working(self, stream: Stream) -> Iterator[None]:
+        """Run work on a stream within a block; calls that interrupt it get another context."""
+        outer, self.running = self.running, True
+        try:
+            self.set_stream(stream)
+            yield
+        finally:
+            self.running = outer
+
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
@@ -319,7 +329,7 @@ def empty_cache(device: int | None = None) -> None:
     """
     where = streams.current_stream().device if device is None else devices.as_device(device)
     contexts = getattr(_thread, "contexts", {})
-    if where in contexts:
+    if where in contexts and not contexts[where].running:  # else the interrupted call uses one
         contexts[where].drop_workspaces()
     allocator.release(where)
     with streams.on_device(where):

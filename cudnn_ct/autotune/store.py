@@ -30,7 +30,6 @@ MAX_BYTES = 1 << 20  # of an entry
 
 STORES = 64  # settings for which a process keeps one
 _STORES = BoundedDict(STORES)
-_LOCK = threading.Lock()
 
 _T = TypeVar("_T")
 
@@ -119,8 +118,7 @@ class Store:
             return otherwise
 
     def _warn(self, trouble: str) -> None:
-        with _LOCK:
-            first, self.failed = not self.failed, True
+        first, self.failed = not self.failed, True
         if first:
             warn_caller(
                 f"{trouble}. Algorithms are timed again in this process; set CUDNN_CT_ALGO_CACHE to another "
@@ -131,12 +129,11 @@ class Store:
 def store() -> Store:
     """Return the process's store for the present ``config.algo_cache``."""
     setting = config.algo_cache
-    with _LOCK:
-        known: Store | None = _STORES.get(setting)
+    # Without a lock, which a forked child might inherit: two threads may make equal stores at once.
+    known: Store | None = _STORES.get(setting)
     if known is None:
         path, trouble = _place(setting)
-        with _LOCK:
-            known = _STORES.setdefault(setting, Store(path))
+        known = _STORES.setdefault(setting, Store(path))
         if trouble:
             known._warn(trouble)
     return known
@@ -211,7 +208,7 @@ def _place(setting: Any) -> tuple[Path | None, str]:
         return None, ""
     try:
         if setting is not None:
-            return Path(setting).expanduser(), ""
+            return Path(setting).expanduser().absolute(), ""
         import platformdirs
 
         path = platformdirs.user_cache_path("cudnn_ct") / NAME

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import AllocationError
@@ -47,7 +48,9 @@ class CachedBlock:
 
     # Without a lock, because it may run in the middle of `allocate_block` or in a forked child: the methods
     # of a list are atomic, and the count of bytes need not be exact.
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return
         if _collecting:
             _collected.append(self)
             return

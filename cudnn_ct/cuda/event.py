@@ -24,8 +24,8 @@ class Event:
         self.handle = cuda.call("creating an event", "cuEventCreate", flags)
         outlive_cycles(self)
 
-    def __del__(self) -> None:
-        if sys.is_finalizing() or not hasattr(self, "handle"):  # it could not be created
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending() or not hasattr(self, "handle"):  # it could not be created
             return
         try:
             before = streams.relax()

@@ -31,27 +31,33 @@ class StreamUses:
 
     It references the memory, so that the home stream waits for the uses before the memory is freed.
     ``events`` has an event behind the last use on each stream. ``views`` are the arrays over this memory, if
-    there are several: their last writers are kept equal.
+    there are several: their last writers are kept equal. ``over`` is set once the home stream waits: an array
+    that a finalizer of its cycle uses afterwards needs another object.
     """
 
-    __slots__ = ("events", "home", "memory", "views")
+    __slots__ = ("events", "home", "memory", "over", "views")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}
         self.views: WeakSet[Any] = WeakSet()
+        self.over = False
 
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory."""
-        if not streams.is_capturing(stream):  # the user of a graph keeps its operands alive
-            event = events.record(stream)
-            with noting:
-                left = {s: event for s, event in self.events.items() if not _is_over(event)}
-                self.events = left | {stream: event}
+        noted = streams.is_capturing(stream)  # the user of a graph keeps its operands alive
+        while not noted:
+            before, event = self.events, events.record(stream)
+            with noting:  # another thread may have recorded a later event meanwhile
+                noted = self.events is before
+                if noted:
+                    left = {s: event for s, event in before.items() if not _is_over(event)}
+                    self.events = left | {stream: event}
 
-    def __del__(self) -> None:
-        if not self.events or sys.is_finalizing():
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        self.over = True
+        if not self.events or ending():
             return
         for event in self.events.values():
             try:
@@ -83,9 +89,9 @@ class ExportedMemory:
             self.uses.note(self.consumer)
             self.consumer = home
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         uses, consumer = self.uses, self.consumer
-        if uses.home == consumer or sys.is_finalizing():
+        if ending() or uses.home == consumer:
             return
         if not _returned(uses, consumer):
             defer(partial(_returned, uses, consumer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +28,7 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
             f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
             "the same call once on this stream before capturing it"
         )
-    with _lock:
-        _sort_dropped()
-        idle = _idle.get((stream.handle, stream.device, nbytes))
-        pointer = idle.pop()[0] if idle else None
+    pointer = _idle_pointer((stream.handle, stream.device, nbytes))
     return Buffer(_allocated(nbytes, stream, what) if pointer is None else pointer, stream, nbytes)
 
 
@@ -72,16 +70,34 @@ class Buffer:
         outlive_cycles(self)
 
     # Without a lock, because it may run in the middle of `allocate`.
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._stream.lasts:
             self._dropped.append((self.handle, self._stream, self.size))
-        elif not (sys.is_finalizing() or _freed(self.handle, self._stream)):
+        elif not (ending() or _freed(self.handle, self._stream)):
             defer(partial(_freed, self.handle, self._stream))
 
 
 _dropped: deque[tuple[int, Stream, int]] = deque()
 _idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
 _lock = threading.RLock()  # guards `_idle`
+_busy = (
+    False  # whether a call uses `_idle`, which a finalizer or a signal handler of its thread may interrupt
+)
+
+
+def _idle_pointer(key: tuple[int, int, int]) -> int | None:
+    """Return idle memory for a stream, a device and a size, or None, as for a call that interrupts this."""
+    global _busy
+    with _lock:
+        if _busy:
+            return None
+        _busy = True
+        try:
+            _sort_dropped()
+            idle = _idle.get(key)
+            return idle.pop()[0] if idle else None
+        finally:
+            _busy = False
 
 
 def _sort_dropped() -> None:
@@ -115,15 +131,22 @@ def release(device: int) -> None:
 
 
 def _release(device: int) -> None:
+    global _busy
     driver = cuda.driver()
     with _lock:
-        _sort_dropped()
-        for key in [key for key in _idle if key[1] == device]:
-            if not _idle[key]:
-                del _idle[key]
-            elif streams.can_enqueue(_idle[key][0][1]):
-                for pointer, stream in _idle.pop(key):
-                    driver.cuMemFreeAsync(pointer, stream.handle)
+        if _busy:
+            return
+        _busy = True
+        try:
+            _sort_dropped()
+            for key in [key for key in _idle if key[1] == device]:
+                if not _idle[key]:
+                    del _idle[key]
+                elif streams.can_enqueue(_idle[key][0][1]):
+                    for pointer, stream in _idle.pop(key):
+                        driver.cuMemFreeAsync(pointer, stream.handle)
+        finally:
+            _busy = False
 
 
 def trim(device: int) -> None:

@@ -227,7 +227,7 @@ class TypedMemory:
     def _known_uses(self) -> StreamUses:
         """Return the one record of the memory's uses, whichever thread creates it."""
         with lifetime.noting:
-            if self._uses is None:
+            if self._uses is None or self._uses.over:
                 self._uses = StreamUses(self.memory, self.home)
             return self._uses
 

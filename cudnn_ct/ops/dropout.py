@@ -133,9 +133,10 @@ class DropoutState:
             ctx.library.cudnnDropoutGetStatesSize(ctx.handle, ctypes.byref(size))
             states = TensorSpec.packed((size.value,), "uint8")
             self._memory = DeviceArray.new(states, states.size, where, "the states of random generators")
-            self._descriptor = DropoutDescriptor(
-                ctx, self.probability, self._memory.pointer, states.size, self.seed
-            )
+            with ctx.working(where):
+                self._descriptor = DropoutDescriptor(
+                    ctx, self.probability, self._memory.pointer, states.size, self.seed
+                )
         self._calls = OwnedCache(MAX_CALLS)
 
     @property

@@ -182,19 +182,20 @@ def interrupted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Si
     """
     state = SimpleNamespace(finalizers=[], streams=[])
 
-    def watch(name: str) -> None:
+    def watch(name: str, place: int = 0) -> None:
         function = getattr(fake, name)
 
-        def watched(handle: Any, *arguments: Any) -> Any:
+        def watched(*arguments: Any) -> Any:
             if state.finalizers:
                 state.finalizers.pop()()
-            state.streams.append(fake._get(handle, "handle")["stream"])
-            return function(handle, *arguments)
+            state.streams.append(fake._get(arguments[place], "handle")["stream"])
+            return function(*arguments)
 
         monkeypatch.setattr(fake, name, watched)
 
     for name in ("cudnnConvolutionForward", "cudnnActivationForward", "cudnnDropoutForward"):
         watch(name)
+    watch("cudnnSetDropoutDescriptor", 1)
     with testing.install(FakeLibrary(fake)):
         yield state
 
@@ -203,17 +204,31 @@ def interrupted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[Si
 def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
     fake: FakeCudnn, interrupted: SimpleNamespace, planned: bool
 ) -> None:
+    fake.workspaces = {"GEMM": 100}
     x, w = ct.full((1, 1, 3, 3), 2, "float32"), ct.full((1, 1, 1, 1), 3, "float32")
     plan, y = ct.conv_plan(x, w), ct.zeros((1, 1, 3, 3))
     call = (lambda: plan(x, w, out=y)) if planned else (lambda: ct.conv(x, w, out=y, stream=0x5500))
     call()
     call()
-    interrupted.finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
+    interrupted.finalizers.append(lambda: (ct.conv(x, w, stream=0x6600), ct.empty_cache()))
     fake.relaxed.clear()
     call()
     assert "cudnnCreate" in fake.relaxed  # else it invalidates a capture
     assert interrupted.streams[-1] == (streams.LEGACY_DEFAULT if planned else 0x5500)
     assert (y.numpy() == 6).all()
+
+
+@pytest.mark.parametrize("seeding", [False, True])
+def test_work_outside_of_calls_keeps_its_stream_when_a_finalizer_calls(
+    fake: FakeCudnn, interrupted: SimpleNamespace, seeding: bool
+) -> None:
+    x = ct.full((1, 1, 3, 3), 2, "float32")
+    lifetime.defer(lambda: bool(ct.softmax(x, stream=0x6600).shape))  # runs within the next allocation
+    if seeding:
+        ct.DropoutState(0.5, stream=0x5500)
+    else:
+        ct.conv_algorithms(x, x, stream=0x5500)
+    assert set(interrupted.streams) == {0x5500}
 
 
 @pytest.mark.parametrize("operation", ["activation", "dropout"])
@@ -226,7 +241,7 @@ def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
     ct.softmax(x, stream=0x6600)
     lifetime.defer(lambda: bool(ct.softmax(x, stream=0x6600).shape))  # runs within the next allocation
     y = call(stream=0x5500)
-    assert interrupted.streams == [0x5500, 0x5500]
+    assert interrupted.streams[-2:] == [0x5500, 0x5500]
     del y, state, call
 
 

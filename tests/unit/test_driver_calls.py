@@ -92,6 +92,61 @@ def test_memory_that_a_finalizer_of_a_cycle_keeps_stays_alive(driver: Driver, si
     assert all((array.numpy() == 2.5).all() for array in kept)
 
 
+def test_memory_is_freed_after_a_use_by_a_finalizer_of_its_cycle(driver: Driver) -> None:
+    home, first, last = (streams.as_stream(driver.new_stream(), 0) for _ in range(3))
+
+    class Holder:
+        def __del__(self) -> None:
+            self.array.record_use(last)
+
+    x = ct.full(LARGE, 1.0, stream=home)
+    x.record_use(first)
+    holder = Holder()
+    holder.array, holder.itself = x, holder  # type: ignore[attr-defined]
+    del x, holder
+    driver.log.clear()
+    gc.collect()
+    (recorded,) = [entry[2] for entry in driver.log if entry[:2] == ("record", last.handle)]
+    names = [entry[0] for entry in driver.log if entry[0] == "free" or recorded in entry]
+    assert names == ["record", "wait", "free"]
+
+
+def test_idle_memory_is_not_freed_while_an_allocation_takes_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, finalizers = Torch(driver), []
+
+    class Idle(dict[Any, Any]):
+        def get(self, *arguments: Any) -> Any:
+            found = super().get(*arguments)
+            if finalizers:
+                finalizers.pop()()
+            return found
+
+    monkeypatch.setattr(memory, "_idle", Idle())
+    ct.empty(LARGE, stream=side)
+    finalizers.append(lambda: ct.empty(2 * LARGE, stream=side))
+    assert ct.empty(LARGE, stream=side).pointer in driver.live
+
+
+def test_use_by_another_thread_is_not_replaced_by_an_earlier_one(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, side, made = ct.full(3, 1.0), streams.as_stream(driver.new_stream(), 0), []
+    record, others = events.record, [x.record_use]
+
+    def interrupted(stream: Any) -> Any:
+        made.append(event := record(stream))
+        if others:
+            others.pop()(stream)
+        return event
+
+    monkeypatch.setattr(events, "record", interrupted)
+    x.record_use(side)
+    assert x._uses is not None
+    assert x._uses.events == {side: made[-1]}
+
+
 # --- contexts ----------------------------------------------------------------------------------------------
 
 

@@ -130,6 +130,30 @@ def test_child_may_view_arrays_of_its_parent_and_makes_no_calls() -> None:
     output(USED)
 
 
+# Memory whose release waits for a kernel when the process ends, of the parent and of its child.
+EXIT = """
+import os, sys
+from tests.unit.cuda_driver import install
+
+install()
+import cudnn_ct as ct
+from cudnn_ct.cuda.stream import as_stream
+
+arrays = [ct.empty((2, 3), stream=stream) for stream in (0x55, None)]
+for array in arrays:
+    array.record_use(as_stream(0x66, 0))
+child = os.fork()
+if not child:
+    del array, arrays
+    sys.exit()
+assert not os.waitpid(child, 0)[1]
+"""
+
+
+def test_process_ends_in_silence_while_memory_is_in_use() -> None:
+    output(EXIT)
+
+
 HELD = """
 import os, threading
 import cudnn_ct as ct

@@ -28,7 +28,7 @@ class SampleOperands:
     """The arrays that a call is prepared for, and possibly timed on."""
 
     def __init__(self, names: tuple[str, ...], given: tuple[Any, ...], out: Any, where: Stream) -> None:
-        self._names = names
+        self._names, self._stream = names, where
         self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
         self._outs = () if out is None else (as_operand(out, "out", where, written=True),)
 
@@ -47,14 +47,15 @@ class SampleOperands:
         """Call ``work``, which enqueues calls on these operands and a new result, in stream order."""
         low, high = result.extent
         nbytes = (high - low) * DTYPES[result.dtype].itemsize
-        scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
+        scratch = DeviceArray.new(result, nbytes, self._stream, "a result to time on")
         for array in self.arrays:
-            array.wait_for_writer(ctx.stream)
+            array.wait_for_writer(self._stream)
         try:
-            return work([*(array.pointer for array in self.arrays), scratch.pointer])
+            with ctx.working(self._stream):
+                return work([*(array.pointer for array in self.arrays), scratch.pointer])
         finally:
             for array in self.arrays:
-                array.record_use(ctx.stream)
+                array.record_use(self._stream)
 
 
 class ConvPlan:

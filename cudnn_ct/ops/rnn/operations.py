@@ -155,11 +155,15 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
     rows = family.planned(step.problem, ctx)
     if measure:
         usable = [row for row in rows if not row.rejected]
-        arrays = [zeros(one.shape, one.dtype, stream=ctx.stream) for one in (*specs, *step.results)]
+        stream = ctx.stream
+        arrays = [zeros(one.shape, one.dtype, stream=stream) for one in (*specs, *step.results)]
         pointers = [array.pointer for array in arrays]
         outer, ctx.state = ctx.state, RNNState(OwnedCache(1))
         try:
-            timed, _ = algo_cache.benchmark_rows(step.problem, usable, family.plan, ctx, pointers, 1.0, 0.0)
+            with ctx.working(stream):
+                timed, _ = algo_cache.benchmark_rows(
+                    step.problem, usable, family.plan, ctx, pointers, 1.0, 0.0
+                )
         finally:
             ctx.state = outer
         rows = timed + [row for row in rows if row.rejected]
