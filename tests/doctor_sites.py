@@ -62,8 +62,9 @@ class Site:
         self.target: Path = self.root
         self.lay(source)
         cuda = source.set.cuda
-        for path in (f"cublas/lib/libcublasLt.so.{cuda}", f"cuda_nvrtc/lib/libnvrtc.so.{cuda}"):
-            self.write(self.root / "nvidia" / path, make_elf(Path(path).name))
+        for name in (f"cublas/lib/libcublasLt.so.{cuda}", f"nvrtc.so.{cuda}", f"nvrtc-builtins.so.{cuda}.0"):
+            path = self.root / "nvidia" / (name if "/" in name else f"cuda_nvrtc/lib/lib{name}")
+            self.write(path, make_elf(path.name))
 
     def lay(self, source: Source) -> None:
         """Install a wheel over existing files, as pip does."""

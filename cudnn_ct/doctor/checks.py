@@ -10,7 +10,7 @@ from .._libraries import SUBLIBRARIES, file_name, required
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
-__all__ = ["CHECKS", "coverage"]
+__all__ = ["CHECKS", "FILE_CODES", "coverage"]
 
 # Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {
@@ -21,7 +21,8 @@ INNER = {
 # The libraries that export symbols to other libraries: without one of them, its symbols are missing too.
 OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
 
-_KINDS = {
+# The codes for files that cannot be read, by the kind of error; all other kinds are damaged-library.
+FILE_CODES = {
     "missing": "broken-link",
     "unreadable": "unreadable-library",
     "class": "foreign-machine",
@@ -38,7 +39,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
         if library.error:
             kind = library.error.kind
             link = kind == "malformed" and os.path.islink(library.path) and not os.path.exists(library.path)
-            code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
+            code = "broken-link" if link else FILE_CODES.get(kind, "damaged-library")
             message = str(library.error).partition("; ")[0]
             yield found.finding(code, message, path=library.path, kind=kind)
         elif library.elf.machine != usual:

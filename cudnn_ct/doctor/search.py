@@ -6,11 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from .. import _files
-from .._find import TOOLKITS, LibrarySpec, SearchContext, folders_of, searched
+from .. import _elf, _files
+from .._find import SYSTEM_FOLDERS, TOOLKITS, LibrarySpec, SearchContext, folders_of, searched
 from .._installation import header_folders, header_version
-from . import libraryset, locate
+from .._libraries import Library, read_library
+from . import libraryset, locate, records
+from .checks import FILE_CODES
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
@@ -18,6 +21,16 @@ __all__ = ["check_companions", "check_competition", "check_headers", "find_compa
 
 # Libraries that cuDNN is linked with, and their Debian packages; all others belong to glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
+
+# Libraries of CUDA that cuDNN or its consumers open by name: their finding if missing, and their wheels.
+CUDA = {
+    "libcublasLt": ("missing-cublaslt", "nvidia-cublas"),
+    "libnvrtc": ("missing-nvrtc", "nvidia-cuda-nvrtc"),
+    "libcudart": ("", "nvidia-cuda-runtime"),
+}
+
+# Errors after which the linker searches the next folder. After all others it fails.
+SKIPPED = ("missing", "unreadable", "class", "machine")
 
 # The loader's steps for libraries of CUDA that search folders.
 STEPS = ("beside cuDNN", "wheel", "conda", "CUDA toolkit", "system")
@@ -77,35 +90,37 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
 
 
 def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report libraries that cuDNN needs and that are not found."""
-    if found.cuda:
-        for stem, code, package in (
-            ("libcublasLt", "missing-cublaslt", "nvidia-cublas"),
-            ("libnvrtc", "missing-nvrtc", "nvidia-cuda-nvrtc"),
-        ):
-            name = f"{stem}.so.{found.cuda}"
-            if not find_companion(found, name, environ):
-                wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-                # The environment of an image, which is unknown, may name the folder.
-                unsure = code == "missing-cublaslt" and found.root != "/"
-                text = f"the cuDNN of {found.folder} needs {name}, which was not found"
-                severity = Severity.WARNING if unsure else None
-                yield finding(code, text, severity=severity, library=name, package=wheel)
+    """Report libraries that cuDNN needs and that are not found or cannot be opened."""
+    for stem, (code, package) in CUDA.items() if found.cuda else ():
+        name = f"{stem}.so.{found.cuda}"
+        wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+        opened = _opened(found, name, environ)
+        if opened:
+            yield from _broken(found, opened, wheel)
+        elif code:
+            # The environment of an image, which is unknown, may name the folder.
+            unsure = code == "missing-cublaslt" and found.root != "/"
+            text = f"the cuDNN of {found.folder} needs {name}, which was not found"
+            severity = Severity.WARNING if unsure else None
+            yield finding(code, text, severity=severity, library=name, package=wheel)
+        if opened and stem == "libnvrtc":
+            yield from _check_builtins(found, opened, wheel)
     needed = {name for library in found.sound for name in library.elf.needed}
     for name in sorted(needed & SYSTEM.keys()):
-        if not find_companion(found, name, environ):
-            yield finding(
-                "missing-system-library", f"{name} was not found", library=name, package=SYSTEM[name]
-            )
+        if opened := _opened(found, name, environ):
+            yield from _broken(found, opened, SYSTEM[name])
+        else:
+            text = f"{name} was not found"
+            yield finding("missing-system-library", text, library=name, package=SYSTEM[name])
     for folder in sorted(set(_runpaths(found))):  # wheels name several alternatives; only this is misspelt
         if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
             yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)
 
 
 def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Find a library in the folders of cuDNN, of the linker or of wheels; empty if it is not found."""
-    paths = (os.path.join(folder, name) for folder in _companion_folders(found, name, environ))
-    return next(filter(os.path.lexists, paths), "")
+    """Find a library in the folders of cuDNN, of the linker or of wheels; empty if none can be opened."""
+    opened = _opened(found, name, environ)
+    return opened.path if opened and not opened.error else ""
 
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -130,15 +145,69 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         yield found.finding(code, text, path=path, version=have, expected=expected)
 
 
+def _opened(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Library | None:
+    """Read the file that the linker opens for a name; the first that it skips if it opens none."""
+    skipped = None
+    for folder in _companion_folders(found, name, environ):
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            library = _read(found, path)
+            if not library.error or library.error.kind not in SKIPPED:
+                return library
+            skipped = skipped or library
+    return skipped
+
+
+def _read(found: LibrarySet, path: str) -> Library:
+    """Read a library that is not a part of cuDNN; another processor than that of cuDNN is an error."""
+    library = read_library(path, found.root)
+    if library.error or library.elf.machine in {part.elf.machine for part in found.sound}:
+        return library
+    name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
+    return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
+
+
+def _broken(found: LibrarySet, library: Library, package: str) -> Iterator[Finding]:
+    """Report a library that is not a part of cuDNN and cannot be opened."""
+    if not library.error:
+        return
+    again = f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it"
+    if owner := records.owner_of(library.path):
+        again = f"python -m pip install --force-reinstall --no-deps {owner}"
+    elif library.file in SYSTEM and f"/{os.path.relpath(library.path, found.root)}".startswith(
+        SYSTEM_FOLDERS
+    ):
+        again = f"apt-get install --reinstall {package}"
+    code = FILE_CODES.get(library.error.kind, "damaged-library")
+    text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
+    yield finding(code, text, severity=severity, path=library.path, fix={"reinstall": again})
+
+
+def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[Finding]:
+    """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
+    folder = os.path.dirname(nvrtc.real)
+    names = [name for name in _files.names_in(folder) if name.startswith("libnvrtc-builtins")]
+    for name in names:
+        yield from _broken(found, _read(found, os.path.join(folder, name)), wheel)
+    if not names and not nvrtc.error:
+        text = f"{nvrtc.path} needs libnvrtc-builtins, which is not in its folder"
+        yield finding("missing-nvrtc", text, library="libnvrtc-builtins", package=wheel)
+
+
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
     here = found.root == "/"  # the environment of this process is not that of an image
-    spec = LibrarySpec(name, ("nvidia/cublas/lib", "nvidia/cuda_nvrtc/lib", f"nvidia/cu{found.cuda}/lib"))
+    wheels = ("cublas/lib", "cuda_nvrtc/lib", "cuda_runtime/lib", f"cu{found.cuda}/lib")
+    spec = LibrarySpec(name, tuple(f"nvidia/{wheel}" for wheel in wheels))
     context = SearchContext(
         None, environ if here else {}, tuple(sys.path) if here else (), beside=found.folder, root=found.root
     )
+    if here:  # a RUNPATH is searched later
+        yield from filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
     yield found.folder
     yield from _runpaths(found)
-    yield from (folder for _, folder in searched(STEPS, spec, context))
+    steps = ("system", *STEPS) if name in SYSTEM else STEPS
+    yield from (folder for _, folder in searched(steps, spec, context))
     if here:
         yield from folders_of(sys.base_prefix)
 

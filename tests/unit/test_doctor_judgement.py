@@ -304,15 +304,22 @@ def test_check_libc_compares_the_glibc_version(
     assert list(load_check.check_libc(image)) == []
 
 
-def test_check_companions_reports_a_missing_system_library_and_the_misspelt_folder(
-    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
+def test_check_companions_reports_system_libraries_of_an_image_and_the_misspelt_folder(
+    found: libraryset.LibrarySet, tmp_path: Path
 ) -> None:
     misspelt = ("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib")
     wants = needing(found, needed=("libz.so.1", "libc.so.6"), runpath=misspelt)
-    for path, fixes in (("", ["install it: apt-get install zlib1g"]), ("/lib/libz.so.1", [])):
-        monkeypatch.setattr(search, "find_companion", lambda *_, path=path: path)
-        findings = list(search.check_companions(wants))
-        assert [each.fix for each in findings if each.code == "missing-system-library"] == fixes
+    path = tmp_path / "usr/lib/libz.so.1"
+    path.parent.mkdir(parents=True)
+    for data, fixes in (
+        (None, ["install it: apt-get install zlib1g"]),
+        (b"", ["apt-get install --reinstall zlib1g"]),
+        (SOUND, []),
+    ):
+        if data is not None:
+            path.write_bytes(data)
+        findings = list(search.check_companions(replace(wants, root=str(tmp_path))))
+        assert [each.fix for each in findings if each.code != "dead-runpath"] == fixes
         dead = [each.message for each in findings if each.code == "dead-runpath"]
         assert [message.count("nvidia/nvrtc/lib") for message in dead] == [1]
 
@@ -334,17 +341,51 @@ def test_check_headers_notes_headers_on_the_include_path(
         assert (other.code, other.evidence["version"]) == ("other-header", "9.1.0")
 
 
-def test_check_companions_reports_missing_cuda_libraries(
-    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch
+LT, NVRTC, BUILTINS, CUDART = "cublasLt.so.99", "nvrtc.so.99", "nvrtc-builtins.so.99.1", "cudart.so.99"
+SOUND, FOREIGN = make_elf("x"), make_elf("x", machine=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected", "sound"),
+    [
+        (LT, SOUND, [], [NVRTC, BUILTINS]),
+        (LT, b"", ["damaged-library error"], [NVRTC, BUILTINS]),
+        (LT, SOUND[:300], ["damaged-library error"], [LT, NVRTC, BUILTINS]),
+        (LT, FOREIGN, ["foreign-machine error"], [NVRTC, BUILTINS]),
+        (LT, FOREIGN, [], [LT, NVRTC, BUILTINS]),  # the linker skips it
+        (LT, None, ["broken-link error"], [NVRTC, BUILTINS]),
+        (LT, None, [], [LT, NVRTC, BUILTINS]),
+        (NVRTC, b"", ["damaged-library warning"], [LT]),
+        (BUILTINS, b"<html>", ["damaged-library warning"], [LT, NVRTC]),
+        (CUDART, b"", ["damaged-library warning"], [LT, NVRTC, BUILTINS]),
+        (NVRTC, SOUND, ["missing-nvrtc warning"], [LT]),  # without its builtins
+        (CUDART, SOUND, ["missing-cublaslt error", "missing-nvrtc warning"], []),
+    ],
+)
+def test_check_companions_reads_the_file_that_the_linker_opens(
+    found: libraryset.LibrarySet,
+    tmp_path: Path,
+    monkeypatch: MonkeyPatch,
+    name: str,
+    data: bytes | None,
+    expected: list[str],
+    sound: list[str],
 ) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
-    missing = {each.evidence["library"]: each.severity.word for each in search.check_companions(found, {})}
-    assert missing == {"libcublasLt.so.99": "error", "libnvrtc.so.99": "warning"}
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/gone").symlink_to("nothing")
+    last = tmp_path / "first" if name == BUILTINS else tmp_path / "last"
+    last.mkdir(exist_ok=True)
+    for each in sound:
+        (last / f"lib{each}").write_bytes(SOUND)
+    path = tmp_path / f"first/lib{name}"
+    path.symlink_to("gone") if data is None else path.write_bytes(data)
+    environ = {"LD_LIBRARY_PATH": f"{path.parent}:{last}"}
+    findings = list(search.check_companions(found, environ))
+    assert [f"{each.code} {each.severity.word}" for each in findings] == expected
+    assert bool(search.find_companion(found, f"lib{LT}", environ)) == ("error" not in str(expected))
     image = replace(found, root=str(tmp_path))  # its environment may name the folder
-    assert {each.severity.word for each in search.check_companions(image, {})} == {"warning"}
-    (tmp_path / "libcublasLt.so.99").touch()
-    (tmp_path / "libnvrtc.so.99").touch()
-    assert list(search.check_companions(found, {"LD_LIBRARY_PATH": str(tmp_path)})) == []
+    assert {each.severity.word for each in search.check_companions(image, environ)} == {"warning"}
 
 
 @pytest.mark.parametrize(
