@@ -16,6 +16,7 @@ from typing import Any
 
 from cudnn_ct import _elf
 from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_ct.doctor import search
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
 
@@ -128,6 +129,12 @@ def _decoy(site: Site, part: str) -> Path:
     folder.mkdir()
     os.link(site.file(part), folder / site.file(part).name)
     return folder / site.file(part).name
+
+
+def _old_libstdcxx(site: Site) -> None:
+    data = Path(search.find_companion(site.source.set, "libstdc++.so.6")).read_bytes()
+    old = site.write(site.root.parent / "old/libstdc++.so.6", data.replace(b"CXXABI_1.3\0", b"CXXABI_0.3\0"))
+    site.environ["LD_LIBRARY_PATH"] = str(old.parent)
 
 
 def _pipe(site: Site) -> None:
@@ -243,6 +250,7 @@ CASES = (
         "shadowed mixed-at-run-time",
         lambda s: s.environ.update(LD_LIBRARY_PATH=str(_decoy(s, "heuristic").parent)),
     ),
+    _case("LD_LIBRARY_PATH with an old libstdc++", "old-system-library", _old_libstdcxx),
     _case("no libcublasLt", "missing-cublaslt", lambda s: shutil.rmtree(s.root / "nvidia/cublas")),
     _case("no libnvrtc", "missing-nvrtc", lambda s: shutil.rmtree(s.root / "nvidia/cuda_nvrtc")),
 )

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from .. import _elf, _files
 from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
-from . import sandbox
+from . import sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import Report
@@ -62,12 +63,25 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
     checks = (_ending, _answers, _mismatches, _mapped, _shim)
+    if not found.advice and (linked := list(_linked(first))):
+        yield from linked
+        found = replace(found, advice=f"see {linked[0].code}")
     wrong = [each for check in checks for each in check(found, first)]
     if full and not wrong:
         wrong += _full(found, full)
     yield from wrong
     for library, reason in first.refusals if wrong else ():
         yield finding("linker-error", f"{library}: {reason}", library=library, reason=reason)
+
+
+def _linked(report: Report) -> Iterator[Finding]:
+    """Report system libraries that the linker did not find or rejected, which are not defects of cuDNN."""
+    for name in report.lost:
+        if not name.startswith(("libcudnn", "libcuda.")):  # the driver is judged separately
+            yield search.missing_library(name)
+    for path, reason in report.refusals:
+        if "version lookup error" in reason and not _files.library_name(path):
+            yield finding("old-system-library", f"{path}: {reason}", path=path)
 
 
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:

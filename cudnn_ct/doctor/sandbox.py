@@ -29,8 +29,10 @@ _REQUEST = re.compile(
 )
 _LOG = re.compile(r"[A-Za-z]! ")
 _REFUSAL = re.compile(
-    r"^\s*(?:\d+:\s+)*(.*libcudnn\w*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M
+    r"^\s*(?:\d+:\s+)*((?=.*libcudnn).*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M
 )
+# The linker logs no error for a library that it does not find, but a library that it finds has a link map.
+_LOST = re.compile(r"file=(\S+) \[0\];\s+needed by .*libcudnn.* \[0\]\n(?!.*;\s+generating link map)")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Report:
     log: str = ""  # the warnings of cuDNN's log
     asked_by: Mapping[str, str] | None = None  # for each library that opened others, the requested version
     refusals: tuple[tuple[str, str], ...] = ()  # libraries of cuDNN that the linker could not open, and why
+    lost: tuple[str, ...] = ()  # libraries that it did not find for a library of cuDNN
 
     def all(self, step: str) -> list[dict[str, Any]]:
         """Return all steps of a name."""
@@ -133,6 +136,7 @@ class _Child:
             "\n".join(line for line in err if _LOG.match(line)),
             {path: version for version, path in reversed(_REQUEST.findall(linker))},
             tuple(dict.fromkeys(_REFUSAL.findall(linker))),
+            tuple(dict.fromkeys(_LOST.findall(linker))),
         )
 
     def kill(self) -> None:

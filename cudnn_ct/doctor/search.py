@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from .. import _elf, _files
@@ -17,10 +18,17 @@ from .checks import FILE_CODES
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
-__all__ = ["check_companions", "check_competition", "check_headers", "find_companion"]
+__all__ = ["check_companions", "check_competition", "check_headers", "find_companion", "missing_library"]
 
-# Libraries that cuDNN is linked with, and their Debian packages; all others belong to glibc.
-SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
+# Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
+SYSTEM = {
+    "libz.so.1": ("zlib1g", ("ZLIB_",)),
+    "libstdc++.so.6": ("libstdc++6", ("GLIBCXX_", "CXXABI_")),
+    "libgcc_s.so.1": ("libgcc-s1", ("GCC_",)),
+}
+
+# Libraries of glibc and of the driver, and cuDNN's own, which other checks examine.
+OTHERS = re.compile(r"ld-linux.*|lib(c|m|dl|rt|pthread|cuda|cudnn\w*)\.so(\..*)?")
 
 # Libraries of CUDA that cuDNN or its consumers open by name: their finding if missing, and their wheels.
 CUDA = {
@@ -105,16 +113,25 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
             yield finding(code, text, severity=severity, library=name, package=wheel)
         if opened and stem == "libnvrtc":
             yield from _check_builtins(found, opened, wheel)
-    needed = {name for library in found.sound for name in library.elf.needed}
-    for name in sorted(needed & SYSTEM.keys()):
+    for name in sorted({name for library in found.sound for name in library.elf.needed}):
+        if OTHERS.fullmatch(name):
+            continue
         if opened := _opened(found, name, environ):
-            yield from _broken(found, opened, SYSTEM[name])
+            yield from _broken(found, opened, SYSTEM.get(name, ("",))[0])
+            yield from _check_versions(found, opened)
         else:
-            text = f"{name} was not found"
-            yield finding("missing-system-library", text, library=name, package=SYSTEM[name])
+            yield missing_library(name)
     for folder in sorted(set(_runpaths(found))):  # wheels name several alternatives; only this is misspelt
         if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
             yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)
+
+
+def missing_library(name: str) -> Finding:
+    """Return the finding for a library that cuDNN is linked with and that the linker does not find."""
+    advice = f"the package that contains {name}"
+    if name in SYSTEM:
+        advice = f"apt-get install {SYSTEM[name][0]}"
+    return finding("missing-system-library", f"{name} was not found", library=name, fix={"advice": advice})
 
 
 def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -182,6 +199,20 @@ def _broken(found: LibrarySet, library: Library, package: str) -> Iterator[Findi
     text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
     severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     yield finding(code, text, severity=severity, path=library.path, fix={"reinstall": again})
+
+
+def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
+    """Check that a system library has the symbol versions with which the parts of cuDNN are linked."""
+    if library.error or library.file not in SYSTEM:
+        return
+    with suppress(_elf.ElfError):
+        provided = library.elf.symbols.provided
+        for part in found.sound if provided else ():  # the linker accepts a library without versions
+            wanted = {name for name in part.elf.symbols.versions if name.startswith(SYSTEM[library.file][1])}
+            if lacking := sorted(wanted - provided):
+                text = f"{library.path}: version `{lacking[-1]}' not found (required by {part.path})"
+                yield finding("old-system-library", text, path=library.path, versions=lacking)
+                return
 
 
 def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[Finding]:

@@ -128,11 +128,20 @@ def test_load_check_reports_a_missing_engine_that_cudnn_may_not_report(site: Sit
     assert codes(loaded(site)) & {"jit-only", "finalize-failed"}
 
 
-def test_load_check_reports_the_linkers_error_message(site: Site) -> None:
-    data = site.file("cnn").read_bytes()
-    site.write(site.file("cnn"), data.replace(b"_ZTVN5cudnn", b"_ZTVN5nnduc"))
-    errors = [found.message for found in loaded(site) if found.code == "linker-error"]
-    assert any("undefined symbol" in message for message in errors)
+@pytest.mark.parametrize(
+    ("part", "old", "new", "code", "words"),
+    [
+        ("cnn", b"_ZTVN5cudnn", b"_ZTVN5nnduc", "linker-error", "undefined symbol"),
+        ("graph", b"libz.so.1\0", b"liby.so.1\0", "missing-system-library", "liby.so.1 was not found"),
+    ],
+)
+def test_load_check_reports_the_linkers_error(
+    site: Site, part: str, old: bytes, new: bytes, code: str, words: str
+) -> None:
+    site.write(site.file(part), site.file(part).read_bytes().replace(old, new))
+    findings = loaded(site)
+    assert any(words in found.message for found in findings if found.code == code)
+    assert all((found.fix == f"see {code}") == (part == "graph") for found in findings if found.code != code)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own version", "another version"])

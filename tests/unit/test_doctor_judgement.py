@@ -65,6 +65,7 @@ def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
 
 LOG = "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
 REFUSALS = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
+TOO_OLD = ("/x/libstdc++.so.6", "version lookup error: version `GLIBCXX_9.9' not found")
 BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
 
 
@@ -86,6 +87,8 @@ BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
         ({"check": {"status": 3009}, "refusals": REFUSALS}, "linker-error", "undefined symbol: foo"),
         ({"log": LOG}, "mixed-versions", "cudnn_graph 9.28.0 loaded cudnn_heuristic 9.27.0"),
         ({"asked_by": "9.10.2"}, "foreign-shim", "9.10.2"),
+        ({"ended": "SIGABRT", "lost": ("libz.so.1",)}, "missing-system-library", "libz.so.1 was not found"),
+        ({"ended": "SIGABRT", "refusals": (TOO_OLD,)}, "old-system-library", "GLIBCXX_9.9"),
         ({"ended": "SIGSEGV"}, "probe-crashed", "SIGSEGV"),
         ({"ended": "exit 1"}, "probe-crashed", "exit 1"),
         ({"ended": "hung"}, "probe-hung", "did not return"),
@@ -95,7 +98,7 @@ BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
 def test_load_check_finds_the_defect_of_a_run(
     found: libraryset.LibrarySet, changes: dict[str, Any], code: str, words: str
 ) -> None:
-    ending = {name: changes.pop(name) for name in ("refusals", "log", "ended") if name in changes}
+    ending = {name: changes.pop(name) for name in ("refusals", "log", "ended", "lost") if name in changes}
     if asked := changes.pop("asked_by", ""):
         ending["asked_by"] = {found.libraries[""].real: asked}
     steps = [BEGUN] if "ended" in ending else good(found, **changes)
