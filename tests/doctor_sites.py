@@ -124,11 +124,12 @@ def examine(
     arguments: Iterable[str] = (),
     environ: dict[str, str] | None = None,
     prelude: str = "",
+    command: Iterable[str] = (),  # which runs it
 ) -> Answer:
     """Run the command with --strict in a process that can import only the package under test."""
     start = "import sys; from cudnn_ct.doctor.main import main\n"
     code = f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
+    command = [*command, sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
     drop = {"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_PATH", *TOOLKITS, "CONDA_PREFIX", "CUDNN_CT_LIBRARY"}
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN

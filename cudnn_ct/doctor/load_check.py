@@ -142,14 +142,15 @@ def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
 
 
 def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    names = list(filter(None, map(_files.library_name, report.last("maps").get("files", ()))))
+    files = report.last("maps").get("files")
+    names = list(filter(None, map(_files.library_name, files or ())))
     ours = {library.real for library in found.libraries.values()}
     for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
             yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
     missing = [part for part in SILENT if part not in {name.part for name in names}]
-    if missing and report.last("finalize").get("status") == 0:
+    if missing and files is not None and report.last("finalize").get("status") == 0:
         text = f"cuDNN reports success without {' and '.join(map(file_name, missing))}"
         yield found.finding("jit-only", text, missing=missing)
 
@@ -192,7 +193,7 @@ def describe(report: Report) -> dict[str, Any]:
         "libcuda": report.last("libcuda").get("how"),
         "version": report.last("version").get("value"),
         "cudart": report.last("cudart").get("value"),
-        "mapped": report.last("maps").get("files", []),
+        "mapped": report.last("maps").get("files") or [],
     }
 
 
