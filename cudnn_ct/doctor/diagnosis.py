@@ -147,7 +147,7 @@ def _run(
     usable = sets[0] if not child and not _bad(findings) else None
     why = _why_no_driver(sets, findings, asked, foreign)
     if not why:
-        told, report = driver.check(usable, asked, _left(end))
+        told, report = driver.check(usable, asked, _left(end), sets[0].cuda if sets else 0)
         findings += told
         if usable:
             archs = [device["arch"] for device in report.all("device")]
@@ -174,7 +174,7 @@ def _why_no_driver(
     if not sets and not (asked.driver or asked.gpu):
         return "no cuDNN to use it"
     if any(found.code == "probe-hung" for found in findings):
-        return "cuDNN used all of the time"  # the driver would appear to hang too
+        return "a child process used all of the time"  # the driver would appear to hang too
     return ""
 
 

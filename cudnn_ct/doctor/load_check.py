@@ -12,9 +12,10 @@ from typing import Any
 from .. import _elf, _files
 from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
-from . import sandbox, search
+from . import driver, sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
+from .requirements import Requirements
 from .sandbox import Report
 
 __all__ = ["check", "check_libc", "describe", "judge", "why_not"]
@@ -29,6 +30,7 @@ STATUSES = {
 }
 
 MISMATCH = 1002
+_OF_DRIVER = ("dlopen libcuda.so.1", "cuInit")  # calls of the child that precede cuDNN
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
 
 # Without these, cuDNN 9.20 and newer compiles at run time and reports success.
@@ -63,7 +65,7 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
     checks = (_ending, _answers, _mismatches, _mapped, _shim)
-    if not found.advice and (linked := list(_linked(first))):
+    if not found.advice and (linked := list(_linked(found, first))):
         yield from linked
         found = replace(found, advice=f"see {linked[0].code}")
     wrong = [each for check in checks for each in check(found, first)]
@@ -74,18 +76,24 @@ def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Itera
         yield finding("linker-error", f"{library}: {reason}", library=library, reason=reason)
 
 
-def _linked(report: Report) -> Iterator[Finding]:
-    """Report system libraries that the linker did not find or rejected, which are not defects of cuDNN."""
+def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
+    """Report libraries that the linker did not find or rejected, and that are not parts of cuDNN."""
     for name in report.lost:
         if not name.startswith(("libcudnn", "libcuda.")):  # the driver is judged separately
             yield search.missing_library(name)
     for path, reason in report.refusals:
         if "version lookup error" in reason and not _files.library_name(path):
             yield finding("old-system-library", f"{path}: {reason}", path=path)
+        elif re.search("undefined symbol: cu[A-Z]", reason):
+            text = f"libcuda.so.1 lacks a function that {os.path.basename(path)} needs: {reason}"
+            release, _ = driver.OLDEST.get(found.cuda, driver.OLDEST[12])
+            yield finding("driver-too-old", text, path=path, fix={"driver": release})
 
 
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    if report.ended == "hung":
+    if report.ended not in ("done", "refused") and report.reached in _OF_DRIVER:
+        yield from driver.judge(None, report, Requirements())
+    elif report.ended == "hung":
         yield found.finding(
             "probe-hung",
             f"cuDNN did not return from {report.reached} within {report.seconds:.1f} s",

@@ -81,6 +81,7 @@ def probe_driver(plan: dict[str, Any]) -> None:
         return
     emit("driver", error="", path=next((file for file in _maps() or () if "libcuda.so" in file), ""))
     number = ctypes.c_int()
+    emit("begin", what="cuDriverGetVersion")
     emit("driver_version", status=cuda.cuDriverGetVersion(ctypes.byref(number)), value=number.value)
     emit("begin", what="cuInit")
     status = cuda.cuInit(0)
@@ -134,11 +135,15 @@ def _libcuda(plan: dict[str, Any]) -> str:
     emit("begin", what="dlopen libcuda.so.1")
     for name, how in (("libcuda.so.1", "driver"), (plan["stub"], "stub")):
         try:
-            ctypes.CDLL(name)
+            library = ctypes.CDLL(name)
         except OSError as error:
             how = f"none: {error}"
         else:
             break
+    if how == "driver":  # cuDNN calls it too, and would appear to hang or to crash
+        emit("begin", what="cuInit")
+        with suppress(AttributeError):
+            library.cuInit(0)
     return how
 
 

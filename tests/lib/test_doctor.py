@@ -166,7 +166,7 @@ def test_doctor_reports_a_hang_of_cudnn(site: Site) -> None:
     (told,) = [each for each in answer.report["findings"] if each["severity"] == "error"]
     assert told["code"] == "probe-hung"
     assert told["message"].startswith("cuDNN did not return from ")
-    assert answer.report["tiers"]["driver"] == "cuDNN used all of the time"
+    assert answer.report["tiers"]["driver"] == "a child process used all of the time"
     assert answer.exit_code == 1
 
 
@@ -201,9 +201,9 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
-def test_doctor_reports_a_driver_that_hangs(hanging: dict[str, str], tmp_path: Path) -> None:
+def test_doctor_reports_a_driver_that_hangs_and_not_cudnn(hanging: dict[str, str], site: Site) -> None:
     start = time.monotonic()
-    found = examine(tmp_path, ["--require-driver", "--timeout", "3"], hanging).report["findings"]
+    found = examine(site.target, ["--timeout", "3"], hanging).report["findings"]
     (told,) = [each for each in found if each["code"] == "probe-hung"]
     assert told["message"].startswith("the driver did not return from ")
     assert time.monotonic() - start < 20
@@ -261,11 +261,19 @@ def test_doctor_notes_a_missing_driver_unless_it_is_required(site: Site) -> None
         assert answer.exit_code == 1
 
 
-def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(site: Site) -> None:
+def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = site.root.parent / "driver"
     folder.mkdir()
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
+    # A driver for CUDA 11.4 without a GPU: return 100 if the argument is 0, else *argument = 11040; return 0.
+    old = {62: bytes.fromhex("85ff7506b864000000c3c707202b000031c0c39090909090"), 183: stub_libcuda.CODE[183]}
+    with monkeypatch.context() as patch:
+        patch.setattr(stub_libcuda, "CODE", old)
+        old_driver = stub_libcuda.make(functions, _elf.machine_here())
     for data, code in (
+        (old_driver, "driver-too-old" if _elf.machine_here() == 62 else "driver-stub"),
         (stub_libcuda.make(functions, _elf.machine_here()), "driver-stub"),
         (stub_libcuda.make([], _elf.machine_here())[:100], "driver-broken"),
         (stub_libcuda.make([], _elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails

@@ -66,7 +66,7 @@ def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
 LOG = "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
 REFUSALS = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
 TOO_OLD = ("/x/libstdc++.so.6", "version lookup error: version `GLIBCXX_9.9' not found")
-BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
+OLD_DRIVER = ("/x/libcudnn_engines.so.9", "undefined symbol: cuTensorMapEncodeTiled")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,9 @@ BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
         ({"asked_by": "9.10.2"}, "foreign-shim", "9.10.2"),
         ({"ended": "SIGABRT", "lost": ("libz.so.1",)}, "missing-system-library", "libz.so.1 was not found"),
         ({"ended": "SIGABRT", "refusals": (TOO_OLD,)}, "old-system-library", "GLIBCXX_9.9"),
+        ({"check": {"status": 3009}, "refusals": (OLD_DRIVER,)}, "driver-too-old", "cuTensorMapEncodeTiled"),
+        ({"ended": "hung", "begun": "cuInit"}, "probe-hung", "the driver did not return from cuInit"),
+        ({"ended": "SIGABRT", "begun": "cuInit"}, "driver-broken", "cuInit killed"),
         ({"ended": "SIGSEGV"}, "probe-crashed", "SIGSEGV"),
         ({"ended": "exit 1"}, "probe-crashed", "exit 1"),
         ({"ended": "hung"}, "probe-hung", "did not return"),
@@ -101,7 +104,8 @@ def test_load_check_finds_the_defect_of_a_run(
     ending = {name: changes.pop(name) for name in ("refusals", "log", "ended", "lost") if name in changes}
     if asked := changes.pop("asked_by", ""):
         ending["asked_by"] = {found.libraries[""].real: asked}
-    steps = [BEGUN] if "ended" in ending else good(found, **changes)
+    begun = {"step": "begin", "what": changes.pop("begun", "cudnnGetVersion")}
+    steps = [begun] if "ended" in ending else good(found, **changes)
     findings = said(load_check.judge(found, report(*steps, **ending)))
     assert words in findings[code]
 
