@@ -18,7 +18,7 @@ from typing import IO, Any
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
-__all__ = ["Report", "not_started", "run"]
+__all__ = ["SETTINGS", "Report", "not_started", "run"]
 
 NEEDS = "use a Python that can start child processes"
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
@@ -26,6 +26,12 @@ MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 _REQUEST = re.compile(
     r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
 )
+# Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
+SETTINGS = re.compile(
+    r"CUDNN_((?!LOG)\w+_DBG|LIB_CONFIG|FORT_\w+|TENSOR_IR_\w+|FORWARD_COMPAT_DISABLE|FORCE_KERNEL_INIT"
+    r"|ENABLE_DEFAULT_KERNEL_CACHE|CUDA_GRAPH_RETENTION|CUBLASLT_HEURISTIC_COUNT)|NVIDIA_TF32_OVERRIDE"
+)
+
 _LINKER = re.compile(r"\s*\d+:\t")
 _LOG = re.compile(r"[A-Za-z]! ")
 _REFUSAL = re.compile(
@@ -105,11 +111,12 @@ class _Child:
             "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open
             "CUDNN_LOGDEST_DBG": "stderr",
         }
+        inherited = {name: value for name, value in os.environ.items() if not SETTINGS.fullmatch(name)}
         self.out, self.err = out, err
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
-            env={**os.environ, **(debug if plan["mode"] == "cudnn" else {}), **environ},
+            env={**inherited, **(debug if plan["mode"] == "cudnn" else {}), **environ},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

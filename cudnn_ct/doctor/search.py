@@ -17,6 +17,7 @@ from . import libraryset, locate, records
 from .checks import FILE_CODES
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
+from .sandbox import SETTINGS
 
 __all__ = ["check_companions", "check_competition", "check_headers", "find_companion", "missing_library"]
 
@@ -51,6 +52,9 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     """Report libraries of cuDNN that a process would load instead of these, and other installations."""
     if found.root != "/":
         return  # the environment of this process is not that of the image
+    for name in filter(SETTINGS.fullmatch, sorted(environ)):
+        text = f"{name}={environ[name]} is set; cuDNN was examined without it"
+        yield finding("cudnn-setting", text, variable=name)
     for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
         if _files.library_name(path) and os.path.dirname(_files.real(path)) != found.folder:
             yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)

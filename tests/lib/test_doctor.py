@@ -284,8 +284,12 @@ def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(
         assert answer.exit_code == 1
 
 
-def test_doctor_loads_all_libraries_without_a_driver(site: Site) -> None:
-    mapped = examine(site.target).report["details"]["child"]["mapped"]
+def test_doctor_loads_all_libraries_without_a_driver_and_without_settings(site: Site) -> None:
+    answer = examine(site.target, environ={"CUDNN_LIB_CONFIG": "GRAPH_JIT_ONLY", "CUDNN_LOGINFO_DBG": "0"})
+    assert answer.exit_code == 0
+    messages = [found["message"] for found in answer.report["findings"] if found["code"] == "cudnn-setting"]
+    assert messages == ["CUDNN_LIB_CONFIG=GRAPH_JIT_ONLY is set; cuDNN was examined without it"]
+    mapped = answer.report["details"]["child"]["mapped"]
     for library in site.source.set.libraries.values():
         assert str(site.lib / library.file) in mapped
 
