@@ -219,6 +219,11 @@ CASES = (
         "private-file",
         lambda s: s.write(s.file(""), s.file("").read_bytes()).chmod(0o600),
     ),
+    _case(
+        "any user can write two of the files",
+        "world-writable",
+        lambda s: [s.write(s.file(part), s.file(part).read_bytes()).chmod(0o666) for part in ("", "cnn")],
+    ),
     _case("not readable", "unreadable-library", _unreadable),
     _case("a header of another version", "header-mismatch", _other_header),
     _case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
@@ -122,6 +123,10 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         more = f" and {len(names) - 1} more" if names[1:] else ""
         text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
         yield finding("private-file", text, path=blocker, libraries=names)
+    if paths := found.world_writable_paths:
+        more = f" and {len(paths) - 1} more" if paths[1:] else ""
+        text = f"any user can write {paths[0]}{more}"
+        yield finding("world-writable", text, path=paths[0], fix={"paths": shlex.join(paths)})
     if found.root == "/" and _files.noexec(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
