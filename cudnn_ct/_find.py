@@ -44,7 +44,8 @@ TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
 
 # The folders where system packages and installers put libraries.
 SYSTEM_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
     "/usr/local/lib", "/usr/local/cuda/lib64",
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -206,18 +207,31 @@ def describe(report: Report) -> dict[str, Any]:
 
 
 def check_libc(found: LibrarySet) -> Iterator[Finding]:
-    """Check that the C library of this machine is new enough for these libraries."""
+    """Check that the C library of this machine or of the image is new enough for these libraries."""
+    have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
     if found.root != "/":
-        return
-    have = _elf.glibc_version()
-    if not have and sys.platform == "linux":
-        yield finding("no-glibc", "this system has no glibc", path=found.folder)
+        system = f"the image at {found.root}"
+        names = _files.names_in(_files.real(os.path.join(found.root, "lib"), found.root))
+        have, musl = _glibc_of(found), any(name.startswith("ld-musl-") for name in names)
+    if not have and musl:
+        yield finding("no-glibc", f"{system} has no glibc", path=found.folder)
         return
     needs = {name for library in found.sound for name in library.elf.symbols.versions}
     wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
     if have and wanted > _numbers(have):
-        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but this is {have}"
+        have = dotted(_numbers(have))
+        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but {system} has {have}"
         yield finding("old-glibc", text, path=found.folder, needs=dotted(wanted), have=have)
+
+
+def _glibc_of(found: LibrarySet) -> str:
+    """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
+    path = search.find_companion(found, "libc.so.6")
+    with suppress(_elf.ElfError):
+        versions = _elf.read(_files.real(path, found.root)).symbols.provided if path else ()
+        newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())
+        return dotted(newest)
+    return ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:

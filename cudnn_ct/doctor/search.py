@@ -108,7 +108,7 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
         opened = _opened(found, name, environ)
         if opened:
-            yield from _broken(found, opened, wheel)
+            yield from _broken(found, opened)
         elif code:
             # The environment of an image, which is unknown, may name the folder.
             unsure = code == "missing-cublaslt" and found.root != "/"
@@ -121,20 +121,19 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
         if OTHERS.fullmatch(name):
             continue
         if opened := _opened(found, name, environ):
-            yield from _broken(found, opened, SYSTEM.get(name, ("",))[0])
+            yield from _broken(found, opened)
             yield from _check_versions(found, opened)
         else:
-            yield missing_library(name)
+            yield missing_library(name, found.root)
     for folder in sorted(set(_runpaths(found))):  # wheels name several alternatives; only this is misspelt
         if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
             yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)
 
 
-def missing_library(name: str) -> Finding:
+def missing_library(name: str, root: str = "/") -> Finding:
     """Return the finding for a library that cuDNN is linked with and that the linker does not find."""
-    advice = f"the package that contains {name}"
-    if name in SYSTEM:
-        advice = f"apt-get install {SYSTEM[name][0]}"
+    package = _debian_package(name, root)
+    advice = f"apt-get install {package}" if package else f"the package that contains {name}"
     return finding("missing-system-library", f"{name} was not found", library=name, fix={"advice": advice})
 
 
@@ -170,7 +169,8 @@ def _opened(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Library
     """Read the file that the linker opens for a name; the first that it skips if it opens none."""
     skipped = None
     for folder in _companion_folders(found, name, environ):
-        path = os.path.join(folder, name)
+        # The links of an image are followed inside it.
+        path = os.path.join(folder if found.root == "/" else _files.real(folder, found.root), name)
         if os.path.lexists(path):
             library = _read(found, path)
             if not library.error or library.error.kind not in SKIPPED:
@@ -188,21 +188,27 @@ def _read(found: LibrarySet, path: str) -> Library:
     return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
 
 
-def _broken(found: LibrarySet, library: Library, package: str) -> Iterator[Finding]:
+def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     """Report a library that is not a part of cuDNN and cannot be opened."""
     if not library.error:
         return
     again = f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it"
     if owner := records.owner_of(library.path):
         again = f"python -m pip install --force-reinstall --no-deps {owner}"
-    elif library.file in SYSTEM and f"/{os.path.relpath(library.path, found.root)}".startswith(
-        SYSTEM_FOLDERS
+    elif f"/{os.path.relpath(library.path, found.root)}".startswith(SYSTEM_FOLDERS) and (
+        package := _debian_package(library.file, found.root)
     ):
         again = f"apt-get install --reinstall {package}"
     code = FILE_CODES.get(library.error.kind, "damaged-library")
     text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
     severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     yield finding(code, text, severity=severity, path=library.path, fix={"reinstall": again})
+
+
+def _debian_package(name: str, root: str) -> str:
+    """Return the package that contains a library, on systems with apt-get; empty for all others."""
+    apt = os.path.lexists(os.path.join(root, "usr/bin/apt-get"))
+    return SYSTEM[name][0] if apt and name in SYSTEM else ""
 
 
 def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
@@ -224,7 +230,7 @@ def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[F
     folder = os.path.dirname(nvrtc.real)
     names = [name for name in _files.names_in(folder) if name.startswith("libnvrtc-builtins")]
     for name in names:
-        yield from _broken(found, _read(found, os.path.join(folder, name)), wheel)
+        yield from _broken(found, _read(found, os.path.join(folder, name)))
     if not names and not nvrtc.error:
         text = f"{nvrtc.path} needs libnvrtc-builtins, which is not in its folder"
         yield finding("missing-nvrtc", text, library="libnvrtc-builtins", package=wheel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from cudnn_ct.doctor.finding import Finding, codes, finding
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
-from tests.elf_files import make_cudnn, make_elf, make_header
+from tests.elf_files import DT_STRTAB, assemble, make_cudnn, make_elf, make_header
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -307,26 +308,57 @@ def test_check_libc_compares_the_glibc_version(
     given = {each.code for each in load_check.check_libc(needing(found, needs))}
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
-    image = replace(found, root="/image")  # with its own C library
-    assert list(load_check.check_libc(image)) == []
+
+
+def defining(*versions: str) -> bytes:
+    """Return a library that defines symbol versions."""
+    strings = "".join(f"\0{name}" for name in ("", *versions)).encode() + b"\0"
+    places = [strings.index(f"\0{name}\0".encode()) + 1 for name in versions]
+    rows = [struct.pack("<6xH4xIIII", 1, 20, 28, place, 0) for place in places]
+    last = struct.pack("<6xH4xIIII", 1, 20, 0, places[-1], 0)
+    return assemble({DT_STRTAB: strings, _elf.DT_VERDEF: b"".join(rows[:-1]) + last})
+
+
+@pytest.mark.parametrize(
+    ("file", "versions", "expected"),
+    [
+        ("usr/lib/libc.so.6", ["GLIBC_2.2.5", "GLIBC_2.17"], ["old-glibc"]),
+        ("usr/lib/libc.so.6", ["GLIBC_2.9", "GLIBC_2.27", "GLIBC_PRIVATE"], []),
+        ("usr/lib/ld-musl-x86_64.so.1", ["x"], ["no-glibc"]),
+        ("usr/lib/libx.so", ["x"], []),  # an image of which only some folders were copied
+    ],
+)
+def test_check_libc_reads_the_c_library_of_an_image(
+    found: libraryset.LibrarySet, tmp_path: Path, file: str, versions: list[str], expected: list[str]
+) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "lib").symlink_to("/usr/lib")  # of the image, not of this machine
+    (tmp_path / file).write_bytes(defining(*versions))
+    image = replace(needing(found, {"GLIBC_2.27"}), root=str(tmp_path))
+    assert [each.code for each in load_check.check_libc(image)] == expected
 
 
 def test_check_companions_reports_system_libraries_of_an_image_and_the_misspelt_folder(
     found: libraryset.LibrarySet, tmp_path: Path
 ) -> None:
     misspelt = ("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib")
-    wants = needing(found, needed=("libz.so.1", "libc.so.6"), runpath=misspelt)
+    wants = needing(found, ["ZLIB_1.2.9"], needed=("libz.so.1", "libc.so.6"), runpath=misspelt)
     path = tmp_path / "usr/lib/libz.so.1"
     path.parent.mkdir(parents=True)
+    (tmp_path / "usr/bin").mkdir()
     for data, fixes in (
+        (None, ["install it: the package that contains libz.so.1"]),
         (None, ["install it: apt-get install zlib1g"]),
         (b"", ["apt-get install --reinstall zlib1g"]),
-        (SOUND, []),
+        (defining("ZLIB_1.2.0"), ["use a newer base image"]),
+        (defining("ZLIB_1.2.0", "ZLIB_1.2.9"), []),
+        (SOUND, []),  # the linker accepts a library without versions
     ):
         if data is not None:
             path.write_bytes(data)
         findings = list(search.check_companions(replace(wants, root=str(tmp_path))))
-        assert [each.fix for each in findings if each.code != "dead-runpath"] == fixes
+        (tmp_path / "usr/bin/apt-get").touch()
+        assert [each.fix.partition(";")[0] for each in findings if each.code != "dead-runpath"] == fixes
         dead = [each.message for each in findings if each.code == "dead-runpath"]
         assert [message.count("nvidia/nvrtc/lib") for message in dead] == [1]
 
