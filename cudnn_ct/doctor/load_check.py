@@ -30,7 +30,7 @@ STATUSES = {
     3009: "NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
 }
 
-MISMATCH = 1002
+MISMATCH, UNAVAILABLE = 1002, 3009
 _OF_DRIVER = ("dlopen libcuda.so.1", "cuInit")  # calls of the child that precede cuDNN
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
 
@@ -70,7 +70,7 @@ def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Itera
         yield from linked
         found = replace(found, advice=f"see {linked[0].code}")
     wrong = [each for check in checks for each in check(found, first)]
-    if full and not wrong:
+    if full and not wrong and not found.jit:
         wrong += _full(found, full)
     yield from wrong
     for library, reason in first.refusals if wrong else ():
@@ -127,7 +127,7 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
             expected=write(found.version),
         )
     for row in report.all("check"):
-        if row["status"] not in (0, MISMATCH):
+        if row["status"] not in (0, MISMATCH) and not (found.jit and row["status"] == UNAVAILABLE):
             text = f"{row['name']} returned {_status(row['status'])}. {row['text']}"
             yield found.finding("check-failed", text, status=row["status"], check=row["name"])
     status = report.last("finalize").get("status")
@@ -158,7 +158,7 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
             yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
-    missing = [part for part in SILENT if part not in {name.part for name in names}]
+    missing = [part for part in SILENT if part not in {name.part for name in names} and not found.jit]
     if missing and files is not None and report.last("finalize").get("status") == 0:
         text = f"cuDNN reports success without {' and '.join(map(file_name, missing))}"
         yield found.finding("jit-only", text, missing=missing)

@@ -56,7 +56,8 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        path, ours = os.path.join(site, name, "RECORD"), name.startswith("nvidia_cudnn_cu")
+        path = os.path.join(site, name, "RECORD")
+        ours = inside == "nvidia/cudnn/lib" and name.startswith("nvidia_cudnn_cu")
         record, problem = {}, ""
         try:
             text = _files.text_of(path)

@@ -38,6 +38,9 @@ CUDA = {
     "libcudart": ("", "nvidia-cuda-runtime"),
 }
 
+# Libraries of CUDA 11 with another name than by the major version.
+CUDA_11 = {"libnvrtc": "libnvrtc.so.11.2", "libcudart": "libcudart.so.11.0"}
+
 # Errors after which the linker searches the next folder. After all others it fails.
 SKIPPED = ("missing", "unreadable", "class", "machine")
 
@@ -104,7 +107,7 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
 def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report libraries that cuDNN needs and that are not found or cannot be opened."""
     for stem, (code, package) in CUDA.items() if found.cuda else ():
-        name = f"{stem}.so.{found.cuda}"
+        name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
         opened = _opened(found, name, environ)
         if opened:

@@ -17,6 +17,7 @@ from cudnn_ct import _elf, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
+from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.doctor import checks, driver, libraryset, load_check, packages, records, search
 from cudnn_ct.doctor.finding import Finding, codes, finding
 from cudnn_ct.doctor.requirements import Requirements
@@ -125,6 +126,17 @@ def test_load_check_finds_nothing_in_a_good_run(
 ) -> None:
     run = report(*good(found, **changes), **rest)
     assert said(load_check.judge(found, run, run)) == {}
+
+
+def test_checks_accept_a_wheel_that_compiles_at_run_time(tmp_path: Path) -> None:
+    others = sorted(SUBLIBRARIES.keys() - {"graph", "engines_runtime_compiled"})
+    folder = make_cudnn(tmp_path / "nvidia/cudnn_jit/lib", without=others).parent
+    found = read(folder)
+    assert (list(checks.check_complete(found)), found.package) == ([], "nvidia-cudnn-jit-cu12")
+    run, full = (report(*good(found, check={"status": 3009}, finalize={"status": n})) for n in (0, 1008))
+    assert said(load_check.judge(found, run, full)) == {}
+    (folder / "libcudnn_graph.so.9").unlink()
+    assert "libcudnn_graph.so.9" in said(checks.check_complete(read(folder)))["missing-library"]
 
 
 def test_load_check_reports_a_failure_of_the_full_configuration(found: libraryset.LibrarySet) -> None:
@@ -399,6 +411,7 @@ SOUND, FOREIGN = make_elf("x"), make_elf("x", machine=3)
         (CUDART, b"", ["damaged-library warning"], [LT, NVRTC, BUILTINS]),
         (NVRTC, SOUND, ["missing-nvrtc warning"], [LT]),  # without its builtins
         (CUDART, SOUND, ["missing-cublaslt error", "missing-nvrtc warning"], []),
+        ("nvrtc-builtins.so.11.8", SOUND, [], ["cublasLt.so.11", "nvrtc.so.11.2"]),
     ],
 )
 def test_check_companions_reads_the_file_that_the_linker_opens(
@@ -410,10 +423,11 @@ def test_check_companions_reads_the_file_that_the_linker_opens(
     expected: list[str],
     sound: list[str],
 ) -> None:
-    monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
+    cuda = 11 if "11" in name else 99
+    monkeypatch.setattr(libraryset.LibrarySet, "cuda", cuda)
     (tmp_path / "first").mkdir()
     (tmp_path / "first/gone").symlink_to("nothing")
-    last = tmp_path / "first" if name == BUILTINS else tmp_path / "last"
+    last = tmp_path / ("first" if "builtins" in name else "last")
     last.mkdir(exist_ok=True)
     for each in sound:
         (last / f"lib{each}").write_bytes(SOUND)
@@ -422,7 +436,8 @@ def test_check_companions_reads_the_file_that_the_linker_opens(
     environ = {"LD_LIBRARY_PATH": f"{path.parent}:{last}"}
     findings = list(search.check_companions(found, environ))
     assert [f"{each.code} {each.severity.word}" for each in findings] == expected
-    assert bool(search.find_companion(found, f"lib{LT}", environ)) == ("error" not in str(expected))
+    found_lt = search.find_companion(found, f"libcublasLt.so.{cuda}", environ)
+    assert bool(found_lt) == ("error" not in str(expected))
     image = replace(found, root=str(tmp_path))  # its environment may name the folder
     assert {each.severity.word for each in search.check_companions(image, environ)} == {"warning"}
 
