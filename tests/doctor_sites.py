@@ -21,6 +21,13 @@ from tests.elf_files import make_elf
 PACKAGE = Path(cudnn_ct.__file__).parents[1]
 
 
+def read(folder: Path) -> libraryset.LibrarySet:
+    """Read the cuDNN in a folder."""
+    found = libraryset.read(str(folder))
+    assert found is not None, f"no cuDNN 9 in {folder}"
+    return found
+
+
 @dataclass(frozen=True)
 class Source:
     """A sound cuDNN as its wheel installs it: ``site`` holds ``nvidia/cudnn`` and its dist-info."""
@@ -35,9 +42,7 @@ class Source:
     @cached_property
     def set(self) -> libraryset.LibrarySet:
         """Its libraries."""
-        found = libraryset.read(str(self.libraries))
-        assert found is not None, f"no cuDNN 9 in {self.libraries}"
-        return found
+        return read(self.libraries)
 
     @property
     def metadata(self) -> Path:

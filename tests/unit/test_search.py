@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import _find
-from cudnn_ct._find import (
-    COMPANION_STEPS,
-    CUDNN,
-    CUDNN_STEPS,
-    TOOLKITS,
-    SearchContext,
-    SearchResult,
-    cublaslt,
-    search,
-    searched,
-)
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, TOOLKITS, SearchContext, SearchResult, search
 from cudnn_ct._installation import inspect, require
 from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
@@ -127,7 +117,7 @@ def test_searched_yields_folders_below_the_root_of_an_image(tmp_path: Path) -> N
         b"libcudnn.so.9\0/opt/cudnn/libcudnn.so.9\0/opt/libcudnn.so.90\0"
     )
     context = SearchContext(None, {}, (), root=str(tmp_path))
-    first, *others = searched(["system"], CUDNN, context)
+    first, *others = _find.searched(["system"], CUDNN, context)
     assert first == ("ld.so.cache", f"{tmp_path}/opt/cudnn")
     assert others == [("system", f"{tmp_path}{folder}") for folder in context.linker_folders]
 
@@ -186,9 +176,9 @@ def test_search_finds_a_companion_next_to_the_wheel_of_cudnn(tmp_path: Path) -> 
         environ={}, path=(), mapped=tuple, linker_cache="", linker_folders=(), beside=str(shim.parent)
     )
     for cuda in (12, 13):
-        found = search(cublaslt(cuda), COMPANION_STEPS[:-1], places)
+        found = search(_find.cublaslt(cuda), _find.COMPANION_STEPS[:-1], places)
         assert (found.found_via, found.path.name) == ("beside cuDNN", f"libcublasLt.so.{cuda}")
-    missing = search(cublaslt(14), COMPANION_STEPS[:-1], places)
+    missing = search(_find.cublaslt(14), _find.COMPANION_STEPS[:-1], places)
     assert missing.path is None
     assert "only libcublasLt.so.12" in dict(missing.steps)["beside cuDNN"]
 
