@@ -65,16 +65,18 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
 
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
-    checks = (_ending, _answers, _mismatches, _mapped, _shim)
-    if not found.advice and (linked := list(_linked(found, first))):
-        yield from linked
-        found = replace(found, advice=f"see {linked[0].code}")
-    wrong = [each for check in checks for each in check(found, first)]
-    if full and not wrong and not found.jit:
-        wrong += _full(found, full)
+    wrong = _wrong(found, first, full)
+    if wrong and not found.advice and (linked := list(_linked(found, first))):
+        wrong = linked + _wrong(replace(found, advice=f"see {linked[0].code}"), first, full)
     yield from wrong
     for library, reason in first.refusals if wrong else ():
         yield finding("linker-error", f"{library}: {reason}", library=library, reason=reason)
+
+
+def _wrong(found: LibrarySet, first: Report, full: Report | None) -> list[Finding]:
+    checks = (_ending, _answers, _mismatches, _mapped, _shim)
+    wrong = [each for check in checks for each in check(found, first)]
+    return wrong or (list(_full(found, full)) if full and not found.jit else [])
 
 
 def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:

@@ -231,7 +231,7 @@ def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
 def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[Finding]:
     """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
     folder = os.path.dirname(nvrtc.real)
-    names = [name for name in _files.names_in(folder) if name.startswith("libnvrtc-builtins")]
+    names = [name for name in _files.names_in(folder) if re.match(r"libnvrtc-builtins.*\.so", name)]
     for name in names:
         yield from _broken(found, _read(found, os.path.join(folder, name)))
     if not names and not nvrtc.error:
@@ -246,7 +246,9 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     context = SearchContext(
         None, environ if here else {}, tuple(sys.path) if here else (), beside=found.folder, root=found.root
     )
-    if here:  # a RUNPATH is searched later
+    if not any(library.elf.runpath for library in found.sound):
+        yield from _runpaths(found)  # of an RPATH, which the linker searches first
+    if here:
         yield from filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
     yield found.folder
     yield from _runpaths(found)
