@@ -67,7 +67,8 @@ class Site:
         self.target: Path = self.root
         self.lay(source)
         cuda = source.set.cuda
-        for name in (f"cublas/lib/libcublasLt.so.{cuda}", f"nvrtc.so.{cuda}", f"nvrtc-builtins.so.{cuda}.0"):
+        nvrtc = f"nvrtc.so.{cuda if cuda > 11 else '11.2'}"
+        for name in (f"cublas/lib/libcublasLt.so.{cuda}", nvrtc, f"nvrtc-builtins.so.{cuda}.0"):
             path = self.root / "nvidia" / (name if "/" in name else f"cuda_nvrtc/lib/lib{name}")
             self.write(path, make_elf(path.name))
 

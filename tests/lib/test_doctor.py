@@ -129,10 +129,9 @@ def loaded(site: Site) -> list[doctor.Finding]:
     ],
 )
 def test_load_check_names_the_cause(site: Site, part: str, replaced: str, expected: str, words: str) -> None:
-    """Without a part, or with the bytes of a string in it reversed."""
     data = site.file(part).read_bytes()
     site.file(part).unlink()
-    if replaced:
+    if replaced:  # a string in it, by its reverse
         site.write(site.file(part), data.replace(replaced.encode(), replaced[::-1].encode()))
     findings = loaded(site)
     assert any(words in found.message for found in findings if found.code in expected.split())
