@@ -62,6 +62,7 @@ class Symbols:
     exports: Mapping[str, tuple[int, int]]  # the symbols that it defines, with their address and size
     undefined: frozenset[str]  # the symbols that other libraries must define, without weak ones
     versions: frozenset[str]  # the symbol versions that it needs, such as GLIBC_2.27
+    provided: frozenset[str] = frozenset()  # the symbol versions that it defines
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def read(path: str | os.PathLike[str]) -> Elf:
 
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 5, 6, 10, 14, 15, 29
-DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
+DT_GNU_HASH, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
 
 # Bytes that are read of one library, 30 times those of the largest one of cuDNN: a library that needs more is
 # damaged or hostile.
@@ -311,9 +312,13 @@ def _symbols(view: View, segments: tuple[Segment, ...], tags: Mapping[int, int])
                 exports[strings[name]] = (address, size)
             elif info >> 4 == 1:  # a weak symbol may stay undefined
                 undefined.add(strings[name])
-    needs = _file_offset(view, segments, tags[DT_VERNEED]) if DT_VERNEED in tags else None
-    versions = frozenset() if needs is None else frozenset(_versions(view, needs, strings))
-    return Symbols(exports, frozenset(undefined), versions)
+    needed, provided = (
+        frozenset(_versions(view, _file_offset(view, segments, tags[tag]), strings, *layouts))
+        if tag in tags
+        else frozenset()
+        for tag, *layouts in ((DT_VERNEED, "<2xH4xII", "<8xII"), (DT_VERDEF, "<6xH4xII", "<II"))
+    )
+    return Symbols(exports, frozenset(undefined), needed, provided)
 
 
 def _symbol_count(view: View, table: int) -> int:
@@ -329,13 +334,13 @@ def _symbol_count(view: View, table: int) -> int:
     return index + 1
 
 
-def _versions(view: View, at: int, strings: _Strings) -> Iterator[str]:
-    """Yield the symbol versions of a list of libraries, each of which has a list of them."""
+def _versions(view: View, at: int, strings: _Strings, head: str, row: str) -> Iterator[str]:
+    """Yield the symbol versions of a list, each entry of which has a list of them."""
     while True:
-        count, first, following = view.unpack("<2xH4xII", at)
+        count, first, following = view.unpack(head, at)
         name_at = at + first
         for _ in range(count):
-            name, step = view.unpack("<8xII", name_at)
+            name, step = view.unpack(row, name_at)
             yield strings[name]
             name_at += step
         if not following:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
 
 # The folders where system packages and installers put libraries.
 SYSTEM_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
     "/usr/local/lib", "/usr/local/cuda/lib64",
 )  # fmt: skip
 
@@ -87,6 +88,7 @@ class SearchContext:
     linker_cache: str = "/etc/ld.so.cache"
     linker_folders: tuple[str, ...] = SYSTEM_FOLDERS
     beside: str | None = None  # the folder of the cuDNN that needs the library
+    prefix: str = sys.prefix  # of this Python, which may be that of a conda environment
     root: str = "/"  # of `linker_cache` and `linker_folders`: the root of an image, or of this system
 
 
@@ -227,6 +229,15 @@ def _root_folders(
         yield from ((name, folder) for folder in _absolute((*folders_of(root), *_target_folders(root))))
 
 
+def _conda_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    """Yield the folders of the active conda environment, or of that of this Python."""
+    own = context.root == "/" and os.path.isdir(os.path.join(context.prefix, "conda-meta"))
+    environ = {"CONDA_PREFIX": context.prefix} if own else {}
+    yield from _root_folders(
+        ("CONDA_PREFIX",), spec, replace(context, environ={**environ, **context.environ})
+    )
+
+
 def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
     """Yield the folders that the dynamic linker searches."""
     for folder in _absolute(context.environ.get("LD_LIBRARY_PATH", "").split(":")):
@@ -241,7 +252,7 @@ def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple
 FOLDERS: dict[str, Folders] = {
     "beside cuDNN": _beside_folders,
     "wheel": _wheel_folders,
-    "conda": partial(_root_folders, ("CONDA_PREFIX",)),
+    "conda": _conda_folders,
     "CUDNN_PATH": partial(_root_folders, ("CUDNN_PATH",)),
     "CUDA toolkit": partial(_root_folders, TOOLKITS),
     "system": _system_folders,

@@ -74,7 +74,12 @@ class Installation:
     @property
     def world_writable(self) -> str:
         """The warning if any user may replace a part of it; empty if not."""
-        return next(filter(None, map(world_writable, (self.folder, *self._paths))), "")
+        return next(map(world_writable, self.world_writable_paths), "")
+
+    @property
+    def world_writable_paths(self) -> list[str]:
+        """The parts of it that any user may replace: its folder, files."""
+        return list(filter(world_writable, (self.folder, *self._paths)))
 
     def other_installations(self, mapped: Iterable[str]) -> list[str]:
         """List the libraries of another cuDNN 9 among the files that a process has mapped."""

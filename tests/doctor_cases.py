@@ -16,6 +16,7 @@ from typing import Any
 
 from cudnn_ct import _elf
 from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_ct.doctor import search
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
 
@@ -87,6 +88,18 @@ def _last_byte(data: bytearray) -> None:
     data[-1] ^= 1
 
 
+def _other_machine(data: bytearray) -> None:
+    put(data, 18, 183 if data[18] == 62 else 62, 2)
+
+
+def _patched(change: Callable[[bytearray], None]) -> Damage:
+    return lambda site: site.patch("", change)
+
+
+def _mode(mode: int, *parts: str) -> Damage:
+    return lambda site: [site.write(site.file(p), site.file(p).read_bytes()).chmod(mode) for p in parts]
+
+
 def _last_byte_of_cnn(site: Site) -> None:
     site.patch("cnn", _last_byte)
     site.arguments.append("--deep")
@@ -122,12 +135,22 @@ def _consumer(site: Site) -> None:
     site.write(site.root / "torch-2.4.0.dist-info/METADATA", f"Name: torch\nRequires-Dist: {requirement}\n")
 
 
-def _decoy(site: Site, part: str) -> Path:
-    """Return another file of a library, in a folder of its own."""
-    folder = site.root.parent / "decoy"
-    folder.mkdir()
-    os.link(site.file(part), folder / site.file(part).name)
-    return folder / site.file(part).name
+def _decoy(variable: str, part: str) -> Damage:
+    """Name another file of a library, in a folder of its own, in an environment variable."""
+
+    def damage(site: Site) -> None:
+        path = site.root.parent / "decoy" / site.file(part).name
+        path.parent.mkdir()
+        os.link(site.file(part), path)
+        site.environ[variable] = str(path if variable == "LD_PRELOAD" else path.parent)
+
+    return damage
+
+
+def _old_libstdcxx(site: Site) -> None:
+    data = Path(search.find_companion(site.source.set, "libstdc++.so.6")).read_bytes()
+    old = site.write(site.root.parent / "old/libstdc++.so.6", data.replace(b"CXXABI_1.3\0", b"CXXABI_0.3\0"))
+    site.environ["LD_LIBRARY_PATH"] = str(old.parent)
 
 
 def _pipe(site: Site) -> None:
@@ -193,12 +216,8 @@ CASES = (
     _case("graph has its header alone", "damaged-library", _cut("graph", 64)),
     _case("libcudnn is a pipe", "damaged-library", _pipe),
     _case("ops is a folder", "damaged-library", _folder),
-    _case(
-        "libcudnn is of another processor",
-        "foreign-machine",
-        lambda s: s.patch("", lambda d: put(d, 18, 183 if d[18] == 62 else 62, 2)),
-    ),
-    _case("libcudnn is 32-bit", "foreign-machine", lambda s: s.patch("", lambda d: put(d, 4, 1, 1))),
+    _case("libcudnn is of another processor", "foreign-machine", _patched(_other_machine)),
+    _case("libcudnn is 32-bit", "foreign-machine", _patched(lambda data: put(data, 4, 1, 1))),
     _case(
         "graph says another version", "mixed-versions", lambda s: s.patch("graph", lambda d: constant(d, s))
     ),
@@ -207,19 +226,12 @@ CASES = (
     _case("adv is a link to itself", "broken-link", _links("adv", "libcudnn_adv.so.9")),
     _case("a link in another folder", "link-elsewhere", _only_a_link),
     _case("heuristic is a stub", "altered-file", _adds("libcudnn_heuristic.so.9")),
-    _case(
-        "readable for its owner alone",
-        "private-file",
-        lambda s: s.write(s.file(""), s.file("").read_bytes()).chmod(0o600),
-    ),
+    _case("readable for its owner alone", "private-file", _mode(0o600, "")),
+    _case("any user can write two of the files", "world-writable", _mode(0o666, "", "cnn")),
     _case("not readable", "unreadable-library", _unreadable),
     _case("a header of another version", "header-mismatch", _other_header),
-    _case(
-        "libcudnn with bytes behind its end",
-        "altered-file",
-        lambda s: s.patch("", lambda d: d.extend(bytes(16))),
-    ),
-    _case("libcudnn with another byte", "altered-file", lambda s: s.patch("", _last_byte)),
+    _case("libcudnn with bytes behind its end", "altered-file", _patched(lambda d: d.extend(bytes(16)))),
+    _case("libcudnn with another byte", "altered-file", _patched(_last_byte)),
     _case("cnn with another byte, --deep", "altered-file", _last_byte_of_cnn),
     _case(
         "RECORD is garbage",
@@ -233,16 +245,13 @@ CASES = (
     _case("two files of cnn", "two-files", _adds("libcudnn_cnn.so.9.99.0")),
     _case("two packages own the folder", "two-owners", _second_owner),
     _case("torch wants another version", "consumer-mismatch", _consumer),
-    _case(
-        "LD_PRELOAD of another graph",
-        "preloaded",
-        lambda s: s.environ.update(LD_PRELOAD=str(_decoy(s, "graph"))),
-    ),
+    _case("LD_PRELOAD of another graph", "preloaded", _decoy("LD_PRELOAD", "graph")),
     _case(
         "LD_LIBRARY_PATH with another heuristic",
         "shadowed mixed-at-run-time",
-        lambda s: s.environ.update(LD_LIBRARY_PATH=str(_decoy(s, "heuristic").parent)),
+        _decoy("LD_LIBRARY_PATH", "heuristic"),
     ),
+    _case("LD_LIBRARY_PATH with an old libstdc++", "old-system-library", _old_libstdcxx),
     _case("no libcublasLt", "missing-cublaslt", lambda s: shutil.rmtree(s.root / "nvidia/cublas")),
     _case("no libnvrtc", "missing-nvrtc", lambda s: shutil.rmtree(s.root / "nvidia/cuda_nvrtc")),
 )

@@ -21,6 +21,13 @@ from tests.elf_files import make_elf
 PACKAGE = Path(cudnn_ct.__file__).parents[1]
 
 
+def read(folder: Path) -> libraryset.LibrarySet:
+    """Read the cuDNN in a folder."""
+    found = libraryset.read(str(folder))
+    assert found is not None, f"no cuDNN 9 in {folder}"
+    return found
+
+
 @dataclass(frozen=True)
 class Source:
     """A sound cuDNN as its wheel installs it: ``site`` holds ``nvidia/cudnn`` and its dist-info."""
@@ -35,9 +42,7 @@ class Source:
     @cached_property
     def set(self) -> libraryset.LibrarySet:
         """Its libraries."""
-        found = libraryset.read(str(self.libraries))
-        assert found is not None, f"no cuDNN 9 in {self.libraries}"
-        return found
+        return read(self.libraries)
 
     @property
     def metadata(self) -> Path:
@@ -62,8 +67,10 @@ class Site:
         self.target: Path = self.root
         self.lay(source)
         cuda = source.set.cuda
-        for path in (f"cublas/lib/libcublasLt.so.{cuda}", f"cuda_nvrtc/lib/libnvrtc.so.{cuda}"):
-            self.write(self.root / "nvidia" / path, make_elf(Path(path).name))
+        nvrtc = f"nvrtc.so.{cuda if cuda > 11 else '11.2'}"
+        for name in (f"cublas/lib/libcublasLt.so.{cuda}", nvrtc, f"nvrtc-builtins.so.{cuda}.0"):
+            path = self.root / "nvidia" / (name if "/" in name else f"cuda_nvrtc/lib/lib{name}")
+            self.write(path, make_elf(path.name))
 
     def lay(self, source: Source) -> None:
         """Install a wheel over existing files, as pip does."""
@@ -123,11 +130,12 @@ def examine(
     arguments: Iterable[str] = (),
     environ: dict[str, str] | None = None,
     prelude: str = "",
+    command: Iterable[str] = (),  # which runs it
 ) -> Answer:
     """Run the command with --strict in a process that can import only the package under test."""
     start = "import sys; from cudnn_ct.doctor.main import main\n"
     code = f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
+    command = [*command, sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
     drop = {"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_PATH", *TOOLKITS, "CONDA_PREFIX", "CUDNN_CT_LIBRARY"}
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN

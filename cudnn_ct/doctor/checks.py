@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
@@ -10,7 +11,7 @@ from .._libraries import SUBLIBRARIES, file_name, required
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
-__all__ = ["CHECKS", "coverage"]
+__all__ = ["CHECKS", "FILE_CODES", "coverage"]
 
 # Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {
@@ -21,7 +22,8 @@ INNER = {
 # The libraries that export symbols to other libraries: without one of them, its symbols are missing too.
 OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
 
-_KINDS = {
+# The codes for files that cannot be read, by the kind of error; all other kinds are damaged-library.
+FILE_CODES = {
     "missing": "broken-link",
     "unreadable": "unreadable-library",
     "class": "foreign-machine",
@@ -38,7 +40,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
         if library.error:
             kind = library.error.kind
             link = kind == "malformed" and os.path.islink(library.path) and not os.path.exists(library.path)
-            code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
+            code = "broken-link" if link else FILE_CODES.get(kind, "damaged-library")
             message = str(library.error).partition("; ")[0]
             yield found.finding(code, message, path=library.path, kind=kind)
         elif library.elf.machine != usual:
@@ -121,6 +123,10 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         more = f" and {len(names) - 1} more" if names[1:] else ""
         text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
         yield finding("private-file", text, path=blocker, libraries=names)
+    if paths := found.world_writable_paths:
+        more = f" and {len(paths) - 1} more" if paths[1:] else ""
+        text = f"any user can write {paths[0]}{more}"
+        yield finding("world-writable", text, path=paths[0], fix={"paths": shlex.join(paths)})
     if found.root == "/" and _files.noexec(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 

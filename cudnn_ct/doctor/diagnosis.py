@@ -135,9 +135,9 @@ def _run(
     """Run the tiers that need child processes; add findings and details, and return the state of each."""
     child = _why_not_loaded(sets, findings)
     if not child:
-        competing = [found.code for found in findings if found.code in ("shadowed", "preloaded")]
+        competing = [found.code for found in findings if found.code in _COMPETING]
         for found in sets:
-            if competing:  # reinstalling does not help if other libraries are loaded
+            if competing:  # reinstalling does not help
                 found = replace(found, advice=f"see {competing[0]}")
             told, report = load_check.check(found, _left(end))
             findings += told
@@ -147,7 +147,7 @@ def _run(
     usable = sets[0] if not child and not _bad(findings) else None
     why = _why_no_driver(sets, findings, asked, foreign)
     if not why:
-        told, report = driver.check(usable, asked, _left(end))
+        told, report = driver.check(usable, asked, _left(end), sets[0].cuda if sets else 0)
         findings += told
         if usable:
             archs = [device["arch"] for device in report.all("device")]
@@ -174,7 +174,7 @@ def _why_no_driver(
     if not sets and not (asked.driver or asked.gpu):
         return "no cuDNN to use it"
     if any(found.code == "probe-hung" for found in findings):
-        return "cuDNN used all of the time"  # the driver would appear to hang too
+        return "a child process used all of the time"  # the driver would appear to hang too
     return ""
 
 
@@ -189,13 +189,16 @@ def _left(end: float) -> float:
 
 _ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
 
+# Errors of other libraries: reinstalling cuDNN changes nothing.
+_COMPETING = ("shadowed", "preloaded", "missing-system-library", "old-system-library")
+
 # The codes that can be the only errors if no cuDNN was examined.
 _NOTHING_SEEN = {"no-cudnn", "none-loaded", "cannot-look", "internal-error", "no-driver", "no-gpu"}
 
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
     "unexpected-version", "unexpected-cuda", "no-gpu-code", "header-mismatch", "link-elsewhere", "shadowed",
-    "preloaded", "missing-system-library", "missing-cublaslt",
+    "preloaded", "missing-system-library", "old-system-library", "missing-cublaslt",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from .libraryset import LibrarySet
 from .requirements import Requirements
 from .sandbox import Report
 
-__all__ = ["check", "describe", "judge"]
+__all__ = ["OLDEST", "check", "describe", "judge"]
 
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
@@ -32,16 +32,18 @@ REASONS = {
 }
 
 
-def check(found: LibrarySet | None, asked: Requirements, timeout: float) -> tuple[list[Finding], Report]:
-    """Query the driver, and create a handle if there is a sound cuDNN."""
+def check(
+    found: LibrarySet | None, asked: Requirements, timeout: float, cuda: int = 0
+) -> tuple[list[Finding], Report]:
+    """Query the driver, and create a handle if there is a sound cuDNN; ``cuda`` is that of another one."""
     shim = found.shim if found else ""
     name = f"libcublasLt.so.{found.cuda}" if found else ""
     plan = {"mode": "driver", "shim": shim, "cublaslt": search.find_companion(found, name) if found else ""}
     (report,) = sandbox.run([(plan, {})], timeout)
-    return list(judge(found, report, asked)), report
+    return list(judge(found, report, asked, cuda)), report
 
 
-def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iterator[Finding]:
+def judge(found: LibrarySet | None, report: Report, asked: Requirements, cuda: int = 0) -> Iterator[Finding]:
     """Return the findings from a query of the driver."""
     needed = Severity.ERROR if asked.driver or asked.gpu else None
     driver = report.last("driver")
@@ -55,7 +57,7 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iter
     elif driver.get("error"):
         yield from _no_library(str(driver["error"]), needed)
     else:
-        yield from _answers(found, report, asked)
+        yield from _answers(found, report, asked, found.cuda if found else cuda)
 
 
 def describe(report: Report) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
         yield finding("driver-broken", error, reason=error)
 
 
-def _answers(found: LibrarySet | None, report: Report, asked: Requirements) -> Iterator[Finding]:
+def _answers(found: LibrarySet | None, report: Report, asked: Requirements, cuda: int) -> Iterator[Finding]:
     path = str(report.last("driver")["path"])
     stub = report.last("init").get("status") == 34 or "/stubs/" in path
     if stub:
@@ -96,7 +98,7 @@ def _answers(found: LibrarySet | None, report: Report, asked: Requirements) -> I
     if "/compat" in path:
         yield finding("driver-compat", f"{path} is in use", path=path)
     version = report.last("driver_version").get("value") or 0
-    release, oldest = OLDEST.get(found.cuda if found else 0, ("", 0))
+    release, oldest = OLDEST.get(cuda, ("", 0))
     if 0 < version < oldest:
         have = f"{version // 1000}.{version % 1000 // 10}"
         text = f"the driver supports CUDA {have}, cuDNN needs CUDA {oldest // 1000}"

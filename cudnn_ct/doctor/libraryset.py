@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections import Counter
@@ -17,6 +18,7 @@ from .finding import Finding, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
+JIT = ("", "graph", "engines_runtime_compiled")  # the libraries of the wheels nvidia-cudnn-jit-*
 MAX_CODE = 64 << 10  # bytes of one function
 
 
@@ -42,6 +44,16 @@ class LibrarySet(Installation):
         return tuple(library for library in self.libraries.values() if library.error is None)
 
     @property
+    def jit(self) -> bool:
+        """Whether a wheel ``nvidia-cudnn-jit-*`` installed it: all of its engines compile at run time."""
+        return os.path.basename(os.path.dirname(self.folder)) == "cudnn_jit"
+
+    @property
+    def missing(self) -> list[str]:
+        """The parts that must exist and do not."""
+        return [part for part in JIT if part not in self.libraries] if self.jit else super().missing
+
+    @property
     def majors(self) -> dict[str, int]:
         """The CUDA major version of each library for which it is known."""
         # Wheels since CUDA 13 have it in their RUNPATH; libraries of older wheels among them are for CUDA 12.
@@ -63,7 +75,7 @@ class LibrarySet(Installation):
     @property
     def package(self) -> str:
         """The wheel that contains such a cuDNN."""
-        return f"nvidia-cudnn-cu{self.cuda or 12}"
+        return f"nvidia-cudnn-{'jit-' if self.jit else ''}cu{self.cuda or 12}"
 
     @property
     def reinstall(self) -> str:

@@ -6,14 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from .. import _elf, _files
 from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
-from . import sandbox
+from . import driver, sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
+from .requirements import Requirements
 from .sandbox import Report
 
 __all__ = ["check", "check_libc", "describe", "judge", "why_not"]
@@ -27,7 +30,8 @@ STATUSES = {
     3009: "NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
 }
 
-MISMATCH = 1002
+MISMATCH, UNAVAILABLE = 1002, 3009
+_OF_DRIVER = ("dlopen libcuda.so.1", "cuInit")  # calls of the child that precede cuDNN
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
 
 # Without these, cuDNN 9.20 and newer compiles at run time and reports success.
@@ -61,17 +65,38 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
 
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
-    checks = (_ending, _answers, _mismatches, _mapped, _shim)
-    wrong = [each for check in checks for each in check(found, first)]
-    if full and not wrong:
-        wrong += _full(found, full)
+    wrong = _wrong(found, first, full)
+    if wrong and not found.advice and (linked := list(_linked(found, first))):
+        wrong = linked + _wrong(replace(found, advice=f"see {linked[0].code}"), first, full)
     yield from wrong
     for library, reason in first.refusals if wrong else ():
         yield finding("linker-error", f"{library}: {reason}", library=library, reason=reason)
 
 
+def _wrong(found: LibrarySet, first: Report, full: Report | None) -> list[Finding]:
+    checks = (_ending, _answers, _mismatches, _mapped, _shim)
+    wrong = [each for check in checks for each in check(found, first)]
+    return wrong or (list(_full(found, full)) if full and not found.jit else [])
+
+
+def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
+    """Report libraries that the linker did not find or rejected, and that are not parts of cuDNN."""
+    for name in report.lost:
+        if not name.startswith(("libcudnn", "libcuda.")):  # the driver is judged separately
+            yield search.missing_library(name)
+    for path, reason in report.refusals:
+        if "version lookup error" in reason and not _files.library_name(path):
+            yield finding("old-system-library", f"{path}: {reason}", path=path)
+        elif re.search("undefined symbol: cu[A-Z]", reason):
+            text = f"libcuda.so.1 lacks a function that {os.path.basename(path)} needs: {reason}"
+            release, _ = driver.OLDEST.get(found.cuda, driver.OLDEST[12])
+            yield finding("driver-too-old", text, path=path, fix={"driver": release})
+
+
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    if report.ended == "hung":
+    if report.ended not in ("done", "refused") and report.reached in _OF_DRIVER:
+        yield from driver.judge(None, report, Requirements())
+    elif report.ended == "hung":
         yield found.finding(
             "probe-hung",
             f"cuDNN did not return from {report.reached} within {report.seconds:.1f} s",
@@ -104,7 +129,7 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
             expected=write(found.version),
         )
     for row in report.all("check"):
-        if row["status"] not in (0, MISMATCH):
+        if row["status"] not in (0, MISMATCH) and not (found.jit and row["status"] == UNAVAILABLE):
             text = f"{row['name']} returned {_status(row['status'])}. {row['text']}"
             yield found.finding("check-failed", text, status=row["status"], check=row["name"])
     status = report.last("finalize").get("status")
@@ -128,14 +153,15 @@ def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
 
 
 def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    names = list(filter(None, map(_files.library_name, report.last("maps").get("files", ()))))
+    files = report.last("maps").get("files")
+    names = list(filter(None, map(_files.library_name, files or ())))
     ours = {library.real for library in found.libraries.values()}
     for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
             yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
-    missing = [part for part in SILENT if part not in {name.part for name in names}]
-    if missing and report.last("finalize").get("status") == 0:
+    missing = [part for part in SILENT if part not in {name.part for name in names} and not found.jit]
+    if missing and files is not None and report.last("finalize").get("status") == 0:
         text = f"cuDNN reports success without {' and '.join(map(file_name, missing))}"
         yield found.finding("jit-only", text, missing=missing)
 
@@ -178,23 +204,36 @@ def describe(report: Report) -> dict[str, Any]:
         "libcuda": report.last("libcuda").get("how"),
         "version": report.last("version").get("value"),
         "cudart": report.last("cudart").get("value"),
-        "mapped": report.last("maps").get("files", []),
+        "mapped": report.last("maps").get("files") or [],
     }
 
 
 def check_libc(found: LibrarySet) -> Iterator[Finding]:
-    """Check that the C library of this machine is new enough for these libraries."""
+    """Check that the C library of this machine or of the image is new enough for these libraries."""
+    have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
     if found.root != "/":
-        return
-    have = _elf.glibc_version()
-    if not have and sys.platform == "linux":
-        yield finding("no-glibc", "this system has no glibc", path=found.folder)
+        system = f"the image at {found.root}"
+        names = _files.names_in(_files.real(os.path.join(found.root, "lib"), found.root))
+        have, musl = _glibc_of(found), any(name.startswith("ld-musl-") for name in names)
+    if not have and musl:
+        yield finding("no-glibc", f"{system} has no glibc", path=found.folder)
         return
     needs = {name for library in found.sound for name in library.elf.symbols.versions}
     wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
     if have and wanted > _numbers(have):
-        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but this is {have}"
+        have = dotted(_numbers(have))
+        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but {system} has {have}"
         yield finding("old-glibc", text, path=found.folder, needs=dotted(wanted), have=have)
+
+
+def _glibc_of(found: LibrarySet) -> str:
+    """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
+    path = search.find_companion(found, "libc.so.6")
+    with suppress(_elf.ElfError):
+        versions = _elf.read(_files.real(path, found.root)).symbols.provided if path else ()
+        newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())
+        return dotted(newest)
+    return ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import time
@@ -23,6 +24,8 @@ MAX_FOUND = 16
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace by links to their own storage
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
+BUNDLED = ("nvidia/cudnn_jit/lib", "torch/lib")  # folders of packages, in which cudnn_ct does not search
+_RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -81,7 +84,8 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
     places: dict[str, Place] = {}
     closed: dict[str, None] = {}
     set_folders = [(EXPLICIT, folder) for folder in _set_folders(explicit)] if explicit else []
-    for via, folder in (*set_folders, *searched(STEPS, CUDNN, context)):
+    bundled = [("package", os.path.join(entry, name)) for entry in context.path for name in BUNDLED]
+    for via, folder in (*set_folders, *searched(STEPS, CUDNN, context), *bundled):
         if _holds_cudnn(folder):
             place = _followed(folder, via, "/")
             places.setdefault(place.folder, place)
@@ -173,6 +177,10 @@ def _below(top: str, root: str, odd: list[Finding]) -> Iterator[str]:
             continue
         except OSError:  # it was deleted or replaced meanwhile
             continue
+        renamed = [entry.path for entry in listed if _RENAMED.fullmatch(entry.name)]
+        if renamed:
+            text = f"{renamed[0]} belongs to a copy of cuDNN that was renamed for one package"
+            odd.append(finding("renamed-cudnn", text, path=renamed[0], libraries=renamed))
         names = (_files.library_name(entry.name) for entry in listed)
         holding = [folder] if any(name and name.version for name in names) else []
         for entry in listed:

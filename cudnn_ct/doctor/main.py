@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from . import process, report
@@ -45,6 +46,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="cudnn-ct doctor",
         description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
         epilog=_EPILOG,
+        # A width, because shutil, which measures the terminal, imports zlib, which may be broken.
+        formatter_class=partial(argparse.HelpFormatter, width=report.WIDTH),
     )
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root")

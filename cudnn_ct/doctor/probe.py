@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -29,6 +30,7 @@ def emit(step: str, **values: Any) -> None:
 def main(plan: dict[str, Any]) -> None:
     """Run the mode of the plan: ``cudnn`` or ``driver``."""
     _end_with(plan["parent"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result
     {"cudnn": probe_cudnn, "driver": probe_driver}[plan["mode"]](plan)
     emit("done")
     os._exit(0)  # without the destructors of the libraries, which may fail
@@ -77,8 +79,9 @@ def probe_driver(plan: dict[str, Any]) -> None:
     except OSError as error:
         emit("driver", error=str(error))
         return
-    emit("driver", error="", path=next((file for file in _maps() if "libcuda.so" in file), ""))
+    emit("driver", error="", path=next((file for file in _maps() or () if "libcuda.so" in file), ""))
     number = ctypes.c_int()
+    emit("begin", what="cuDriverGetVersion")
     emit("driver_version", status=cuda.cuDriverGetVersion(ctypes.byref(number)), value=number.value)
     emit("begin", what="cuInit")
     status = cuda.cuInit(0)
@@ -132,11 +135,15 @@ def _libcuda(plan: dict[str, Any]) -> str:
     emit("begin", what="dlopen libcuda.so.1")
     for name, how in (("libcuda.so.1", "driver"), (plan["stub"], "stub")):
         try:
-            ctypes.CDLL(name)
+            library = ctypes.CDLL(name)
         except OSError as error:
             how = f"none: {error}"
         else:
             break
+    if how == "driver":  # cuDNN calls it too, and would appear to hang or to crash
+        emit("begin", what="cuInit")
+        with suppress(AttributeError):
+            library.cuInit(0)
     return how
 
 
@@ -160,10 +167,14 @@ def _last_error(cudnn: ctypes.CDLL) -> str:
     return text.value.decode("utf-8", "replace").strip()
 
 
-def _maps() -> list[str]:
-    with open("/proc/self/maps", "rb") as maps:
-        rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
-        return sorted({os.fsdecode(row[5]) for row in rows if len(row) == 6 and b"libcu" in row[5]})
+def _maps() -> list[str] | None:
+    """List the libraries of CUDA in memory; None if ``/proc`` is not mounted."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            rows = [line.rstrip(b"\n").split(None, 5) for line in maps]
+    except OSError:
+        return None
+    return sorted({os.fsdecode(row[5]) for row in rows if len(row) == 6 and b"libcu" in row[5]})
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ import csv
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .. import _files
 from .finding import REINSTALL
 
-__all__ = ["Distribution", "RecordError", "owners", "parse_record", "reinstall", "site_of"]
+__all__ = ["Distribution", "RecordError", "owner_of", "owners", "parse_record", "reinstall", "site_of"]
 
 
 class RecordError(Exception):
@@ -55,7 +56,8 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        path, ours = os.path.join(site, name, "RECORD"), name.startswith("nvidia_cudnn_cu")
+        path = os.path.join(site, name, "RECORD")
+        ours = inside == "nvidia/cudnn/lib" and name.startswith("nvidia_cudnn_cu")
         record, problem = {}, ""
         try:
             text = _files.text_of(path)
@@ -67,6 +69,18 @@ def owners(folder: str) -> tuple[Distribution, ...]:
             package, _, version = name.removesuffix(".dist-info").partition("-")
             found.append(Distribution(package.replace("_", "-"), version, record, problem))
     return tuple(found)
+
+
+def owner_of(path: str) -> str:
+    """Return the requirement for the wheel that installed a file, such as x==1.0; empty if none did."""
+    site = site_of(os.path.dirname(path))
+    for name in _files.names_in(site) if site else ():
+        if name.startswith("nvidia_") and name.endswith(".dist-info"):
+            with suppress(OSError):
+                if f"{os.path.relpath(path, site)}," in _files.text_of(os.path.join(site, name, "RECORD")):
+                    package, _, version = name.removesuffix(".dist-info").partition("-")
+                    return f"{package.replace('_', '-')}=={version}"
+    return ""
 
 
 def parse_record(text: str) -> dict[str, tuple[str, int]]:

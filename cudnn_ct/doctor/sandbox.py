@@ -8,29 +8,37 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
-__all__ = ["Report", "not_started", "run"]
+__all__ = ["SETTINGS", "Report", "not_started", "run"]
 
-NEEDS = "set TMPDIR to a writable folder, and use a Python that can start child processes"
+NEEDS = "use a Python that can start child processes"
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 
 _REQUEST = re.compile(
     r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
 )
+# Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
+SETTINGS = re.compile(
+    r"CUDNN_((?!LOG)\w+_DBG|LIB_CONFIG|FORT_\w+|TENSOR_IR_\w+|FORWARD_COMPAT_DISABLE|FORCE_KERNEL_INIT"
+    r"|ENABLE_DEFAULT_KERNEL_CACHE|CUDA_GRAPH_RETENTION|CUBLASLT_HEURISTIC_COUNT)|NVIDIA_TF32_OVERRIDE"
+)
+
+_LINKER = re.compile(r"\s*\d+:\t")
 _LOG = re.compile(r"[A-Za-z]! ")
 _REFUSAL = re.compile(
-    r"^\s*(?:\d+:\s+)*(.*libcudnn\w*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M
+    r"^\s*(?:\d+:\s+)*((?=.*libcudnn).*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M
 )
+# The linker logs no error for a library that it does not find, but a library that it finds has a link map.
+_LOST = re.compile(r"file=(\S+) \[0\];\s+needed by .*libcudnn.* \[0\]\n(?!.*;\s+generating link map)")
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Report:
     log: str = ""  # the warnings of cuDNN's log
     asked_by: Mapping[str, str] | None = None  # for each library that opened others, the requested version
     refusals: tuple[tuple[str, str], ...] = ()  # libraries of cuDNN that the linker could not open, and why
+    lost: tuple[str, ...] = ()  # libraries that it did not find for a library of cuDNN
 
     def all(self, step: str) -> list[dict[str, Any]]:
         """Return all steps of a name."""
@@ -75,14 +84,14 @@ def run(
     end = time.monotonic() + timeout
     children: list[_Child] = []
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="cudnn-ct-", ignore_cleanup_errors=True) as folder,
-            os.fdopen(stub_libcuda.in_memory(driver_functions)) as stub,
-        ):
-            for number, (plan, environ) in enumerate(plans):
-                children.append(_Child(Path(folder, str(number)), plan, environ, stub.fileno()))
+        # In memory: an image may have no writable folder, and tempfile imports zlib, which may be broken.
+        with ExitStack() as files:
+            stub = files.enter_context(os.fdopen(stub_libcuda.in_memory(driver_functions)))
+            for plan, environ in plans:
+                out, err = (files.enter_context(os.fdopen(os.memfd_create(n), "rb")) for n in ("out", "err"))
+                children.append(_Child(plan, environ, stub.fileno(), out, err))
             return [child.report(end) for child in children]
-    except OSError as error:  # for example no writable folder in a read-only image
+    except OSError as error:  # for example no more processes
         return [Report((), "refused", 0.0, str(error))] * len(plans)
     finally:
         for child in children:  # after an interruption
@@ -92,29 +101,29 @@ def run(
 class _Child:
     """One running probe. It writes to files: a pipe could fill up, or be kept open by its children."""
 
-    def __init__(self, folder: Path, plan: dict[str, Any], environ: dict[str, str], stub: int) -> None:
-        folder.mkdir()
+    def __init__(
+        self, plan: dict[str, Any], environ: dict[str, str], stub: int, out: IO[bytes], err: IO[bytes]
+    ) -> None:
         whole = {**plan, "stub": f"/proc/self/fd/{stub}", "parent": os.getpid()}
         command = [sys.executable or "python3", "-I", "-S", str(Path(__file__).with_name("probe.py"))]
         debug = {
-            "LD_DEBUG": "files",
-            "LD_DEBUG_OUTPUT": str(folder / "linker"),
+            "LD_DEBUG": "files",  # to stderr
             "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open
             "CUDNN_LOGDEST_DBG": "stderr",
         }
-        self.folder = folder
+        inherited = {name: value for name, value in os.environ.items() if not SETTINGS.fullmatch(name)}
+        self.out, self.err = out, err
         self.started = time.monotonic()
-        with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-            self.process = subprocess.Popen(
-                [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
-                env={**os.environ, **(debug if plan["mode"] == "cudnn" else {}), **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                pass_fds=[stub],
-                cwd=folder,  # receives a core file, which is deleted with the folder
-                start_new_session=True,
-            )
+        self.process = subprocess.Popen(
+            [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
+            env={**inherited, **(debug if plan["mode"] == "cudnn" else {}), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            pass_fds=[stub],
+            cwd="/",
+            start_new_session=True,
+        )
 
     def report(self, end: float) -> Report:
         code = None
@@ -122,9 +131,10 @@ class _Child:
             code = self.process.wait(max(end - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
             self.kill()
-        steps = tuple(_steps(self._read("out")))
-        err = [line.strip() for line in self._read("err").splitlines() if line.strip()]
-        linker = "".join(self._read(path.name) for path in self.folder.glob("linker*"))
+        steps = tuple(_steps(_read(self.out)))
+        lines = [line for line in _read(self.err).split("\n") if line.strip()]
+        err = [line.strip() for line in lines if not _LINKER.match(line)]
+        linker = "\n".join(filter(_LINKER.match, lines))
         return Report(
             steps,
             _ended(code, steps),
@@ -133,6 +143,7 @@ class _Child:
             "\n".join(line for line in err if _LOG.match(line)),
             {path: version for version, path in reversed(_REQUEST.findall(linker))},
             tuple(dict.fromkeys(_REFUSAL.findall(linker))),
+            tuple(dict.fromkeys(_LOST.findall(linker))),
         )
 
     def kill(self) -> None:
@@ -144,12 +155,9 @@ class _Child:
         with suppress(subprocess.TimeoutExpired):  # a process in an uninterruptible call
             self.process.wait(5)
 
-    def _read(self, name: str) -> str:
-        try:
-            with open(self.folder / name, "rb") as file:
-                return os.fsdecode(file.read(MAX_OUTPUT))  # paths as this process decodes them
-        except OSError:
-            return ""
+
+def _read(file: IO[bytes]) -> str:
+    return os.fsdecode(os.pread(file.fileno(), MAX_OUTPUT, 0))  # paths as this process decodes them
 
 
 def _steps(text: str) -> Iterator[dict[str, Any]]:

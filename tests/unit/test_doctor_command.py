@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import locate, main, process, report, terminal
+from cudnn_ct.doctor import locate, main, process, report
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
@@ -61,56 +62,24 @@ def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) ->
 # --- paths -------------------------------------------------------------------------------------------------
 
 
-def pipe(folder: Path) -> Path:
-    os.mkfifo(folder / "pipe")
-    return folder / "pipe"
-
-
-def loop(folder: Path) -> Path:
-    (folder / "a").symlink_to("b")
-    (folder / "b").symlink_to("a")
-    return folder / "a"
-
-
-def text(folder: Path) -> Path:
-    (folder / "notes.txt").write_text("no library")
-    return folder / "notes.txt"
-
-
-NOT_EXAMINED = {
-    "missing": lambda folder: folder / "nothing",
-    "pipe": pipe,
-    "loop": loop,
-    "text": text,
-    "long name": lambda folder: folder / ("x" * 5000),
-    "null character": lambda folder: f"{folder}\0x",
-    "device": lambda _: "/dev/null",
-    "empty": lambda _: "",  # for example an unset variable
-}
-
-
-@pytest.mark.parametrize("kind", NOT_EXAMINED)
+@pytest.mark.parametrize(
+    "path",  # the last for example from an unset variable
+    ["nothing", "pipe", "loop", "notes.txt", "x" * 5000, "\0x", "/dev/null", ""],
+    ids=["missing", "pipe", "loop", "text", "long name", "null character", "device", "empty"],
+)
 def test_doctor_reports_a_path_that_cannot_be_examined(
-    tmp_path: Path, kind: str, capsys: Capture, monkeypatch: MonkeyPatch
+    tmp_path: Path, path: str, capsys: Capture, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = str(NOT_EXAMINED[kind](tmp_path))
+    os.mkfifo("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "notes.txt").write_text("no library")
     code, found = answer(capsys, "--static", path)
     assert (code, found["verdict"], first(found)) == (3, "not found", "cannot-look")
     if path == "":
         assert main.main(["--static", path]) == 3
         told = "'': no cuDNN was examined\n\nerror    cannot-look: '' is not"
         assert capsys.readouterr().out.startswith(told)
-
-
-def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/around").symlink_to(tmp_path)
-    for number in range(300):
-        (tmp_path / f"{number}.so").touch()
-    pipe(tmp_path)
-    code, found = answer(capsys, "--static", str(tmp_path))
-    assert (code, first(found)) == (3, "no-cudnn")
 
 
 def lock(monkeypatch: MonkeyPatch, folder: Path) -> None:
@@ -167,25 +136,15 @@ def test_doctor_escapes_control_characters_in_names(tmp_path: Path, capsys: Capt
         json.loads(capsys.readouterr().out)
 
 
-def found_by(path: Path) -> list[str]:
-    return [each.folder for each in doctor.diagnose(path, run=False).sets]
-
-
-def test_diagnose_finds_a_cudnn_by_folder_file_and_link(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
-    (tmp_path / "link").symlink_to(shim.parent)
-    for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
-        assert found_by(path) == [str(shim.parent)]
-
-
 @pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
-def test_diagnose_follows_the_links_of_installers(tmp_path: Path, link: str) -> None:
-    kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
+def test_diagnose_finds_a_cudnn_by_folder_file_and_the_links_of_installers(tmp_path: Path, link: str) -> None:
+    shim = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0")
     site = tmp_path / "site"
     (site / link).parent.mkdir(parents=True)
     (site / link).symlink_to(tmp_path / "store" / link)
     (site / "lib").symlink_to(site)  # a circle
-    assert found_by(site) == [str(kept)]
+    for path in (site, tmp_path / "store", shim.parent, shim):
+        assert [each.folder for each in doctor.diagnose(path, run=False).sets] == [str(shim.parent)]
 
 
 def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: Capture) -> None:
@@ -299,7 +258,7 @@ def diagnosis(tmp_path: Path) -> doctor.Diagnosis:
     return doctor.diagnose(tmp_path, run=False)
 
 
-def test_report_formats_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
+def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
     written = report.text(diagnosis)
     head, *rest = written.splitlines()
     assert head.startswith(f"cuDNN 9.27.0 in {tmp_path.resolve()}: broken (3 errors")
@@ -307,12 +266,8 @@ def test_report_formats_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> Non
     assert "\033" not in written
     assert "\033[1;31merror" in report.text(diagnosis, colour=True)
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
-
-
-def test_report_formats_github_annotations_in_one_line_each() -> None:
     odd = finding("no-driver", "100 % of it: a, b", reason="x")
-    words = report.github(doctor.Diagnosis("x", (), (odd,)))
-    annotation, verdict = words.splitlines()
+    annotation, verdict = report.github(doctor.Diagnosis("x", (), (odd,))).splitlines()
     assert annotation.startswith("::notice title=cudnn-ct doctor%3A no-driver::100 %25 of it: a, b%0A")
     assert verdict == "x: no cuDNN was examined"
 
@@ -337,22 +292,11 @@ def test_diagnosis_exit_code_depends_on_severity(
 
 
 def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch) -> None:
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal_stream = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    assert report.wants_colour(Terminal())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not report.wants_colour(Terminal())
-
-
-def test_printable_shows_bytes_that_the_locale_cannot_decode() -> None:
-    undecoded = "K\u00fcche\xff".encode("latin-1").decode("ascii", "surrogateescape")
-    assert terminal.printable(undecoded) == "K\\xfcche\\xff"
-    in_utf8 = "K\u00fcche".encode().decode("ascii", "surrogateescape")
-    assert terminal.printable(in_utf8) == "K\u00fcche"
+    for value, expected in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        assert report.wants_colour(terminal_stream) is expected
 
 
 @pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])

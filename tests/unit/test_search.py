@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import _find
-from cudnn_ct._find import (
-    COMPANION_STEPS,
-    CUDNN,
-    CUDNN_STEPS,
-    TOOLKITS,
-    SearchContext,
-    SearchResult,
-    cublaslt,
-    search,
-    searched,
-)
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, TOOLKITS, SearchContext, SearchResult, search
 from cudnn_ct._installation import inspect, require
 from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
@@ -40,6 +30,7 @@ def look(tmp_path: Path, steps: object = NO_CHILD, **places: object) -> SearchRe
         "mapped": tuple,
         "linker_cache": str(tmp_path / "no.cache"),
         "linker_folders": (),
+        "prefix": str(tmp_path / "no"),
     }
     return search(CUDNN, steps, SearchContext(**{**bare, **places}))
 
@@ -64,6 +55,7 @@ SOURCES: list[tuple[str, str, Callable[[str], dict[str, Any]]]] = [
     ("already loaded", "lib", lambda root: {"mapped": lambda: ["/libc.so.6", f"{root}/lib/libcudnn.so.9"]}),
     ("wheel", "nvidia/cudnn/lib", lambda root: {"path": ("/nowhere", root)}),
     ("conda", "lib", lambda root: {"environ": {"CONDA_PREFIX": root}}),
+    ("conda", "lib", lambda root: {"prefix": root}),  # of a Python in an environment that is not active
     ("CUDNN_PATH", "lib", lambda root: {"environ": {"CUDNN_PATH": root}}),
     *(
         ("CUDA toolkit", folder, lambda root, name=name: {"environ": {name: root}})
@@ -80,6 +72,7 @@ def test_search_finds_cudnn_with_each_step_and_runs_them_in_order(tmp_path: Path
     for number, (_, folder, context_of) in enumerate(SOURCES):
         root = tmp_path / str(number)
         shims.append(make_cudnn(root / folder))
+        (root / "conda-meta").mkdir()
         (root / "cache").write_bytes(b"glibc-ld.so.cache1.1\0libcudnn.so.9\0%b\0" % bytes(shims[-1]))
         given.append(context_of(str(root)))
     for first, (via, _, _) in enumerate(SOURCES):
@@ -100,6 +93,15 @@ def test_search_accepts_a_root_or_the_folder_of_the_libraries(tmp_path: Path, na
     assert [place.folder for place in doctors] == [str(shim.parent.resolve())]
 
 
+def test_locate_finds_copies_in_packages_and_notes_renamed_ones(tmp_path: Path) -> None:
+    folders = [make_cudnn(tmp_path / name).parent for name in ("nvidia/cudnn_jit/lib", "torch/lib")]
+    found = [place.folder for place in locate.usual({}, [str(tmp_path)]).found if place.via == "package"]
+    assert found == list(map(str, folders))
+    (tmp_path / "x.libs").mkdir()
+    (tmp_path / "x.libs/libcudnn_ops-74a4c495.so.9.1.0").touch()
+    assert [each.code for each in locate.named(str(tmp_path / "x.libs")).findings] == ["renamed-cudnn"]
+
+
 def test_search_skips_libraries_of_other_machines_as_the_linker_does(tmp_path: Path) -> None:
     other = tmp_path / "other/libcudnn.so.9"
     other.parent.mkdir()
@@ -115,7 +117,7 @@ def test_searched_yields_folders_below_the_root_of_an_image(tmp_path: Path) -> N
         b"libcudnn.so.9\0/opt/cudnn/libcudnn.so.9\0/opt/libcudnn.so.90\0"
     )
     context = SearchContext(None, {}, (), root=str(tmp_path))
-    first, *others = searched(["system"], CUDNN, context)
+    first, *others = _find.searched(["system"], CUDNN, context)
     assert first == ("ld.so.cache", f"{tmp_path}/opt/cudnn")
     assert others == [("system", f"{tmp_path}{folder}") for folder in context.linker_folders]
 
@@ -174,9 +176,9 @@ def test_search_finds_a_companion_next_to_the_wheel_of_cudnn(tmp_path: Path) -> 
         environ={}, path=(), mapped=tuple, linker_cache="", linker_folders=(), beside=str(shim.parent)
     )
     for cuda in (12, 13):
-        found = search(cublaslt(cuda), COMPANION_STEPS[:-1], places)
+        found = search(_find.cublaslt(cuda), _find.COMPANION_STEPS[:-1], places)
         assert (found.found_via, found.path.name) == ("beside cuDNN", f"libcublasLt.so.{cuda}")
-    missing = search(cublaslt(14), COMPANION_STEPS[:-1], places)
+    missing = search(_find.cublaslt(14), _find.COMPANION_STEPS[:-1], places)
     assert missing.path is None
     assert "only libcublasLt.so.12" in dict(missing.steps)["beside cuDNN"]
 
