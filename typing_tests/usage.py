@@ -60,11 +60,20 @@ ct.reference.batch_norm_training([[1.0], [2.0]], [1.0], [0.0]).invstd.sum()
 assert_type(ct.dnn.dnn_conv(x, tensor, border_mode="half", subsample=np.array([2, 2])), ct.DeviceArray)
 assert_type(ct.dnn.GpuDnnPool("max")(x, (2, 2)), ct.DeviceArray)
 assert_type(ct.dnn.GpuDnnConvGradW(inplace=True)(x, x, w, ct.dnn.GpuDnnConvDesc("valid")), ct.DeviceArray)
+ct.dnn.dnn_conv(x, w, conv_mode="cross", direction_hint="forward!")
+ct.dnn.GpuDnnReduction("maximum", axis=(1,))(x)
+ct.dnn.dnn_batch_normalization_train(x, w, w, mode="spatial")
 assert_type(ct.dnn.RNNBlock("float32", 4, 2, "gru").apply(w, x, x), list[ct.DeviceArray])
 
 ct.reference.pool(host, window=2, mode="median")  # type: ignore[arg-type]
 ct.dnn.dnn_pool(x, 2, mode="median")  # type: ignore[arg-type]
 ct.dnn.dnn_conv(host, "w")  # type: ignore[arg-type]
+ct.dnn.dnn_conv(x, w, conv_mode="convolution")  # type: ignore[arg-type]
+ct.dnn.dnn_conv(x, w, direction_hint="backward")  # type: ignore[arg-type]
+ct.dnn.dnn_batch_normalization_train(x, w, w, mode="per_activation")  # type: ignore[arg-type]
+ct.dnn.GpuDnnReduction("max")  # type: ignore[arg-type]
+ct.dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c")  # type: ignore[arg-type]
+ct.dnn.GpuDnnRNNOp("lstm", "backward")  # type: ignore[arg-type]
 ct.conv(x, "w")  # type: ignore[arg-type]
 ct.conv(x, w, padding="same")  # type: ignore[arg-type]
 ct.conv(x, w, mode="flipped")  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ..typing import Algo, ArrayLike, Precision
-from .arguments import Border, Sizes, on_device
+from .arguments import Border, DirectionHint, Sizes, TheanoConvMode, on_device
 from .conv_ops import GpuDnnConvDesc, algorithm, compute
 
-HINTS = ("bprop weights", "bprop inputs", "forward", "forward!")
+HINTS: tuple[DirectionHint, ...] = ("bprop weights", "bprop inputs", "forward", "forward!")
 
 F = TypeVar("F")
 
@@ -40,8 +40,8 @@ def dnn_conv(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
-    direction_hint: str | None = None,
+    conv_mode: TheanoConvMode = "conv",
+    direction_hint: DirectionHint | None = None,
     workmem: str | None = None,
     algo: Algo | None = None,
     precision: Precision | None = None,
@@ -59,8 +59,8 @@ def dnn_conv3d(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1, 1),
     dilation: Sizes = (1, 1, 1),
-    conv_mode: str = "conv",
-    direction_hint: str | None = None,
+    conv_mode: TheanoConvMode = "conv",
+    direction_hint: DirectionHint | None = None,
     algo: Algo | None = None,
     precision: Precision | None = None,
     num_groups: int = 1,
@@ -80,7 +80,7 @@ def dnn_gradweight(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
+    conv_mode: TheanoConvMode = "conv",
     precision: Precision | None = None,
     algo: Algo | None = None,
     num_groups: int = 1,
@@ -100,7 +100,7 @@ def dnn_gradinput(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
+    conv_mode: TheanoConvMode = "conv",
     precision: Precision | None = None,
     algo: Algo | None = None,
     num_groups: int = 1,
@@ -114,14 +114,19 @@ dnn_gradinput3d = _of_volumes(dnn_gradinput)
 
 
 def _describe(
-    border: Border, subsample: Sizes, dilation: Sizes, mode: str, precision: Precision | None, groups: int
+    border: Border,
+    subsample: Sizes,
+    dilation: Sizes,
+    mode: TheanoConvMode,
+    precision: Precision | None,
+    groups: int,
 ) -> GpuDnnConvDesc:
     precision = config.dnn.conv.precision if precision is None else precision
     return GpuDnnConvDesc(border, subsample, dilation, mode, precision, groups)
 
 
 def _convolve(
-    img: ArrayLike, kerns: ArrayLike, desc: GpuDnnConvDesc, algo: Algo | None, hint: str | None
+    img: ArrayLike, kerns: ArrayLike, desc: GpuDnnConvDesc, algo: Algo | None, hint: DirectionHint | None
 ) -> DeviceArray:
     """Convolve, through a gradient if Theano does so and the caller names no algorithm.
 
@@ -144,7 +149,7 @@ def _convolve(
         dilation: Any = desc.dilation
         shape = conv_output_shape(img.shape, kerns.shape, padding="full", dilation=dilation)
         _warn_of_reroute("border_mode='full'", "images")
-        mode = "cross" if desc.conv_mode == "conv" else "conv"
+        mode: TheanoConvMode = "cross" if desc.conv_mode == "conv" else "conv"
         valid = replace(desc, border_mode="valid", conv_mode=mode)
         return compute("backward_data", img, _swapped(kerns), shape, valid, None)
     return compute("forward", img, kerns, None, desc, algo)

@@ -6,25 +6,26 @@ from ctypes import c_float
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
+from ..typing import RNNBias, RNNDirection, RNNMode
 from .checks import one_dtype
 from .conv_dtype import resolve_precision
 from .parse import as_choice, as_float, as_int
 from .specs import INT_MAX
 
 # The gates of a cell in the order of cuDNN's linLayerID, which counts them for the input, then for the state.
-RNN_GATES: dict[str, tuple[str, ...]] = {
+RNN_GATES: dict[RNNMode, tuple[str, ...]] = {
     "rnn_relu": ("hidden",),
     "rnn_tanh": ("hidden",),
     "lstm": ("input", "forget", "cell", "output"),
     "gru": ("reset", "update", "new"),
 }
 RNN_MODES = tuple(RNN_GATES)
-RNN_DIRECTIONS = ("unidirectional", "bidirectional")
+RNN_DIRECTIONS: tuple[RNNDirection, ...] = ("unidirectional", "bidirectional")
 RNN_INPUT_MODES = ("linear", "skip")
 RNN_ALGOS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 
 # Which of the two products of a gate have a bias: that of the input, that of the state.
-RNN_BIASES: dict[str, tuple[bool, bool]] = {
+RNN_BIASES: dict[RNNBias, tuple[bool, bool]] = {
     "no_bias": (False, False),
     "single_inp_bias": (True, False),
     "double_bias": (True, True),
@@ -39,13 +40,13 @@ class RNNSpec(NamedTuple):
     ``math`` the name of cuDNN's ``mathType``. ``clip`` is the range of an LSTM's cells, or None.
     """
 
-    mode: str
+    mode: RNNMode
     input_size: int
     hidden_size: int
     num_layers: int
-    direction: str
+    direction: RNNDirection
     input_mode: str
-    bias: str
+    bias: RNNBias
     projection_size: int
     dropout: float
     dtype: str
