@@ -52,6 +52,12 @@ assert_type(ct.batch_norm_training(x, w, w).invstd, ct.DeviceArray)
 assert_type(ct.RNN("lstm", 4, 8).forward(x, w).y, ct.DeviceArray)
 assert_type(x[0, ..., ::2].reshape(-1), ct.DeviceArray)
 
+assert_type(ct.ctc_loss(x, [[1]], [1], [2], algo="non_deterministic", out=tensor).gradient, ct.DeviceArray)
+ct.ctc_loss(x, x, x, x, out=(None, tensor))
+assert_type(
+    ct.transform(x, layout=x.layout, dtype=ct.TensorSpec.packed((1,), np.float16).dtype), ct.DeviceArray
+)
+
 # The reference, on NumPy arrays, and Theano's names.
 host = np.ones((1, 2, 4, 4))
 assert_type(ct.reference.conv(host, host, padding="half"), NDArray[Any])
@@ -79,5 +85,10 @@ ct.conv(x, w, padding="same")  # type: ignore[arg-type]
 ct.conv(x, w, mode="flipped")  # type: ignore[arg-type]
 ct.pool(x, window=2, mode="median")  # type: ignore[arg-type]
 ct.activation(x, mode="gelu")  # type: ignore[arg-type]
+ct.ctc_loss(x, x, x, x, algo="fast")  # type: ignore[arg-type]
+ct.ctc_loss(x, x, x, x, out=(x, x, x))  # type: ignore[arg-type]
+ct.transform(x, layout="chwn")  # type: ignore[arg-type]
+ct.reference.transform(host, layout="chwn")  # type: ignore[arg-type]
+ct.TensorSpec.packed((1, 2), layout="chwn")  # type: ignore[arg-type]
 ct.empty((1, 2), layout="chwn")  # type: ignore[arg-type]
 _ = ct.no_such_name  # type: ignore[attr-defined]

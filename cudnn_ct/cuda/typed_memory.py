@@ -12,6 +12,7 @@ from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import index_view, transpose_view
+from ..typing import Layout
 from . import event as events
 from . import interop, lifetime
 from . import stream as streams
@@ -116,7 +117,7 @@ class TypedMemory:
         return self.size * self.itemsize
 
     @property
-    def layout(self) -> str | None:
+    def layout(self) -> Layout | None:
         """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps.
 
         With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two.

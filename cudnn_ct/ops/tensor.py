@@ -30,7 +30,7 @@ from ..shapes.elementwise import (
 from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
-from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
+from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, Operation, execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
@@ -191,7 +191,7 @@ class FillState(CallState):
 def transform(
     x: ArrayLike,
     *,
-    layout: str | None = None,
+    layout: Layout | None = None,
     strides: Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     alpha: float = 1,

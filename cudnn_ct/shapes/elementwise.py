@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
+from ..typing import Layout
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .layer import LayerProblem, describe
 from .parse import as_bool, as_choice
@@ -110,7 +111,7 @@ def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
 
 
 def transformed_spec(
-    x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
+    x: TensorSpec, layout: Layout | None = None, strides: Any = None, dtype: Any = None
 ) -> TensorSpec:
     """Return the spec of ``transform(x)``: the shape of x, with other strides or another dtype.
 
