@@ -22,7 +22,7 @@ NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """A library or a header on disk."""
+    """A library or a header on disk, as a part of a :class:`LibraryInfo`."""
 
     name: str  # its kind: "graph", "header", "libcublasLt"
     path: str | None  # the real file; None if it does not exist
@@ -33,7 +33,7 @@ class LibraryFile:
 
 @dataclass(frozen=True)
 class LibraryInfo:
-    """A cuDNN installation as this process sees it."""
+    """The cuDNN of this process: the result of :func:`library_info`, not constructed by users."""
 
     path: str | None  # the real path of libcudnn.so.9
     found_via: str  # the step that found it

@@ -58,6 +58,16 @@ assert_type(
     ct.transform(x, layout=x.layout, dtype=ct.TensorSpec.packed((1,), np.float16).dtype), ct.DeviceArray
 )
 
+# Results by their names.
+assert_type(ct.conv_algorithms(x, w), ct.Algorithms)
+assert_type(ct.conv_plan(x, w), ct.ConvPlan)
+assert_type(ct.available(), ct.Availability)
+assert_type(ct.library_info(), ct.LibraryInfo)
+assert_type(ct.ctc_loss(x, x, x, x), ct.CTCLoss[ct.DeviceArray])
+assert_type(ct.RNN("gru", 4, 8).spec, ct.RNNSpec)
+with ct.use(device=0) as used:
+    assert_type(used, ct.Stream)
+
 # The reference, on NumPy arrays, and Theano's names.
 host = np.ones((1, 2, 4, 4))
 assert_type(ct.reference.conv(host, host, padding="half"), NDArray[Any])

@@ -12,7 +12,8 @@ __all__ = ["Algorithms"]
 class Algorithms(tuple[Candidate, ...]):
     """The candidates of a problem: usable ones first, fastest first; printed as a table.
 
-    Each row can be passed as ``algo=`` to the operation that it was made for.
+    Returned by :func:`conv_algorithms` and :meth:`RNN.algorithms`, not constructed by users. Each row can be
+    passed as ``algo=`` to the operation that it was made for.
     """
 
     problem: Any

@@ -34,7 +34,7 @@ RNN_BIASES: dict[RNNBias, tuple[bool, bool]] = {
 
 
 class RNNSpec(NamedTuple):
-    """A recurrent network, validated by :func:`rnn_spec`: all that its descriptor holds.
+    """A recurrent network as a value, not constructed by users: ``spec`` of an :class:`RNN`.
 
     ``projection_size`` is 0 where there is no projection. ``compute`` is the dtype that sums are kept in and
     ``math`` the name of cuDNN's ``mathType``. ``clip`` is the range of an LSTM's cells, or None.

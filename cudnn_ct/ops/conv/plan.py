@@ -61,9 +61,9 @@ class SampleOperands:
 class ConvPlan:
     """A prepared convolution, for operands with fixed shapes, strides, dtypes and alignment.
 
-    Made by :func:`conv_plan` and :func:`conv_bias_activation_plan`. Any thread may call it; each gets a plan
-    of its own, because cuDNN's plans belong to a thread. ``problem``, a ConvProblem or FusedConv, is the
-    computation.
+    Returned by :func:`conv_plan` and :func:`conv_bias_activation_plan`, not constructed by users. Any thread
+    may call it; each gets a plan of its own, because cuDNN's plans belong to a thread. ``problem``, a
+    ConvProblem or FusedConv, is the computation.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ _UNCHANGED = (NotSupportedError, BadParamError, NotInitializedError, AllocationE
 class RNNReserve:
     """Ties a training pass of an :class:`RNN` to its gradients, each of which can be computed once.
 
-    It keeps the operands and cuDNN's reserve space until both are computed, ``backward_data`` first.
+    :meth:`RNN.forward` returns one; users do not construct it. It keeps the operands and cuDNN's reserve
+    space until both are computed, ``backward_data`` first.
 
     Attributes
     ----------
