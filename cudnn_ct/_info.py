@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from . import _files, _find, _lib
 from ._dlopen import driver_version
@@ -49,7 +48,7 @@ class LibraryInfo:
     notes: tuple[str, ...]  # oddities that do not keep it from working
     problem: str | None  # in one line; None if there is none
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return all values for JSON."""
         return {"schema": SCHEMA, **asdict(self)}
 

@@ -86,12 +86,12 @@ class DeviceArray(TypedMemory):
     @classmethod
     def allocate_many(
         cls, rooms: Sequence[ResultSlot], given: Sequence[DeviceArray | None], stream: Stream, what: str
-    ) -> list[Any]:
+    ) -> list[DeviceArray]:
         """Return the results of one call: each in ``given``, and new arrays for None, as :meth:`new` does.
 
         New results of at most 512 bytes share one block, because an allocation takes longer than all else.
         """
-        arrays: list[Any] = []
+        arrays: list[DeviceArray] = []
         grain, block, pointer = allocator.GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None:
@@ -139,7 +139,7 @@ class DeviceArray(TypedMemory):
         state = ", closed" if self.closed else ""
         return f"DeviceArray({self.spec.dtype}{list(self.shape)}, {layout}, device {self.device}{state})"
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> object:
         raise TypeError("a DeviceArray is not converted to a NumPy array implicitly; call .numpy()")
 
     def numpy(self) -> NDArray[Any]:

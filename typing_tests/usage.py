@@ -51,6 +51,12 @@ assert_type(ct.reduce_with_indices(x, op="max", axis=1).indices, ct.DeviceArray)
 assert_type(ct.batch_norm_training(x, w, w).invstd, ct.DeviceArray)
 assert_type(ct.RNN("lstm", 4, 8).forward(x, w).y, ct.DeviceArray)
 assert_type(x[0, ..., ::2].reshape(-1), ct.DeviceArray)
+assert_type(x[np.int64(0)][None], ct.DeviceArray)
+assert_type(ct.conv_plan(x, w)(tensor, w, out=tensor), ct.DeviceArray)
+assert_type(ct.TensorDescriptor.cached(x.spec).read(), ct.TensorSpec)
+assert_type(ct.RNN("gru", 4, 8).hidden_size, int)
+assert_type(x.__cuda_array_interface__, dict[str, object])
+ct.config.dnn.conv.algo_fwd = "fft"
 
 assert_type(ct.ctc_loss(x, [[1]], [1], [2], algo="non_deterministic", out=tensor).gradient, ct.DeviceArray)
 ct.ctc_loss(x, x, x, x, out=(None, tensor))
@@ -101,4 +107,12 @@ ct.transform(x, layout="chwn")  # type: ignore[arg-type]
 ct.reference.transform(host, layout="chwn")  # type: ignore[arg-type]
 ct.TensorSpec.packed((1, 2), layout="chwn")  # type: ignore[arg-type]
 ct.empty((1, 2), layout="chwn")  # type: ignore[arg-type]
+x["first"]  # type: ignore[index]
+ct.conv_plan(x, w)(x, "w")  # type: ignore[arg-type]
+ct.reference.softmax(x)  # type: ignore[arg-type]
+ct.TensorDescriptor.cached(ct.LRNSpec())  # type: ignore[arg-type]
+ct.config.algo = 3  # type: ignore[assignment]
+_ = ct.config.no_such_name  # type: ignore[attr-defined]
+_ = x.no_such_name  # type: ignore[attr-defined]
+_ = ct.RNN("gru", 4, 8).no_such_name  # type: ignore[attr-defined]
 _ = ct.no_such_name  # type: ignore[attr-defined]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..plans.base import Candidate
+from ..plans.base import Candidate, Problem
 
 __all__ = ["Algorithms"]
 
@@ -16,9 +14,9 @@ class Algorithms(tuple[Candidate, ...]):
     passed as ``algo=`` to the operation that it was made for.
     """
 
-    problem: Any
+    problem: Problem
 
-    def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
+    def __new__(cls, problem: Problem, rows: list[Candidate]) -> Algorithms:
         ordered = sorted(rows, key=lambda row: row.rank)
         table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
         table.problem = problem

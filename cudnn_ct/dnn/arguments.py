@@ -25,7 +25,6 @@ TheanoConvMode: TypeAlias = Literal["conv", "cross"]
 DirectionHint: TypeAlias = Literal["bprop weights", "bprop inputs", "forward", "forward!"]
 TheanoNormMode: TypeAlias = Literal["per-activation", "spatial"]
 TheanoReduceOp: TypeAlias = Literal["add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"]
-TensorFormat: TypeAlias = Literal["bc01"]
 
 
 def check_flags(operation: Any) -> None:

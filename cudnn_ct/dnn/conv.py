@@ -26,11 +26,8 @@ def _of_volumes(function: F) -> F:
     given = cast(FunctionType, function)
     defaults = tuple((1, 1, 1) if value == (1, 1) else value for value in given.__defaults__ or ())
     copy = FunctionType(given.__code__, given.__globals__, f"{given.__name__}3d", defaults)
-    copy.__qualname__, copy.__doc__, copy.__annotations__ = (
-        copy.__name__,
-        given.__doc__,
-        given.__annotations__,
-    )
+    copy.__qualname__ = copy.__name__
+    copy.__doc__, copy.__annotations__ = given.__doc__, given.__annotations__
     return cast(F, copy)
 
 
@@ -49,7 +46,7 @@ def dnn_conv(
 ) -> DeviceArray:
     """Return ``conv(img, kerns)``, with flipped filters by default. See :func:`cudnn_ct.conv`."""
     algo = algorithm(algo, workmem)
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return _convolve(img, kerns, desc, algo, direction_hint)
 
 
@@ -69,7 +66,7 @@ def dnn_conv3d(
 ) -> DeviceArray:
     """Return ``conv(img, kerns)`` of volumes. See :func:`cudnn_ct.conv`."""
     algo = algorithm(algo, workmem)
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return _convolve(img, kerns, desc, algo, direction_hint)
 
 
@@ -86,7 +83,7 @@ def dnn_gradweight(
     num_groups: int = 1,
 ) -> DeviceArray:
     """Return the gradient with respect to ``kerns``. See :func:`cudnn_ct.conv_backward_filter`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_filter", topgrad, img, kerns_shp, desc, algo)
 
 
@@ -106,23 +103,16 @@ def dnn_gradinput(
     num_groups: int = 1,
 ) -> DeviceArray:
     """Return the gradient with respect to ``img``. See :func:`cudnn_ct.conv_backward_data`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_data", topgrad, kerns, img_shp, desc, algo)
 
 
 dnn_gradinput3d = _of_volumes(dnn_gradinput)
 
 
-def _describe(
-    border: Border,
-    subsample: Sizes,
-    dilation: Sizes,
-    mode: TheanoConvMode,
-    precision: Precision | None,
-    groups: int,
-) -> GpuDnnConvDesc:
-    precision = config.dnn.conv.precision if precision is None else precision
-    return GpuDnnConvDesc(border, subsample, dilation, mode, precision, groups)
+def _precision(given: Precision | None) -> Precision:
+    chosen: Precision = config.dnn.conv.precision if given is None else given
+    return chosen
 
 
 def _convolve(

@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     notes: tuple[str, ...] = ()
     rejected: str = ""
     time_ms: float | None = None
-    problem: Any = None
+    problem: Problem | None = None
 
     @property
     def compiled(self) -> bool:
@@ -54,7 +54,7 @@ class Candidate(NamedTuple):
         return "runtime_compilation" in self.notes
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Identity among the candidates of a problem, independent of measurements."""
         return self.backend, self.algorithm, self.math, self.relayout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import c_float
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..dtypes import as_dtype
 from ..typing import RNNBias, RNNDirection, RNNMode
@@ -45,7 +45,7 @@ class RNNSpec(NamedTuple):
     hidden_size: int
     num_layers: int
     direction: RNNDirection
-    input_mode: str
+    input_mode: Literal["linear", "skip"]
     bias: RNNBias
     projection_size: int
     dropout: float

@@ -39,7 +39,7 @@ class RNNReserve:
 
     __slots__ = ("__weakref__", "_algorithm", "_call", "_memory", "_owner", "arrays", "device", "exhausted")
 
-    def __init__(self, owner: Any, state: RNNState) -> None:
+    def __init__(self, owner: HasNetwork, state: RNNState) -> None:
         self._owner = owner
         self._call = state.call
         self._algorithm = state.algorithm
