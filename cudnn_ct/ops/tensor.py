@@ -12,13 +12,7 @@ from ..graph.pixels import in_pixels
 from ..graph.plan import first_plan
 from ..plans.base import tensors_of
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import (
-    cast_or_copy_plan,
-    copy_plan,
-    fill_plan,
-    scale_plan,
-    scaling_by_op_tensor,
-)
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, scale_plan, scaling_by_op_tensor
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,

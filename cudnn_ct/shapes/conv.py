@@ -13,7 +13,7 @@ from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
-MODES = ("cross_correlation", "convolution")
+MODES: tuple[ConvMode, ...] = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 
 
@@ -47,7 +47,7 @@ class ConvProblem(NamedTuple):
     stride: Shape
     dilation: Shape
     groups: int
-    mode: str
+    mode: ConvMode
     compute: str
     tensor_cores: bool
     scaled: str = ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..dtypes import DType, as_dtype
-from ..typing import DTypeLike, Layout
+from ..typing import Activation, ConvMode, DTypeLike, Layout, OpTensorOp, ReduceOp
 
 Shape = tuple[int, ...]
 
@@ -20,6 +20,11 @@ UNALIGNED = ALIGNMENT - 1  # the bits of an address that are 0 if it is aligned
 CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores are fastest with NHWC
 
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
+
+PoolingMode = Literal[
+    "max", "average_count_include_padding", "average_count_exclude_padding", "max_deterministic"
+]
+"""The names of `cudnnPoolingMode_t`."""
 
 MAX_AXES = 8  # CUDNN_DIM_MAX: axes of a descriptor
 
@@ -113,7 +118,7 @@ class ConvolutionSpec(NamedTuple):
     stride: Shape
     dilation: Shape
     groups: int = 1
-    mode: str = "cross_correlation"
+    mode: ConvMode = "cross_correlation"
     compute: str = "float32"
     math: str = "default"
 
@@ -121,7 +126,7 @@ class ConvolutionSpec(NamedTuple):
 class ActivationSpec(NamedTuple):
     """Parameters of an activation descriptor, as in :func:`cudnn_ct.activation`."""
 
-    mode: str
+    mode: Activation
     coefficient: float = 0.0
     propagate_nan: bool = True
 
@@ -132,7 +137,7 @@ class PoolingSpec(NamedTuple):
     window: Shape
     padding: Shape
     stride: Shape
-    mode: str = "max"
+    mode: PoolingMode = "max"
     propagate_nan: bool = True
 
 
@@ -148,7 +153,7 @@ class LRNSpec(NamedTuple):
 class OpTensorSpec(NamedTuple):
     """Parameters of an operation on one or two tensors: "add", "mul", "min", "max", "sqrt" or "not"."""
 
-    op: str
+    op: OpTensorOp
     compute: str = "float32"
     propagate_nan: bool = True
 
@@ -156,7 +161,7 @@ class OpTensorSpec(NamedTuple):
 class ReduceSpec(NamedTuple):
     """Parameters of a reduction, as in :func:`cudnn_ct.reduce`; ``indices`` are those of extremes."""
 
-    op: str
+    op: ReduceOp
     compute: str = "float32"
     propagate_nan: bool = True
     indices: bool = False
@@ -165,8 +170,8 @@ class ReduceSpec(NamedTuple):
 class CTCLossSpec(NamedTuple):
     """Parameters of a CTC loss descriptor, as in :func:`cudnn_ct.ctc_loss`."""
 
-    normalization: str = "softmax"
-    out_of_bound: str = "zero"
+    normalization: Literal["none", "softmax"] = "softmax"
+    out_of_bound: Literal["zero", "skip"] = "zero"
     max_label_length: int = 255
     compute: str = "float32"
 

@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 from ..._bindings import enums
 from ...context import Context
-from ...descriptors import (
-    Descriptor,
-    Setter,
-    TensorDescriptor,
-    choice,
-    dtype,
-    integer,
-    ints,
-    members,
-)
+from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.chain import ChainPlan, Step
