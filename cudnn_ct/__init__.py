@@ -19,13 +19,15 @@ __version__ = "0.1.0"
 # checkers, `__init__.pyi`, from this table.
 _PUBLIC = {
     "_config": "config",
-    "_info": "library_info",
+    "_info": "LibraryFile LibraryInfo library_info",
     "_lib": "version",
     "_raw": "raw",
     "array": "DeviceArray",
     "array_creation": "asarray empty full zeros",
     "autotune.store": "export_algo_cache import_algo_cache",
-    "context": "available empty_cache synchronize use",
+    "autotune.table": "Algorithms",
+    "context": "Availability available empty_cache synchronize use",
+    "cuda.stream": "Stream",
     "descriptors": (
         "ActivationDescriptor CTCLossDescriptor ConvolutionDescriptor FilterDescriptor "
         "LRNDescriptor OpTensorDescriptor PoolingDescriptor ReduceDescriptor "
@@ -40,6 +42,7 @@ _PUBLIC = {
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
+    "ops.conv.plan": "ConvPlan",
     "ops.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
@@ -60,9 +63,12 @@ _PUBLIC = {
     "plans.base": "Candidate",
     "plans.last_plan": "PlanDescription last_plan",
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
+    "shapes.ctc": "CTCLoss",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
     "shapes.reduction": "IndexedReduction",
+    "shapes.rnn": "RNNSpec",
+    "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "

@@ -3,6 +3,8 @@
 from . import dnn as dnn
 from . import reference as reference
 from ._config import config as config
+from ._info import LibraryFile as LibraryFile
+from ._info import LibraryInfo as LibraryInfo
 from ._info import library_info as library_info
 from ._lib import version as version
 from ._raw import raw as raw
@@ -13,10 +15,13 @@ from .array_creation import full as full
 from .array_creation import zeros as zeros
 from .autotune.store import export_algo_cache as export_algo_cache
 from .autotune.store import import_algo_cache as import_algo_cache
+from .autotune.table import Algorithms as Algorithms
+from .context import Availability as Availability
 from .context import available as available
 from .context import empty_cache as empty_cache
 from .context import synchronize as synchronize
 from .context import use as use
+from .cuda.stream import Stream as Stream
 from .descriptors import ActivationDescriptor as ActivationDescriptor
 from .descriptors import CTCLossDescriptor as CTCLossDescriptor
 from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
@@ -49,6 +54,7 @@ from .ops.conv.conv import conv_backward_data as conv_backward_data
 from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
+from .ops.conv.plan import ConvPlan as ConvPlan
 from .ops.ctc import ctc_loss as ctc_loss
 from .ops.dropout import DropoutMask as DropoutMask
 from .ops.dropout import DropoutResult as DropoutResult
@@ -90,10 +96,14 @@ from .plans.last_plan import PlanDescription as PlanDescription
 from .plans.last_plan import last_plan as last_plan
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
+from .shapes.ctc import CTCLoss as CTCLoss
 from .shapes.norm import BatchNormGradients as BatchNormGradients
 from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.reduction import IndexedReduction as IndexedReduction
+from .shapes.rnn import RNNSpec as RNNSpec
+from .shapes.sequences import RNNGradients as RNNGradients
+from .shapes.sequences import RNNResult as RNNResult
 from .shapes.spatial import GridSampleGradients as GridSampleGradients
 from .shapes.spatial import SpatialTransformerGradients as SpatialTransformerGradients
 from .shapes.specs import ActivationSpec as ActivationSpec

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CudnnWarning
 
@@ -157,6 +157,7 @@ class Config:
     algo_cache: str | None
     debug_sync: bool
     snapshot: Snapshot
+    dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module
     environ: dict[str, str]
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -181,7 +182,7 @@ class Config:
                     f"unknown setting {variable}; did you mean {meant}?", CudnnWarning, stacklevel=2
                 )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
         _, _, takes, types, _ = SETTINGS[name]
@@ -197,10 +198,12 @@ class Config:
         """Give the settings that affect a call one object, which is a part of cache keys."""
         object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
-            return import_module(".dnn.flags", __package__).flags_of(self)
-        raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
+    if not TYPE_CHECKING:  # type checkers would accept any name
+
+        def __getattr__(self, name: str) -> object:
+            if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
+                return import_module(".dnn.flags", __package__).flags_of(self)
+            raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Any
 
 from . import _elf
 from ._installation import Installation, world_writable
@@ -14,7 +13,7 @@ from .errors import LibraryLoadError, warn_caller
 
 __all__ = ["Lookup", "driver_version", "open_installation", "open_library"]
 
-Lookup = Callable[[str], Any]
+Lookup = Callable[[str], Callable[..., object] | None]
 """Returns the C function of a name, or None if the library lacks it."""
 
 

@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .errors import CudnnError, CudnnWarning
 
@@ -34,15 +34,17 @@ class NativeHandle:
 
     _as_parameter_: Any
 
-    def __init__(self, pointer: Any, destroy: Callable[[Any], object]) -> None:
+    def __init__(self, pointer: object, destroy: Callable[..., object]) -> None:
         self._as_parameter_ = pointer
         self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, type(self).__name__, os.getpid())
         self._finalizer.atexit = False
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_as_parameter_":
-            raise ValueError(f"this {type(self).__name__} is closed")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name == "_as_parameter_":
+                raise ValueError(f"this {type(self).__name__} is closed")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def closed(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from . import _files, _find, _lib
 from ._dlopen import driver_version
@@ -22,7 +21,7 @@ NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """A library or a header on disk."""
+    """A library or a header on disk, as a part of a :class:`LibraryInfo`."""
 
     name: str  # its kind: "graph", "header", "libcublasLt"
     path: str | None  # the real file; None if it does not exist
@@ -33,7 +32,7 @@ class LibraryFile:
 
 @dataclass(frozen=True)
 class LibraryInfo:
-    """A cuDNN installation as this process sees it."""
+    """The cuDNN of this process: the result of :func:`library_info`, not constructed by users."""
 
     path: str | None  # the real path of libcudnn.so.9
     found_via: str  # the step that found it
@@ -49,7 +48,7 @@ class LibraryInfo:
     notes: tuple[str, ...]  # oddities that do not keep it from working
     problem: str | None  # in one line; None if there is none
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return all values for JSON."""
         return {"schema": SCHEMA, **asdict(self)}
 

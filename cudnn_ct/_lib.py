@@ -226,7 +226,7 @@ class Library:
 
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]
-        function = self._lookup(name)
+        function: Any = self._lookup(name)
         if function is None:
             return self._stub(name, prototype.since)
         function.__name__ = name  # which functions of CFUNCTYPE lack

@@ -50,7 +50,7 @@ class RawFunction:
             [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in prototype.argnames]
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if inspect.isfunction(self._function):  # a placeholder for a symbol that this cuDNN lacks; it raises
             return self._function()
         try:

@@ -17,10 +17,10 @@ from .shapes.checks import FLOATS
 from .shapes.parse import as_bool, as_element
 from .shapes.specs import TensorSpec, nearest_layout
 from .shapes.views import reshape_view, resolve_shape
-from .typing import DTypeLike, StreamLike
+from .typing import DTypeLike, Layout, StreamLike
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["DeviceArray", "ResultSlot"]
 
@@ -86,12 +86,12 @@ class DeviceArray(TypedMemory):
     @classmethod
     def allocate_many(
         cls, rooms: Sequence[ResultSlot], given: Sequence[DeviceArray | None], stream: Stream, what: str
-    ) -> list[Any]:
+    ) -> list[DeviceArray]:
         """Return the results of one call: each in ``given``, and new arrays for None, as :meth:`new` does.
 
         New results of at most 512 bytes share one block, because an allocation takes longer than all else.
         """
-        arrays: list[Any] = []
+        arrays: list[DeviceArray] = []
         grain, block, pointer = allocator.GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None:
@@ -109,7 +109,7 @@ class DeviceArray(TypedMemory):
         return arrays
 
     @classmethod
-    def from_host(cls, host: np.ndarray[Any, Any], dtype: DType, layout: str, stream: Stream) -> DeviceArray:
+    def from_host(cls, host: NDArray[Any], dtype: DType, layout: Layout, stream: Stream) -> DeviceArray:
         """Copy a NumPy array to the device, cast to ``dtype``, in a packed layout."""
         import numpy as np
 
@@ -139,10 +139,10 @@ class DeviceArray(TypedMemory):
         state = ", closed" if self.closed else ""
         return f"DeviceArray({self.spec.dtype}{list(self.shape)}, {layout}, device {self.device}{state})"
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> object:
         raise TypeError("a DeviceArray is not converted to a NumPy array implicitly; call .numpy()")
 
-    def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
+    def numpy(self) -> NDArray[Any]:
         """Copy to the host and wait for it; the result has this array's order in memory."""
         import numpy as np
 
@@ -191,7 +191,7 @@ class DeviceArray(TypedMemory):
         return self.copy(stream=stream) if as_bool(copy, "copy") else self
 
     def packed(
-        self, layout: str, stream: StreamLike | None = None, dtype: DTypeLike | None = None
+        self, layout: Layout, stream: StreamLike | None = None, dtype: DTypeLike | None = None
     ) -> DeviceArray:
         """Copy into a contiguous layout, and convert to ``dtype`` if it is given.
 

@@ -208,7 +208,7 @@ def not_on_device(obj: Any, name: str) -> TypeError:
     )
 
 
-def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
+def _from_host(obj: Any, dtype: DType | None, layout: Layout | None, stream: Any) -> DeviceArray:
     """Copy an object that NumPy can read to the device; check dtype and shape before using the device."""
     import numpy as np
 

@@ -339,7 +339,7 @@ def empty_cache(device: int | None = None) -> None:
 
 
 class Availability:
-    """Whether operations can run here: true, or false with ``reason`` in one line."""
+    """Result of :func:`available`, not constructed by users: true, or false with ``reason`` in one line."""
 
     __slots__ = ("reason",)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast, get_args
 
 from . import _lib
 from ._bindings import enums, types
 from ._handle import NativeHandle
+from ._lib import Library
 from .dtypes import DTYPES, as_dtype
 from .shapes import specs
 from .shapes.conv import MODES
@@ -37,7 +39,7 @@ class Argument(NamedTuple):
 AXES = Argument("")  # the length of the arrays that follow it
 
 
-def integer(field: str, ctype: Any = ctypes.c_int) -> Argument:
+def integer(field: str, ctype: type[ctypes.c_int] | type[ctypes.c_uint] = ctypes.c_int) -> Argument:
     """Return an argument for a number that must fit a C int."""
     return Argument(field, ctype, lambda value: ints((value,), field)[0])
 
@@ -72,13 +74,13 @@ def choice(field: str, codes: dict[str, int], name: str = "") -> Argument:
     return Argument(field, encode=encode, decode=names.__getitem__)
 
 
-def members(enum: Any, *names: str, without: str = "") -> dict[str, int]:
+def members(enum: type[IntEnum], *names: str, without: str = "") -> dict[str, int]:
     """Return the members of an enum by name, lowercase: all, or only ``names``."""
     codes = {member.name.lower().replace(without, ""): member for member in enum}
     return {name: codes[name] for name in names or codes}
 
 
-def ints(values: Sequence[int], name: str) -> Any:
+def ints(values: Sequence[int], name: str) -> ctypes.Array[ctypes.c_int]:
     """Return a C array of ints; raise for numbers that ctypes would truncate."""
     for value in values:
         if not -INT_MAX <= value <= INT_MAX:
@@ -100,28 +102,30 @@ def _same_length(parts: dict[str, Sequence[int]]) -> int:
     return max(lengths.values())
 
 
-class Setter:
+class Setter(Generic[S]):
     """A setter of cuDNN with its arguments, and its getter, whose name has "Get" for "Set".
 
     ``capacity`` is the first argument of some getters: the most axes that they may write. ``when`` returns
     whether the setter applies to a spec.
     """
 
-    def __init__(self, name: str, *arguments: Argument, capacity: int = 0, when: Any = None) -> None:
+    def __init__(
+        self, name: str, *arguments: Argument, capacity: int = 0, when: Callable[[S], bool] | None = None
+    ) -> None:
         self.name = name
         self.arguments = arguments
         self.parts = [a.field for a in arguments if a.ctype is _INT_ARRAY]
         self.capacity = (capacity,) if capacity else ()
-        self.when: Callable[[Any], bool] = when or (lambda _: True)
+        self.when: Callable[[S], bool] = when or (lambda _: True)
 
-    def set(self, library: Any, descriptor: Descriptor[Any], *further: Any) -> None:
+    def set(self, library: Library, descriptor: Descriptor[S], *further: object) -> None:
         """Call the setter with the values of the descriptor's spec, then with ``further`` arguments."""
         spec = descriptor.spec
         axes = _same_length({field: getattr(spec, field) for field in self.parts}) if self.parts else None
         values = [a.encode(getattr(spec, a.field) if a.field else axes) for a in self.arguments]
         getattr(library, self.name)(descriptor, *values, *further)
 
-    def get(self, library: Any, descriptor: Descriptor[Any], *further: Any) -> dict[str, Any]:
+    def get(self, library: Library, descriptor: Descriptor[S], *further: object) -> dict[str, object]:
         """Call the getter and return the fields of the spec."""
         results = [a.ctype() for a in self.arguments]
         pointers = [r if isinstance(r, ctypes.Array) else ctypes.byref(r) for r in results]
@@ -170,7 +174,7 @@ class Descriptor(NativeHandle, Generic[S]):
     __slots__ = ("spec",)
 
     spec_type: ClassVar[type[Any]]
-    setters: ClassVar[tuple[Setter, ...]]
+    setters: ClassVar[tuple[Setter[Any], ...]]
     native_name: ClassVar[str] = ""  # in C, if it is not the name of the class
     readable: ClassVar[bool] = True  # whether cuDNN has getters for it
 
@@ -193,7 +197,7 @@ class Descriptor(NativeHandle, Generic[S]):
             raise
 
     @classmethod
-    def cached(cls, spec: Any) -> Self:
+    def cached(cls, spec: S) -> Self:
         """Return the shared descriptor of a spec, which must not be closed."""
         return cast(Self, _cached(cast(Any, cls), spec, _lib.load()))
 

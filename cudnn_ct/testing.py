@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import _lib, algo_cache, context, descriptors
+from ._dlopen import Lookup
 from ._lib import Library
 from .autotune import store
 from .cuda import allocator, launch_log
@@ -46,7 +47,7 @@ def reset() -> None:
 
 
 @contextmanager
-def install(library: Library | Callable[[str], Any] | None) -> Iterator[Library | None]:
+def install(library: Library | Lookup | None) -> Iterator[Library | None]:
     """Use another cuDNN library in all threads within a ``with`` block.
 
     Both ends of the block call :func:`reset`. Arrays and plans made in the block must not outlive it.

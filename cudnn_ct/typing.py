@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex, TypeAlias
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = [
     "DTypeLike",
     "Direction",
     "FusedActivation",
+    "Index",
     "Layout",
     "NormMode",
     "OpTensorOp",
@@ -89,6 +91,11 @@ DTypeLike: TypeAlias = "str | NumPyDType"
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """A shape; an integer is the shape of one axis."""
+
+Index: TypeAlias = (
+    SupportsIndex | slice | EllipsisType | tuple[SupportsIndex | slice | EllipsisType | None, ...] | None
+)
+"""The key of a view ``x[key]``."""
 
 PerAxis: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """One integer for all spatial axes, or one for each."""

@@ -51,6 +51,28 @@ assert_type(ct.reduce_with_indices(x, op="max", axis=1).indices, ct.DeviceArray)
 assert_type(ct.batch_norm_training(x, w, w).invstd, ct.DeviceArray)
 assert_type(ct.RNN("lstm", 4, 8).forward(x, w).y, ct.DeviceArray)
 assert_type(x[0, ..., ::2].reshape(-1), ct.DeviceArray)
+assert_type(x[np.int64(0)][None], ct.DeviceArray)
+assert_type(ct.conv_plan(x, w)(tensor, w, out=tensor), ct.DeviceArray)
+assert_type(ct.TensorDescriptor.cached(x.spec).read(), ct.TensorSpec)
+assert_type(ct.RNN("gru", 4, 8).hidden_size, int)
+assert_type(x.__cuda_array_interface__, dict[str, object])
+ct.config.dnn.conv.algo_fwd = "fft"
+
+assert_type(ct.ctc_loss(x, [[1]], [1], [2], algo="non_deterministic", out=tensor).gradient, ct.DeviceArray)
+ct.ctc_loss(x, x, x, x, out=(None, tensor))
+assert_type(
+    ct.transform(x, layout=x.layout, dtype=ct.TensorSpec.packed((1,), np.float16).dtype), ct.DeviceArray
+)
+
+# Results by their names.
+assert_type(ct.conv_algorithms(x, w), ct.Algorithms)
+assert_type(ct.conv_plan(x, w), ct.ConvPlan)
+assert_type(ct.available(), ct.Availability)
+assert_type(ct.library_info(), ct.LibraryInfo)
+assert_type(ct.ctc_loss(x, x, x, x), ct.CTCLoss[ct.DeviceArray])
+assert_type(ct.RNN("gru", 4, 8).spec, ct.RNNSpec)
+with ct.use(device=0) as used:
+    assert_type(used, ct.Stream)
 
 # The reference, on NumPy arrays, and Theano's names.
 host = np.ones((1, 2, 4, 4))
@@ -60,15 +82,39 @@ ct.reference.batch_norm_training([[1.0], [2.0]], [1.0], [0.0]).invstd.sum()
 assert_type(ct.dnn.dnn_conv(x, tensor, border_mode="half", subsample=np.array([2, 2])), ct.DeviceArray)
 assert_type(ct.dnn.GpuDnnPool("max")(x, (2, 2)), ct.DeviceArray)
 assert_type(ct.dnn.GpuDnnConvGradW(inplace=True)(x, x, w, ct.dnn.GpuDnnConvDesc("valid")), ct.DeviceArray)
+ct.dnn.dnn_conv(x, w, conv_mode="cross", direction_hint="forward!")
+ct.dnn.GpuDnnReduction("maximum", axis=(1,))(x)
+ct.dnn.dnn_batch_normalization_train(x, w, w, mode="spatial")
 assert_type(ct.dnn.RNNBlock("float32", 4, 2, "gru").apply(w, x, x), list[ct.DeviceArray])
 
 ct.reference.pool(host, window=2, mode="median")  # type: ignore[arg-type]
 ct.dnn.dnn_pool(x, 2, mode="median")  # type: ignore[arg-type]
 ct.dnn.dnn_conv(host, "w")  # type: ignore[arg-type]
+ct.dnn.dnn_conv(x, w, conv_mode="convolution")  # type: ignore[arg-type]
+ct.dnn.dnn_conv(x, w, direction_hint="backward")  # type: ignore[arg-type]
+ct.dnn.dnn_batch_normalization_train(x, w, w, mode="per_activation")  # type: ignore[arg-type]
+ct.dnn.GpuDnnReduction("max")  # type: ignore[arg-type]
+ct.dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c")  # type: ignore[arg-type]
+ct.dnn.GpuDnnRNNOp("lstm", "backward")  # type: ignore[arg-type]
 ct.conv(x, "w")  # type: ignore[arg-type]
 ct.conv(x, w, padding="same")  # type: ignore[arg-type]
 ct.conv(x, w, mode="flipped")  # type: ignore[arg-type]
 ct.pool(x, window=2, mode="median")  # type: ignore[arg-type]
 ct.activation(x, mode="gelu")  # type: ignore[arg-type]
+ct.ctc_loss(x, x, x, x, algo="fast")  # type: ignore[arg-type]
+ct.ctc_loss(x, x, x, x, out=(x, x, x))  # type: ignore[arg-type]
+ct.transform(x, layout="chwn")  # type: ignore[arg-type]
+ct.ActivationSpec("gelu")  # type: ignore[arg-type]
+ct.PoolingSpec((2, 2), (0, 0), (2, 2), "average")  # type: ignore[arg-type]
+ct.reference.transform(host, layout="chwn")  # type: ignore[arg-type]
+ct.TensorSpec.packed((1, 2), layout="chwn")  # type: ignore[arg-type]
 ct.empty((1, 2), layout="chwn")  # type: ignore[arg-type]
+x["first"]  # type: ignore[index]
+ct.conv_plan(x, w)(x, "w")  # type: ignore[arg-type]
+ct.reference.softmax(x)  # type: ignore[arg-type]
+ct.TensorDescriptor.cached(ct.LRNSpec())  # type: ignore[arg-type]
+ct.config.algo = 3  # type: ignore[assignment]
+_ = ct.config.no_such_name  # type: ignore[attr-defined]
+_ = x.no_such_name  # type: ignore[attr-defined]
+_ = ct.RNN("gru", 4, 8).no_such_name  # type: ignore[attr-defined]
 _ = ct.no_such_name  # type: ignore[attr-defined]

@@ -195,7 +195,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     if time is not None and not math.isfinite(time):
         raise ValueError(f"time_ms is not finite: got {time}")
     return candidate._replace(
-        relayout=tuple((str(operand), str(layout)) for operand, layout in candidate.relayout),
+        relayout=tuple((str(operand), str(layout)) for operand, layout in candidate.relayout),  # type: ignore[misc]  # `plan` checks the layouts
         notes=tuple(map(str, candidate.notes)),
         time_ms=time,
         rejected=str(candidate.rejected),

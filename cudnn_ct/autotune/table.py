@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..plans.base import Candidate
+from ..plans.base import Candidate, Problem
 
 __all__ = ["Algorithms"]
 
@@ -12,12 +10,13 @@ __all__ = ["Algorithms"]
 class Algorithms(tuple[Candidate, ...]):
     """The candidates of a problem: usable ones first, fastest first; printed as a table.
 
-    Each row can be passed as ``algo=`` to the operation that it was made for.
+    Returned by :func:`conv_algorithms` and :meth:`RNN.algorithms`, not constructed by users. Each row can be
+    passed as ``algo=`` to the operation that it was made for.
     """
 
-    problem: Any
+    problem: Problem
 
-    def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
+    def __new__(cls, problem: Problem, rows: list[Candidate]) -> Algorithms:
         ordered = sorted(rows, key=lambda row: row.rank)
         table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
         table.problem = problem

@@ -26,8 +26,9 @@ _thread = threading.local()
 class Stream:
     """A CUDA stream of one device: its address, and the object that keeps it alive.
 
-    ``lasts`` is true if the stream exists as long as its owner is referenced: the default stream, the
-    package's own and streams of PyTorch and CuPy. Another library may close a stream explicitly.
+    :func:`use` yields one; users do not construct it. ``lasts`` is true if the stream exists as long as its
+    owner is referenced: the default stream, the package's own and streams of PyTorch and CuPy. Another
+    library may close a stream explicitly.
     """
 
     __slots__ = ("device", "handle", "lasts", "owner")

@@ -12,6 +12,7 @@ from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
 from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import index_view, transpose_view
+from ..typing import Index, Layout
 from . import event as events
 from . import interop, lifetime
 from . import stream as streams
@@ -20,6 +21,7 @@ from .stream import Stream
 
 if TYPE_CHECKING:
     import numpy as np
+    from typing_extensions import CapsuleType
 
 __all__ = ["ArrayKey", "TypedMemory", "array_key"]
 
@@ -74,10 +76,12 @@ class TypedMemory:
         self._uses: StreamUses | None = None
         self.key = key or array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "pointer":  # `close` empties the slot
-            raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
-        raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name == "pointer":  # `close` empties the slot
+                raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
+            raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,7 +120,7 @@ class TypedMemory:
         return self.size * self.itemsize
 
     @property
-    def layout(self) -> str | None:
+    def layout(self) -> Layout | None:
         """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps.
 
         With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two.
@@ -150,7 +154,7 @@ class TypedMemory:
         self.share_order(view)
         return view
 
-    def __getitem__(self, key: Any) -> Self:
+    def __getitem__(self, key: Index) -> Self:
         return self.view_as(*index_view(self.spec, key))
 
     def __iter__(self) -> Iterator[Self]:
@@ -243,7 +247,7 @@ class TypedMemory:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> Any:
+    ) -> CapsuleType:
         """Export the memory. The consumer's ``stream`` waits for the contents, unless it is -1."""
         if max_version is not None:
             max_version = _pair(max_version, "max_version")
@@ -263,10 +267,11 @@ class TypedMemory:
             consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.wait_for_writer(consumer)
             owner = ExportedMemory(self.memory, self.home, consumer)
-        return interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
+        capsule: CapsuleType = interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
+        return capsule
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         if self.closed:
             raise AttributeError(f"this DeviceArray of shape {self.shape} is closed")
         dtype = self.dtype

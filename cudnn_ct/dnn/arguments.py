@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,12 @@ Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
 """A shape or one integer per axis; Theano's programs also pass NumPy arrays."""
 
 Border: TypeAlias = Padding | NDArray[np.integer[Any]]
+
+# Theano's names.
+TheanoConvMode: TypeAlias = Literal["conv", "cross"]
+DirectionHint: TypeAlias = Literal["bprop weights", "bprop inputs", "forward", "forward!"]
+TheanoNormMode: TypeAlias = Literal["per-activation", "spatial"]
+TheanoReduceOp: TypeAlias = Literal["add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"]
 
 
 def check_flags(operation: Any) -> None:

@@ -13,10 +13,10 @@ from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ..typing import Algo, ArrayLike, Precision
-from .arguments import Border, Sizes, on_device
+from .arguments import Border, DirectionHint, Sizes, TheanoConvMode, on_device
 from .conv_ops import GpuDnnConvDesc, algorithm, compute
 
-HINTS = ("bprop weights", "bprop inputs", "forward", "forward!")
+HINTS: tuple[DirectionHint, ...] = ("bprop weights", "bprop inputs", "forward", "forward!")
 
 F = TypeVar("F")
 
@@ -26,11 +26,8 @@ def _of_volumes(function: F) -> F:
     given = cast(FunctionType, function)
     defaults = tuple((1, 1, 1) if value == (1, 1) else value for value in given.__defaults__ or ())
     copy = FunctionType(given.__code__, given.__globals__, f"{given.__name__}3d", defaults)
-    copy.__qualname__, copy.__doc__, copy.__annotations__ = (
-        copy.__name__,
-        given.__doc__,
-        given.__annotations__,
-    )
+    copy.__qualname__ = copy.__name__
+    copy.__doc__, copy.__annotations__ = given.__doc__, given.__annotations__
     return cast(F, copy)
 
 
@@ -40,8 +37,8 @@ def dnn_conv(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
-    direction_hint: str | None = None,
+    conv_mode: TheanoConvMode = "conv",
+    direction_hint: DirectionHint | None = None,
     workmem: str | None = None,
     algo: Algo | None = None,
     precision: Precision | None = None,
@@ -49,7 +46,7 @@ def dnn_conv(
 ) -> DeviceArray:
     """Return ``conv(img, kerns)``, with flipped filters by default. See :func:`cudnn_ct.conv`."""
     algo = algorithm(algo, workmem)
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return _convolve(img, kerns, desc, algo, direction_hint)
 
 
@@ -59,8 +56,8 @@ def dnn_conv3d(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1, 1),
     dilation: Sizes = (1, 1, 1),
-    conv_mode: str = "conv",
-    direction_hint: str | None = None,
+    conv_mode: TheanoConvMode = "conv",
+    direction_hint: DirectionHint | None = None,
     algo: Algo | None = None,
     precision: Precision | None = None,
     num_groups: int = 1,
@@ -69,7 +66,7 @@ def dnn_conv3d(
 ) -> DeviceArray:
     """Return ``conv(img, kerns)`` of volumes. See :func:`cudnn_ct.conv`."""
     algo = algorithm(algo, workmem)
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return _convolve(img, kerns, desc, algo, direction_hint)
 
 
@@ -80,13 +77,13 @@ def dnn_gradweight(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
+    conv_mode: TheanoConvMode = "conv",
     precision: Precision | None = None,
     algo: Algo | None = None,
     num_groups: int = 1,
 ) -> DeviceArray:
     """Return the gradient with respect to ``kerns``. See :func:`cudnn_ct.conv_backward_filter`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_filter", topgrad, img, kerns_shp, desc, algo)
 
 
@@ -100,28 +97,26 @@ def dnn_gradinput(
     border_mode: Border = "valid",
     subsample: Sizes = (1, 1),
     dilation: Sizes = (1, 1),
-    conv_mode: str = "conv",
+    conv_mode: TheanoConvMode = "conv",
     precision: Precision | None = None,
     algo: Algo | None = None,
     num_groups: int = 1,
 ) -> DeviceArray:
     """Return the gradient with respect to ``img``. See :func:`cudnn_ct.conv_backward_data`."""
-    desc = _describe(border_mode, subsample, dilation, conv_mode, precision, num_groups)
+    desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_data", topgrad, kerns, img_shp, desc, algo)
 
 
 dnn_gradinput3d = _of_volumes(dnn_gradinput)
 
 
-def _describe(
-    border: Border, subsample: Sizes, dilation: Sizes, mode: str, precision: Precision | None, groups: int
-) -> GpuDnnConvDesc:
-    precision = config.dnn.conv.precision if precision is None else precision
-    return GpuDnnConvDesc(border, subsample, dilation, mode, precision, groups)
+def _precision(given: Precision | None) -> Precision:
+    chosen: Precision = config.dnn.conv.precision if given is None else given
+    return chosen
 
 
 def _convolve(
-    img: ArrayLike, kerns: ArrayLike, desc: GpuDnnConvDesc, algo: Algo | None, hint: str | None
+    img: ArrayLike, kerns: ArrayLike, desc: GpuDnnConvDesc, algo: Algo | None, hint: DirectionHint | None
 ) -> DeviceArray:
     """Convolve, through a gradient if Theano does so and the caller names no algorithm.
 
@@ -144,7 +139,7 @@ def _convolve(
         dilation: Any = desc.dilation
         shape = conv_output_shape(img.shape, kerns.shape, padding="full", dilation=dilation)
         _warn_of_reroute("border_mode='full'", "images")
-        mode = "cross" if desc.conv_mode == "conv" else "conv"
+        mode: TheanoConvMode = "cross" if desc.conv_mode == "conv" else "conv"
         valid = replace(desc, border_mode="valid", conv_mode=mode)
         return compute("backward_data", img, _swapped(kerns), shape, valid, None)
     return compute("forward", img, kerns, None, desc, algo)

@@ -13,12 +13,12 @@ from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice, as_int
 from ..shapes.specs import check_shape
-from ..typing import Algo, ArrayLike, Precision
-from .arguments import Border, Sizes, check_flags, copied, integers, on_device
+from ..typing import Algo, ArrayLike, ConvMode, Precision
+from .arguments import Border, Sizes, TheanoConvMode, check_flags, copied, integers, on_device
 from .availability import run
 
 # Theano's names of the modes, and ours.
-MODES = {"conv": "convolution", "cross": "cross_correlation"}
+MODES: dict[TheanoConvMode, ConvMode] = {"conv": "convolution", "cross": "cross_correlation"}
 
 
 class Direction(NamedTuple):
@@ -43,7 +43,7 @@ class GpuDnnConvDesc:
     border_mode: Border
     subsample: Sizes = (1, 1)
     dilation: Sizes = (1, 1)
-    conv_mode: str = "conv"
+    conv_mode: TheanoConvMode = "conv"
     precision: Precision = "float32"
     num_groups: int = 1
 

@@ -83,7 +83,7 @@ class Flags:
             return Flags(self._config, flag, self._assigned)
         raise AttributeError(_missing(flag))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         flag = f"{self._prefix}.{name}"
         if flag not in FLAGS:
             raise (RuntimeError if flag in REMOVED else AttributeError)(_missing(flag))
@@ -123,7 +123,7 @@ def _check_environ(environ: dict[str, str]) -> None:
             _checked(flag, text, variable)
 
 
-def _checked(flag: str, value: Any, source: str) -> str | None:
+def _checked(flag: str, value: object, source: str) -> str | None:
     values = FLAGS[flag].values
     if not values:
         if value is not None and not isinstance(value, str | os.PathLike):

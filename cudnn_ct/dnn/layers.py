@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..array import DeviceArray
 from ..dtypes import as_dtype
@@ -16,11 +16,11 @@ from ..ops.softmax import softmax, softmax_backward
 from ..ops.tensor import transform
 from ..shapes.parse import as_choice
 from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import Border, Sizes, check_flags, integers, on_device
+from .arguments import Border, Sizes, TheanoReduceOp, check_flags, integers, on_device
 from .availability import run
 
 # Theano's names of the reductions, and ours.
-REDUCTIONS: dict[str, ReduceOp] = {
+REDUCTIONS: dict[TheanoReduceOp, ReduceOp] = {
     "add": "add", "mul": "mul", "minimum": "min", "maximum": "max",
     "absmax": "amax", "avg": "avg", "norm1": "norm1", "norm2": "norm2",
 }  # fmt: skip
@@ -100,7 +100,7 @@ class GpuDnnSoftmax:
 
     algo: SoftmaxAlgo
     mode: SoftmaxMode
-    tensor_format: str | None = field(default=None, kw_only=True)
+    tensor_format: Literal["bc01"] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.tensor_format is not None:
@@ -123,7 +123,7 @@ class GpuDnnSoftmaxGrad(GpuDnnSoftmax):
 class GpuDnnReduction:
     """Reduction over axes, which are removed. See :func:`cudnn_ct.reduce`."""
 
-    red_op: str
+    red_op: TheanoReduceOp
     axis: Sizes | None = None
     acc_dtype: DTypeLike | None = None
     dtype: DTypeLike | None = None

@@ -9,10 +9,10 @@ from ..array import DeviceArray
 from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from ..shapes.parse import as_choice
 from ..typing import ArrayLike, NormMode
-from .arguments import check_flags, copied, overwritten
+from .arguments import TheanoNormMode, check_flags, copied, overwritten
 from .availability import run
 
-MODES: dict[str, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
+MODES: dict[TheanoNormMode, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 
 EPSILON, FACTOR = 1e-4, 0.1
 
@@ -21,7 +21,7 @@ def dnn_batch_normalization_train(
     inputs: ArrayLike,
     gamma: ArrayLike,
     beta: ArrayLike,
-    mode: str = "per-activation",
+    mode: TheanoNormMode = "per-activation",
     epsilon: float = EPSILON,
     running_average_factor: float = FACTOR,
     running_mean: ArrayLike | None = None,
@@ -39,7 +39,7 @@ def dnn_batch_normalization_test(
     beta: ArrayLike,
     mean: ArrayLike,
     var: ArrayLike,
-    mode: str = "per-activation",
+    mode: TheanoNormMode = "per-activation",
     epsilon: float = EPSILON,
 ) -> DeviceArray:
     """Normalize by ``mean`` and ``var``. See :func:`cudnn_ct.batch_norm_inference`."""
@@ -50,7 +50,7 @@ def dnn_batch_normalization_test(
 class GpuDnnBatchNorm:
     """Batch normalization in training. See :func:`cudnn_ct.batch_norm_training`."""
 
-    mode: str = "per-activation"
+    mode: TheanoNormMode = "per-activation"
     running_averages: bool = False
     inplace_running_mean: bool = False
     inplace_running_var: bool = False
@@ -100,7 +100,7 @@ class GpuDnnBatchNorm:
 class GpuDnnBatchNormInference:
     """Batch normalization with given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
 
-    mode: str = "per-activation"
+    mode: TheanoNormMode = "per-activation"
     inplace: bool = False
     _: KW_ONLY
     epsilon: float | None = None
@@ -129,7 +129,7 @@ class GpuDnnBatchNormInference:
 class GpuDnnBatchNormGrad:
     """Gradients of batch normalization in training. See :func:`cudnn_ct.batch_norm_backward`."""
 
-    mode: str = "per-activation"
+    mode: TheanoNormMode = "per-activation"
     _: KW_ONLY
     epsilon: float | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from .._caches import BoundedDict
 from ..array import DeviceArray
@@ -27,9 +27,9 @@ class RNNBlock:
     dtype: DTypeLike
     hidden_size: int
     num_layers: int
-    rnn_mode: str
+    rnn_mode: RNNMode
     input_mode: Literal["linear", "skip"] = "linear"
-    direction_mode: str = "unidirectional"
+    direction_mode: RNNDirection = "unidirectional"
     context_name: int | str | None = None
 
     def __post_init__(self) -> None:
@@ -71,11 +71,11 @@ class RNNBlock:
         if found is None:
             found = self._networks[input_size] = run(
                 RNN,
-                cast(RNNMode, self.rnn_mode),
+                self.rnn_mode,
                 input_size,
                 self.hidden_size,
                 self.num_layers,
-                direction=cast(RNNDirection, self.direction_mode),
+                direction=self.direction_mode,
                 input_mode=self.input_mode,
                 dtype=self.dtype,
                 algo="standard",
@@ -88,8 +88,8 @@ class RNNBlock:
 class GpuDnnRNNOp:
     """Forward pass for training. See :meth:`cudnn_ct.RNN.forward`."""
 
-    rnn_mode: str
-    direction_mode: str
+    rnn_mode: RNNMode
+    direction_mode: RNNDirection
 
     def __post_init__(self) -> None:
         self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
@@ -108,7 +108,7 @@ class GpuDnnRNNOp:
 class GpuDnnRNNGradInputs:
     """Gradients with respect to input, states and cells. See :meth:`cudnn_ct.RNN.backward_data`."""
 
-    rnn_mode: str
+    rnn_mode: RNNMode
     grad_h: bool
     grad_c: bool
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..plans.base import Candidate
-from .engines import (
-    HEURISTICS,
-    Engine,
-    EngineConfig,
-    execution_plan,
-    heuristic_configs,
-    offer_of,
-)
+from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
+from .offline import Planner
 from .operations import Graph, operation_graph
 from .plan import GraphPlan
 
-__all__ = [
-    "EngineRules",
-    "engine_by_name",
-    "engine_candidates",
-    "engine_plan",
-    "no_engine",
-]
+__all__ = ["EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
 
 
 class EngineRules(NamedTuple):
@@ -49,7 +38,7 @@ def no_engine(reason: str, name: str = "all engines") -> Candidate:
 def engine_candidates(
     graph: Graph,
     rules: EngineRules,
-    context: Any,
+    context: Context | Planner,
     heuristics: Iterable[str] = HEURISTICS,
     most: int | None = None,
 ) -> list[Candidate]:
@@ -79,7 +68,7 @@ def engine_candidates(
     return sorted(rows, key=lambda row: bool(row.rejected))
 
 
-def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Any) -> Candidate:
+def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context | Planner) -> Candidate:
     """Return the engine of a name as a candidate; it is rejected if cuDNN or the rules do not allow it."""
     try:
         offer = offer_of(operation_graph(graph, context), Engine.parse(name), context)
@@ -91,7 +80,7 @@ def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Any) ->
 
 
 def engine_plan(
-    graph: Graph, rules: EngineRules, candidate: Candidate, context: Any, problem: object
+    graph: Graph, rules: EngineRules, candidate: Candidate, context: Context | Planner, problem: object
 ) -> GraphPlan:
     """Return a plan for a candidate, bound to the context's thread; ``problem`` is for error messages.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from .._bindings.enums import BackendKnobType
+from ..context import Context
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from .backend import BackendDescriptor
-from .offline import target
+from .offline import Planner, target
 
 __all__ = [
     "HEURISTICS",
@@ -88,7 +89,7 @@ class EngineConfig(NamedTuple):
 
 
 def heuristic_configs(
-    graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = HEURISTICS
+    graph: BackendDescriptor, context: Context | Planner, heuristics: Iterable[str] = HEURISTICS
 ) -> Iterator[EngineConfig]:
     """Yield the engines that the heuristics return for a native graph, best first, without repetition.
 
@@ -121,7 +122,7 @@ def heuristic_configs(
 
 
 def offer_of(
-    graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
+    graph: BackendDescriptor, engine: Engine, context: Context | Planner, unwanted: Container[str] = ()
 ) -> EngineConfig | None:
     """Return an engine's configuration; None if it rejects the graph, or has an ``unwanted`` note."""
     try:
@@ -138,7 +139,7 @@ def offer_of(
 
 
 def execution_plan(
-    graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
+    graph: BackendDescriptor, engine: Engine, context: Context | Planner, unwanted: Container[str] = ()
 ) -> BackendDescriptor:
     """Build a plan; raise NotSupportedError if the engine has an ``unwanted`` note or rejects the graph."""
     native = _engine(graph, engine.number, context)
@@ -153,13 +154,13 @@ def plan_to_json(plan: BackendDescriptor) -> str:
     return str(plan.get("json_representation"))
 
 
-def _engine(graph: BackendDescriptor, index: int, context: Any) -> BackendDescriptor:
+def _engine(graph: BackendDescriptor, index: int, context: Context | Planner) -> BackendDescriptor:
     return BackendDescriptor(
         graph.library, "engine", operation_graph=graph, global_index=index, **target(context, "engine")
     )
 
 
-def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Any) -> BackendDescriptor:
+def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Context | Planner) -> BackendDescriptor:
     library = engine.library
     choices = [
         BackendDescriptor(library, "knob_choice", knob_type=knob, knob_value=choice) for knob, choice in knobs

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _lib
+from ..context import Context
 from ..cuda import device as devices
 from .backend import BackendDescriptor
 
@@ -30,11 +31,11 @@ class Planner:
         This cuDNN is too old to plan without a device, or rejects the description.
     """
 
-    def __init__(self, description: Mapping[str, Any] | str | Path) -> None:
+    def __init__(self, description: Mapping[str, object] | str | Path) -> None:
         given = description
         if not isinstance(given, Mapping):
             given = json.loads(Path(given).read_text(encoding="utf-8"))
-        self.description = {**_LATER_KEYS, **given}
+        self.description: dict[str, Any] = {**_LATER_KEYS, **given}
         self.library = _lib.load()
         text = json.dumps(self.description).encode()
         self.properties = BackendDescriptor(self.library, "deviceprop", json_representation=text)
@@ -43,7 +44,7 @@ class Planner:
         return f"<Planner for {self.description.get('deviceName', 'an unnamed device')}>"
 
 
-def target(context: Any, kind: str) -> dict[str, Any]:
+def target(context: Context | Planner, kind: str) -> dict[str, object]:
     """Return the attribute that states the device of a descriptor of a kind, and its value.
 
     Graphs and plans take a handle; heuristics, engines and plans take the properties of a device.
@@ -53,7 +54,7 @@ def target(context: Any, kind: str) -> dict[str, Any]:
     return {"handle": context.handle} if kind in ("operationgraph", "execution_plan") else {}
 
 
-def compute_capability(context: Any) -> tuple[int, int]:
+def compute_capability(context: Context | Planner) -> tuple[int, int]:
     """Return the architecture that a graph is planned for; (0, 0) if the description lacks it."""
     if isinstance(context, Planner):
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
@@ -61,7 +62,7 @@ def compute_capability(context: Any) -> tuple[int, int]:
     return devices.compute_capability(context.device)
 
 
-def describe_device(context: Any) -> str:
+def describe_device(context: Context) -> str:
     """Return the properties of a context's device as JSON for a :class:`Planner`. Needs cuDNN >= 9.8."""
     properties = BackendDescriptor(context.library, "deviceprop", handle=context.handle)
     return str(properties.get("json_representation"))

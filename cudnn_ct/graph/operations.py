@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..context import Context
 from ..errors import NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
 from .attributes import kind
 from .backend import BackendDescriptor
-from .offline import target
+from .offline import Planner, target
 
 __all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
 
@@ -55,7 +56,7 @@ class Node(NamedTuple):
     """One operation: the name of its row, its attributes and those of its parameters, by short names."""
 
     row: str
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, object]
 
 
 class Graph(NamedTuple):
@@ -65,12 +66,12 @@ class Graph(NamedTuple):
     operands: tuple[Tensor, ...]
 
 
-def node(row: str, **attributes: Any) -> Node:
+def node(row: str, **attributes: object) -> Node:
     """Make a node: ``node("pointwise", mode="relu_fwd", math_prec="float32", xdesc=t, ydesc=y)``."""
     return Node(row, attributes)
 
 
-def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
+def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
     """Build the native graph, for the device of a context or of a planner."""
     for one in graph.nodes:
         _check_layouts(one)

@@ -62,8 +62,8 @@ def ctc_loss(
     normalization: Literal["none", "softmax"] = "softmax",
     out_of_bound: Literal["zero", "skip"] = "zero",
     blank: int = 0,
-    algo: str = "deterministic",
-    out: tuple[ArrayLike | None, ArrayLike | None] | None = None,
+    algo: Literal["deterministic", "non_deterministic"] = "deterministic",
+    out: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
     stream: StreamLike | None = None,
 ) -> CTCLoss[DeviceArray]:
     """Compute ``-log p(labels)`` for each sequence, and its gradient.

@@ -144,7 +144,7 @@ class DropoutState:
         """The device of the state."""
         return self._memory.device
 
-    def save(self) -> np.ndarray[Any, Any]:
+    def save(self) -> npt.NDArray[np.uint8]:
         """Copy the present state to the host, and wait for it.
 
         Returns

@@ -17,7 +17,7 @@ from ..plans.tiling import SlicedPlan
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
-from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
+from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import Operation, execute
 from ._documented import documented
@@ -125,7 +125,9 @@ def pool_backward(
 LARGE = 2**18  # elements, from which a kernel takes longer than calls that copy
 
 # cuDNN has no sums: they are averages times the size of the window.
-_MODES = {
+_MODES: dict[str, PoolingMode] = {
+    "max": "max",
+    "max_deterministic": "max_deterministic",
     "average_inc_pad": "average_count_include_padding",
     "average_exc_pad": "average_count_exclude_padding",
     "sum": "average_count_include_padding",
@@ -142,7 +144,7 @@ def pooling(problem: Problem) -> CallPlan:
     befores = tuple(before for before, _ in padding)
     if len(window) == 1:
         window, befores, stride = (1, *window), (0, *befores), (1, *stride)
-    spec = PoolingSpec(window, befores, stride, _MODES.get(mode, mode), propagate_nan)
+    spec = PoolingSpec(window, befores, stride, _MODES[mode], propagate_nan)
     head = (PoolingDescriptor.cached(spec),)
     factor = prod(window) if mode == "sum" else 1
     x, y, *gradients = images(*tensors_of(problem).values())

@@ -84,7 +84,7 @@ def softmax_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of y
-    y : device array, float16 | bfloat16 | float32 | float64
+    y : device array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
         The unscaled result of :func:`softmax` with the same ``algo``.
     out : device array, shape and dtype of y, optional
         Destination of the result. It may be dy itself.

@@ -12,13 +12,7 @@ from ..graph.pixels import in_pixels
 from ..graph.plan import first_plan
 from ..plans.base import tensors_of
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import (
-    cast_or_copy_plan,
-    copy_plan,
-    fill_plan,
-    scale_plan,
-    scaling_by_op_tensor,
-)
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, scale_plan, scaling_by_op_tensor
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
@@ -30,7 +24,7 @@ from ..shapes.elementwise import (
 from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
-from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
+from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, Operation, execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
@@ -191,7 +185,7 @@ class FillState(CallState):
 def transform(
     x: ArrayLike,
     *,
-    layout: str | None = None,
+    layout: Layout | None = None,
     strides: Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     alpha: float = 1,

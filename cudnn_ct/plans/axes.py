@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..errors import NotSupportedError
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec, packed_strides
+from ..typing import Layout
 
 __all__ = ["Axis", "canonical_strides", "coalesce", "collapse", "images", "is_contiguous", "pad_to_two_axes"]
 
@@ -102,7 +103,7 @@ def images(*specs: TensorSpec) -> list[TensorSpec]:
     return [pad_to_two_axes(canonical_strides(spec, common)) for spec in specs]
 
 
-def canonical_strides(spec: TensorSpec, common: list[str]) -> TensorSpec:
+def canonical_strides(spec: TensorSpec, common: list[Layout]) -> TensorSpec:
     """Give axes of length 1 the strides of the layout in use; cuDNN rejects other strides."""
     if 1 not in spec.shape:
         return spec

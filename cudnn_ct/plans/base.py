@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import NotSupportedError
 from ..shapes.specs import TensorSpec
+from ..typing import Layout
 
 
 class Candidate(NamedTuple):
@@ -41,11 +42,11 @@ class Candidate(NamedTuple):
     math: str
     workspace: int
     deterministic: bool
-    relayout: tuple[tuple[str, str], ...] = ()
+    relayout: tuple[tuple[str, Layout], ...] = ()
     notes: tuple[str, ...] = ()
     rejected: str = ""
     time_ms: float | None = None
-    problem: Any = None
+    problem: Problem | None = None
 
     @property
     def compiled(self) -> bool:
@@ -53,7 +54,7 @@ class Candidate(NamedTuple):
         return "runtime_compilation" in self.notes
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Identity among the candidates of a problem, independent of measurements."""
         return self.backend, self.algorithm, self.math, self.relayout
 
@@ -155,11 +156,11 @@ def tensors_of(problem: Any) -> dict[str, TensorSpec]:
     return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
 
 
-def packed_of(problem: Any, layout: str) -> Any:
+def packed_of(problem: Any, layout: Layout) -> Any:
     """Return a problem with all of its tensors contiguous, images in ``layout``."""
     packed = {}
     for name, spec in tensors_of(problem).items():
-        own = layout if 3 <= len(spec.shape) <= 5 else "nchw"
+        own: Layout = layout if 3 <= len(spec.shape) <= 5 else "nchw"
         if own not in spec.layouts:
             packed[name] = TensorSpec.packed(spec.shape, spec.dtype, own)
     return problem._replace(**packed)

@@ -12,6 +12,7 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.elementwise import OpTensorProblem, OpTensorScales
 from ..shapes.specs import OpTensorSpec, TensorSpec
+from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
 from .chain import ChainPlan, Step
@@ -39,7 +40,7 @@ def op_tensor(problem: OpTensorProblem) -> Plan:
 
 
 def op_tensor_of(
-    op: str, *specs: TensorSpec, alpha1: float = 1.0, alpha2: float = 1.0, propagate_nan: bool = True
+    op: OpTensorOp, *specs: TensorSpec, alpha1: float = 1.0, alpha2: float = 1.0, propagate_nan: bool = True
 ) -> Plan:
     """Return a plan of ``cudnnOpTensor`` on alpha1 a and alpha2 b; with one operand, b is a."""
     spec = OpTensorSpec(op, DTYPES[specs[0].dtype].accumulate, propagate_nan)

@@ -13,7 +13,7 @@ from ..shapes.checks import one_dtype
 from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
 from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
-from ..typing import DTypeLike, OpTensorOp
+from ..typing import DTypeLike, Layout, OpTensorOp
 from ._cast import Array, deliver, operands, round_once, wide
 
 _UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
@@ -74,7 +74,7 @@ def fill(x: Array, value: float) -> Array:
 def transform(
     x: ArrayLike,
     *,
-    layout: str | None = None,
+    layout: Layout | None = None,
     strides: Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     alpha: float = 1,

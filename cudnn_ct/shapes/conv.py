@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..typing import ConvMode, Padding, PerAxis
+from ..typing import ConvMode, Layout, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
@@ -13,7 +13,7 @@ from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
-MODES = ("cross_correlation", "convolution")
+MODES: tuple[ConvMode, ...] = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 
 
@@ -47,7 +47,7 @@ class ConvProblem(NamedTuple):
     stride: Shape
     dilation: Shape
     groups: int
-    mode: str
+    mode: ConvMode
     compute: str
     tensor_cores: bool
     scaled: str = ""
@@ -70,7 +70,7 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
-    def common_layouts(self) -> list[str]:
+    def common_layouts(self) -> list[Layout]:
         """The layouts in which x, w and y are all contiguous."""
         return [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in self[1:4])]
 

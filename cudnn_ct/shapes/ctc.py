@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_spec
 from .parse import as_choice, as_int
@@ -13,12 +13,14 @@ from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
-CTC_NORMALIZATIONS = ("none", "softmax")
-CTC_OUT_OF_BOUND = ("zero", "skip")
+CTC_NORMALIZATIONS: tuple[Literal["none", "softmax"], ...] = ("none", "softmax")
+CTC_OUT_OF_BOUND: dict[str, Literal["zero", "skip"]] = {
+    "zero": "zero", "skip": "skip",
+    "zero_oob_gradients": "zero", "skip_oob_gradients": "skip",  # cuDNN's names
+}  # fmt: skip
 CTC_ALGOS = ("deterministic", "non_deterministic")
 CTC_LABELS = TensorSpec.packed((0,), "int32")  # labels and lengths in a problem, whatever their number
 CTC_MAX_LABELS = 255  # of a sequence, that cuDNN takes
-_SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
 
 
 class CTCLoss(NamedTuple, Generic[T]):
@@ -31,8 +33,8 @@ class CTCLoss(NamedTuple, Generic[T]):
 class CTCSpec(NamedTuple):
     """The parameters of a CTC loss, of :data:`CTC_NORMALIZATIONS` and :data:`CTC_OUT_OF_BOUND`."""
 
-    normalization: str
-    out_of_bound: str
+    normalization: Literal["none", "softmax"]
+    out_of_bound: Literal["zero", "skip"]
     blank: int
 
 
@@ -125,9 +127,9 @@ def ctc_room(counts: Iterable[int]) -> int:
 
 def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
     """Validate the parameters of a CTC loss, whose values may have cuDNN's names."""
-    mode = as_choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
+    mode = as_choice(out_of_bound, tuple(CTC_OUT_OF_BOUND), "out_of_bound")
     softmax = as_choice(normalization, CTC_NORMALIZATIONS, "normalization")
-    return CTCSpec(softmax, _SYNONYMS.get(mode, mode), as_int(blank, "blank"))
+    return CTCSpec(softmax, CTC_OUT_OF_BOUND[mode], as_int(blank, "blank"))
 
 
 def ctc_repairs(rows: Sequence[Shape], steps: Shape, longest: int) -> CTCRepairs:

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
+from ..typing import Layout, OpTensorOp
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .layer import LayerProblem, describe
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
-OP_TENSOR_OPS = ("add", "mul", "min", "max", "sqrt", "not")
+OP_TENSOR_OPS: tuple[OpTensorOp, ...] = ("add", "mul", "min", "max", "sqrt", "not")
 _UNARY = ("sqrt", "not")
 
 
@@ -33,7 +34,7 @@ class OpTensorProblem(NamedTuple):
     a: TensorSpec
     b: TensorSpec | None
     c: TensorSpec
-    op: str
+    op: OpTensorOp
     propagate_nan: bool
 
     @property
@@ -91,7 +92,7 @@ def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype
     return LayerProblem.of("transformation", None, specs, y)
 
 
-def op_tensor_op(op: Any, has_b: bool) -> str:
+def op_tensor_op(op: Any, has_b: bool) -> OpTensorOp:
     """Return the name of the operation in :data:`OP_TENSOR_OPS`; raise unless its operand count matches."""
     name = as_choice(op, OP_TENSOR_OPS, "op")
     if has_b and name in _UNARY:
@@ -110,7 +111,7 @@ def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
 
 
 def transformed_spec(
-    x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
+    x: TensorSpec, layout: Layout | None = None, strides: Any = None, dtype: Any = None
 ) -> TensorSpec:
     """Return the spec of ``transform(x)``: the shape of x, with other strides or another dtype.
 

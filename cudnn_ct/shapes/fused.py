@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..typing import FusedActivation
 from .conv import ConvProblem
 from .conv_dtype import check_conv_dtypes
 from .parse import as_choice, as_float
 from .specs import TensorSpec
 
-ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
+ACTIVATIONS: tuple[FusedActivation, ...] = (
+    "identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish",
+)  # fmt: skip
 
 
 class FusedConv(NamedTuple):
@@ -23,7 +26,7 @@ class FusedConv(NamedTuple):
     conv: ConvProblem
     bias: TensorSpec | None = None
     z: TensorSpec | None = None
-    activation: str = "identity"
+    activation: FusedActivation = "identity"
     coefficient: float = 0.0
     alpha1: float = 1.0
     alpha2: float = 1.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
+from ..typing import Activation
 from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape, some_axes
 from .fused import ACTIVATIONS
 from .layer import LayerProblem
@@ -14,7 +15,8 @@ from .specs import ActivationSpec, LRNSpec, Shape, check_shape
 
 # --- activations -------------------------------------------------------------------------------------------
 
-ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # gelu exists only fused into a conv
+# gelu exists only fused into a conv.
+ACTIVATION_MODES: tuple[Activation, ...] = tuple(name for name in ACTIVATIONS if name != "gelu")
 
 
 def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True) -> ActivationSpec:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .specs import INT_MAX, Shape
 
 if TYPE_CHECKING:
     import numpy as np
+
+Name = TypeVar("Name", bound=str)
 
 
 def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
@@ -27,12 +29,12 @@ def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
     return numbers
 
 
-def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
+def as_choice(value: Any, allowed: tuple[Name, ...], name: str) -> Name:
     """Return one of ``allowed``, from its name or from an enum member of that name."""
     text = value if isinstance(value, str) else getattr(value, "name", None)
     if not isinstance(text, str) or text.lower() not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}: got {value!r}")
-    return text.lower()
+    return text.lower()  # type: ignore[return-value]  # it is one of them
 
 
 def as_bool(value: Any, name: str) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
 from .layer import describe
 from .parse import as_bool, as_choice
@@ -14,7 +15,9 @@ from .specs import MAX_AXES, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
-REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+REDUCE_OPS: tuple[ReduceOp, ...] = (
+    "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros",
+)  # fmt: skip
 _INDEXED = ("min", "max")
 _DEFINED_FOR_EMPTY = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # ops with a value for zero elements
 
@@ -36,7 +39,7 @@ class ReduceProblem(NamedTuple):
     y: TensorSpec
     indices: TensorSpec | None
     axes: Shape
-    op: str
+    op: ReduceOp
     propagate_nan: bool
 
     @property
@@ -111,7 +114,7 @@ def reduced_shape(x_shape: Iterable[int], axis: Any = None, keepdims: bool = Fal
     return tuple(n for axis, n in enumerate(x) if axis not in gone)
 
 
-def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> str:
+def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> ReduceOp:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
     name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
     if indices and name not in _INDEXED:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from ctypes import c_float
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..dtypes import as_dtype
+from ..typing import RNNBias, RNNDirection, RNNMode
 from .checks import one_dtype
 from .conv_dtype import resolve_precision
 from .parse import as_choice, as_float, as_int
 from .specs import INT_MAX
 
 # The gates of a cell in the order of cuDNN's linLayerID, which counts them for the input, then for the state.
-RNN_GATES: dict[str, tuple[str, ...]] = {
+RNN_GATES: dict[RNNMode, tuple[str, ...]] = {
     "rnn_relu": ("hidden",),
     "rnn_tanh": ("hidden",),
     "lstm": ("input", "forget", "cell", "output"),
     "gru": ("reset", "update", "new"),
 }
 RNN_MODES = tuple(RNN_GATES)
-RNN_DIRECTIONS = ("unidirectional", "bidirectional")
+RNN_DIRECTIONS: tuple[RNNDirection, ...] = ("unidirectional", "bidirectional")
 RNN_INPUT_MODES = ("linear", "skip")
 RNN_ALGOS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 
 # Which of the two products of a gate have a bias: that of the input, that of the state.
-RNN_BIASES: dict[str, tuple[bool, bool]] = {
+RNN_BIASES: dict[RNNBias, tuple[bool, bool]] = {
     "no_bias": (False, False),
     "single_inp_bias": (True, False),
     "double_bias": (True, True),
@@ -33,19 +34,19 @@ RNN_BIASES: dict[str, tuple[bool, bool]] = {
 
 
 class RNNSpec(NamedTuple):
-    """A recurrent network, validated by :func:`rnn_spec`: all that its descriptor holds.
+    """A recurrent network as a value, not constructed by users: ``spec`` of an :class:`RNN`.
 
     ``projection_size`` is 0 where there is no projection. ``compute`` is the dtype that sums are kept in and
     ``math`` the name of cuDNN's ``mathType``. ``clip`` is the range of an LSTM's cells, or None.
     """
 
-    mode: str
+    mode: RNNMode
     input_size: int
     hidden_size: int
     num_layers: int
-    direction: str
-    input_mode: str
-    bias: str
+    direction: RNNDirection
+    input_mode: Literal["linear", "skip"]
+    bias: RNNBias
     projection_size: int
     dropout: float
     dtype: str

@@ -24,7 +24,7 @@ _SYNONYMS = {
 
 
 class RNNResult(NamedTuple, Generic[T]):
-    """The results of a recurrent network: its output, and the states after each sequence's last step.
+    """Result of ``reference.rnn``: the output, and the states after each sequence's last step.
 
     ``cy`` is None for a mode without cells.
     """
@@ -35,7 +35,7 @@ class RNNResult(NamedTuple, Generic[T]):
 
 
 class RNNGradients(NamedTuple, Generic[T]):
-    """Gradients with regard to the input, to the states before the first step, and to each parameter.
+    """Result of ``reference.rnn_backward``: gradients of the input, the first states and each parameter.
 
     ``dc0`` is None for a mode without cells; ``dweights`` are in the order of ``rnn_parameters``.
     """

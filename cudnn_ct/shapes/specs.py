@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from ..dtypes import as_dtype
+from ..dtypes import DType, as_dtype
+from ..typing import Activation, ConvMode, DTypeLike, Layout, OpTensorOp, ReduceOp
 
 Shape = tuple[int, ...]
 
-LAYOUTS = ("nchw", "nhwc")
+LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
 
 ALIGNMENT = 16  # bytes; engines of the graph API use loads of this width
 UNALIGNED = ALIGNMENT - 1  # the bits of an address that are 0 if it is aligned
@@ -19,6 +20,11 @@ UNALIGNED = ALIGNMENT - 1  # the bits of an address that are 0 if it is aligned
 CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores are fastest with NHWC
 
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
+
+PoolingMode = Literal[
+    "max", "average_count_include_padding", "average_count_exclude_padding", "max_deterministic"
+]
+"""The names of `cudnnPoolingMode_t`."""
 
 MAX_AXES = 8  # CUDNN_DIM_MAX: axes of a descriptor
 
@@ -35,7 +41,9 @@ class TensorSpec(NamedTuple):
     dtype: str
 
     @classmethod
-    def packed(cls, shape: Iterable[int], dtype: Any = "float32", layout: str = "nchw") -> TensorSpec:
+    def packed(
+        cls, shape: Iterable[int], dtype: DTypeLike | DType = "float32", layout: Layout = "nchw"
+    ) -> TensorSpec:
         """Return the spec of a contiguous tensor, in C order (``"nchw"``) or channels last (``"nhwc"``)."""
         dims = check_shape(shape)
         return cls(dims, packed_strides(dims, layout), as_dtype(dtype).name)
@@ -46,12 +54,12 @@ class TensorSpec(NamedTuple):
         return prod(self.shape)
 
     @property
-    def layouts(self) -> tuple[str, ...]:
+    def layouts(self) -> tuple[Layout, ...]:
         """The layouts in :data:`LAYOUTS` that these strides match; empty unless the tensor is contiguous."""
         return layouts_of(self.shape, self.strides)
 
     @property
-    def layout(self) -> str | None:
+    def layout(self) -> Layout | None:
         """The contiguous layout of these strides, or None; if both match, the one that matches exactly."""
         return (_exact_layouts(self) or self.layouts or (None,))[0]
 
@@ -97,7 +105,7 @@ class FilterSpec(NamedTuple):
 
     shape: Shape
     dtype: str
-    layout: str = "nchw"
+    layout: Layout = "nchw"
 
 
 class ConvolutionSpec(NamedTuple):
@@ -110,7 +118,7 @@ class ConvolutionSpec(NamedTuple):
     stride: Shape
     dilation: Shape
     groups: int = 1
-    mode: str = "cross_correlation"
+    mode: ConvMode = "cross_correlation"
     compute: str = "float32"
     math: str = "default"
 
@@ -118,7 +126,7 @@ class ConvolutionSpec(NamedTuple):
 class ActivationSpec(NamedTuple):
     """Parameters of an activation descriptor, as in :func:`cudnn_ct.activation`."""
 
-    mode: str
+    mode: Activation
     coefficient: float = 0.0
     propagate_nan: bool = True
 
@@ -129,7 +137,7 @@ class PoolingSpec(NamedTuple):
     window: Shape
     padding: Shape
     stride: Shape
-    mode: str = "max"
+    mode: PoolingMode = "max"
     propagate_nan: bool = True
 
 
@@ -145,7 +153,7 @@ class LRNSpec(NamedTuple):
 class OpTensorSpec(NamedTuple):
     """Parameters of an operation on one or two tensors: "add", "mul", "min", "max", "sqrt" or "not"."""
 
-    op: str
+    op: OpTensorOp
     compute: str = "float32"
     propagate_nan: bool = True
 
@@ -153,7 +161,7 @@ class OpTensorSpec(NamedTuple):
 class ReduceSpec(NamedTuple):
     """Parameters of a reduction, as in :func:`cudnn_ct.reduce`; ``indices`` are those of extremes."""
 
-    op: str
+    op: ReduceOp
     compute: str = "float32"
     propagate_nan: bool = True
     indices: bool = False
@@ -162,8 +170,8 @@ class ReduceSpec(NamedTuple):
 class CTCLossSpec(NamedTuple):
     """Parameters of a CTC loss descriptor, as in :func:`cudnn_ct.ctc_loss`."""
 
-    normalization: str = "softmax"
-    out_of_bound: str = "zero"
+    normalization: Literal["none", "softmax"] = "softmax"
+    out_of_bound: Literal["zero", "skip"] = "zero"
     max_label_length: int = 255
     compute: str = "float32"
 
@@ -175,7 +183,7 @@ class SpatialTransformerSpec(NamedTuple):
     dtype: str = "float32"
 
 
-def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
+def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     """Return the strides, in elements, of a contiguous tensor.
 
     ``"nchw"`` is C order for any rank. ``"nhwc"`` needs a batch axis, a channel axis and 1 to 3 spatial axes.
@@ -196,7 +204,7 @@ def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
     return tuple(strides)
 
 
-def layouts_of(shape: Shape, strides: Shape) -> tuple[str, ...]:
+def layouts_of(shape: Shape, strides: Shape) -> tuple[Layout, ...]:
     """Return the contiguous layouts that strides match: none, one, or both (one channel, or one pixel).
 
     The strides of axes of length 1 are ignored, because no element is reached by them.
@@ -225,7 +233,7 @@ def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
     return dims
 
 
-def nearest_layout(*specs: TensorSpec) -> str:
+def nearest_layout(*specs: TensorSpec) -> Layout:
     """Return the layout for a result or a contiguous copy of tensors; no other function decides it.
 
     The first tensor whose strides imply a layout decides. If none does, the dtype of the first tensor does:
@@ -234,11 +242,11 @@ def nearest_layout(*specs: TensorSpec) -> str:
     >>> nearest_layout(TensorSpec((8, 1, 28, 28), (784, 1, 28, 1), "float32"))
     'nhwc'
     """
-    stated = next(filter(None, map(_stated_layout, specs)), None)
+    stated: Layout | None = next(filter(None, map(_stated_layout, specs)), None)
     return stated or ("nhwc" if specs[0].dtype in CHANNELS_LAST_DTYPES else "nchw")
 
 
-def _stated_layout(spec: TensorSpec) -> str | None:
+def _stated_layout(spec: TensorSpec) -> Layout | None:
     """Return the layout that strides imply, or None.
 
     With one channel, or images of one pixel, only the strides of axes of length 1 distinguish the layouts.
@@ -257,6 +265,6 @@ def _stated_layout(spec: TensorSpec) -> str | None:
     return None if step in (0, least) else "nhwc" if step < least else "nchw"
 
 
-def _exact_layouts(spec: TensorSpec) -> list[str]:
+def _exact_layouts(spec: TensorSpec) -> list[Layout]:
     """Return the layouts whose strides match exactly, except for the batch stride: both layouts share it."""
     return [layout for layout in spec.layouts if packed_strides(spec.shape, layout)[1:] == spec.strides[1:]]

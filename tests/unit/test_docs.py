@@ -169,11 +169,7 @@ def test_api_pages_have_every_public_name_once() -> None:
     for module in (dnn, doctor, reference, testing):
         own = module.__name__.removeprefix("cudnn_ct.")
         public |= {f"{own}.{name}" for name in module.__all__}
-    of_shapes = {
-        "conv_output_shape",
-        "conv_transpose_output_shape",
-        "pool_output_shape",
-    }  # documented as ct.*
+    of_shapes = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}  # as ct.*
     public -= {f"reference.{name}" for name in of_shapes}
     assert sorted(public - set(headings)) == []
     assert len(headings) == len(set(headings))

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from ...context import Context
-from ...graph.candidates import (
-    EngineRules,
-    engine_by_name,
-    engine_candidates,
-    engine_plan,
-    no_engine,
-)
+from ...graph.candidates import EngineRules, engine_by_name, engine_candidates, engine_plan, no_engine
 from ...graph.engines import HEURISTICS, Engine
 from ...graph.offline import Planner, compute_capability
 from ...graph.operations import ALIGNMENT
 from ...graph.plan import GraphPlan
 from ...plans.base import Candidate
 from ...shapes.conv import ConvProblem
+from ...shapes.fused import FusedConv
 from .accuracy import inaccuracy
 from .engine_order import measured_here, prefer_winograd, preference, ranked_too_high
 from .errata import erratum
@@ -29,7 +23,7 @@ __all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
 
 
 def candidates(
-    problem: Any,
+    problem: ConvProblem | FusedConv,
     context: Context | Planner,
     heuristics: Collection[str] = HEURISTICS,
     most: int | None = None,
@@ -60,7 +54,7 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
     return [] if row.rejected else [row]
 
 
-def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
+def by_name(problem: ConvProblem | FusedConv, name: str, context: Context | Planner) -> Candidate:
     """Return the engine of a name as a candidate; it is rejected if the problem does not allow it."""
     unfit = _unfit(problem)
     if unfit:
@@ -68,12 +62,12 @@ def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
     return engine_by_name(graph_of(problem), _rules(problem), name, context)
 
 
-def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
+def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context | Planner) -> GraphPlan:
     """Return a plan for a candidate, bound to the context's thread; see `graph.candidates.engine_plan`."""
     return engine_plan(graph_of(problem), _rules(problem), candidate, context, problem)
 
 
-def _rules(problem: Any) -> EngineRules:
+def _rules(problem: ConvProblem | FusedConv) -> EngineRules:
     unfit, core = _unfit(problem), problem.core
 
     def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
@@ -85,7 +79,7 @@ def _rules(problem: Any) -> EngineRules:
     return EngineRules(frozenset(excluded), core.compute, why_wrong, ranked_too_high(problem))
 
 
-def _unfit(problem: Any) -> str:
+def _unfit(problem: ConvProblem | FusedConv) -> str:
     """Return why no engine can compute a problem; empty if engines may."""
     if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
         return (

@@ -10,6 +10,7 @@ from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
+from ...typing import Layout
 from .relayout import operands_of
 
 __all__ = ["MODES", "graph_of", "written_as"]
@@ -87,12 +88,12 @@ def _steps(problem: FusedConv, tensors: dict[str, Tensor]) -> list[dict[str, Any
     return steps
 
 
-def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
+def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:
     """Return the layout in which a contiguous tensor is passed to engines."""
     # A tensor of both layouts gets the common layout, or the one with more engines.
     common = problem.common_layouts
     channels_last = problem.tensor_cores or problem.compute == "int32"
-    layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"
+    layout: Layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"
     return layout if layout in spec.layouts else spec.layouts[0]
 
 

@@ -76,7 +76,8 @@ class FusedPlan(ConvolutionPlan):
     ) -> None:
         super().__init__(native, candidate, context, "cudnnConvolutionBiasActivationForward")
         self._factors = self._scalar(problem.alpha1), self._scalar(problem.alpha2 if problem.z else 0.0)
-        self._activation = ActivationDescriptor.cached(ActivationSpec(problem.activation))
+        spec = ActivationSpec(problem.activation)  # type: ignore[arg-type]  # graphs alone compute gelu
+        self._activation = ActivationDescriptor.cached(spec)
         self._bias = problem.bias and _descriptor(problem.bias)
 
     # The factors are part of the problem, so the alpha and beta of a run are 1 and 0.
@@ -108,7 +109,8 @@ class UnfusedPlan:
         terms = ((problem.z, problem.alpha2), (problem.bias, 1.0))
         self._terms = [(_descriptor(spec), self._scalar(factor)) for spec, factor in terms if spec]
         mode = problem.activation
-        spec = ActivationSpec(mode, 1.0 if mode == "swish" else problem.coefficient)
+        factor = 1.0 if mode == "swish" else problem.coefficient
+        spec = ActivationSpec(mode, factor)  # type: ignore[arg-type]  # graphs alone compute gelu
         self._activation = None if mode == "identity" else ActivationDescriptor.cached(spec)
         self.workspace = inner.workspace
 

@@ -61,20 +61,20 @@ class SampleOperands:
 class ConvPlan:
     """A prepared convolution, for operands with fixed shapes, strides, dtypes and alignment.
 
-    Made by :func:`conv_plan` and :func:`conv_bias_activation_plan`. Any thread may call it; each gets a plan
-    of its own, because cuDNN's plans belong to a thread. ``problem``, a ConvProblem or FusedConv, is the
-    computation.
+    Returned by :func:`conv_plan` and :func:`conv_bias_activation_plan`, not constructed by users. Any thread
+    may call it; each gets a plan of its own, because cuDNN's plans belong to a thread. ``problem``, a
+    ConvProblem or FusedConv, is the computation.
     """
 
     def __init__(
         self,
         op: Operation,
         names: tuple[str, ...],
-        given: tuple[Any, ...],
-        params: tuple[Any, ...],
+        given: tuple[ArrayLike, ...],
+        params: tuple[object, ...],
         factors: tuple[float, float],
-        out: Any,
-        stream: Any,
+        out: ArrayLike | None,
+        stream: StreamLike | None,
     ) -> None:
         self._names = names
         self._alpha, self._beta = factors
@@ -97,7 +97,7 @@ class ConvPlan:
         self.problem = call.problem
 
     def __call__(
-        self, *inputs: Any, out: ArrayLike | None = None, stream: StreamLike | None = None
+        self, *inputs: ArrayLike, out: ArrayLike | None = None, stream: StreamLike | None = None
     ) -> DeviceArray:
         """Compute, like the operation that the plan was prepared for.
 
@@ -123,7 +123,7 @@ class ConvPlan:
             call = self._call_of(ctx)
             given: tuple[Any, ...] = (out,)
             try:
-                arrays = inputs if out is None else (*inputs, out)
+                arrays: tuple[Any, ...] = inputs if out is None else (*inputs, out)
                 checked = (where.device, *[array.key for array in arrays])
             except AttributeError:  # an array of another library
                 checked = None
@@ -131,9 +131,10 @@ class ConvPlan:
                 inputs = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
                 if out is not None:
                     given = (as_operand(out, "out", where, written=True),)
-                self._check(inputs if out is None else (*inputs, *given), call)
+                # type checkers do not see that these are DeviceArrays now
+                self._check(inputs if out is None else (*inputs, *given), call)  # type: ignore[arg-type]
                 self._checked = checked
-            return run(ctx, call, inputs, given, self._alpha, self._beta, where)[0]
+            return run(ctx, call, inputs, given, self._alpha, self._beta, where)[0]  # type: ignore[arg-type]
         finally:
             if previous is not None:
                 streams.restore_device(previous)

@@ -8,8 +8,9 @@ from typing import Any
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
+from ...typing import Layout
 
-Packing = tuple[tuple[str, str], ...]
+Packing = tuple[tuple[str, Layout], ...]
 """Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
 
 

@@ -217,7 +217,8 @@ class InferencePlan:
 
 def _activation(name: str | None) -> ActivationDescriptor | None:
     """Return the descriptor of an activation, or None."""
-    return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
+    # The only name is "relu".
+    return ActivationDescriptor.cached(ActivationSpec(name)) if name else None  # type: ignore[arg-type]
 
 
 def _label(member: Any) -> str:

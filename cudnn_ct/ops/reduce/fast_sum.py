@@ -18,6 +18,7 @@ from ...plans.call import CallPlan
 from ...plans.chain import ChainPlan, Step
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
+from ...typing import Layout
 
 __all__ = ["channel_sum", "fast_sum"]
 
@@ -69,13 +70,13 @@ def channel_sum(problem: ReduceProblem) -> Plan | None:
 # --- one call ----------------------------------------------------------------------------------------------
 
 
-def _to_channels(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
+def _to_channels(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -> CallPlan:
     """``cudnnConvolutionBackwardBias``: per-channel sums."""
     dy, db = TensorSpec.packed(shape, dtype, layout), TensorSpec.packed((1, shape[1], 1, 1), dtype)
     return CallPlan("cudnnConvolutionBackwardBias", (), [(0, dy)], db, factor)
 
 
-def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
+def _pooled(shape: tuple[int, ...], dtype: str, layout: Layout, factor: float) -> CallPlan:
     """``cudnnPoolingForward``: the sum of each channel of each image."""
     sides = shape[2:]
     window = tuple(1 << (side - 1).bit_length() for side in sides)

@@ -22,6 +22,7 @@ from ...plans.elementwise import op_tensor_of
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
+from ...typing import OpTensorOp, ReduceOp
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]
@@ -40,7 +41,7 @@ class GraphReduction(NamedTuple):
 
     operator: str
     before: str = ""
-    again: str = "add"
+    again: ReduceOp = "add"
     root: bool = False
     only: str | None = None
 
@@ -181,6 +182,6 @@ def _rows(rows: int, columns: int) -> MatrixView | None:
     return MatrixView(rows * pieces, columns // pieces, "rows", ((rows, pieces), 1))
 
 
-def _each(op: str, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
+def _each(op: OpTensorOp, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan for an element-wise ``op`` with the dtype of y; "max" of x and x scales and converts."""
     return op_tensor_of(op, x, y, alpha1=factor, alpha2=factor)

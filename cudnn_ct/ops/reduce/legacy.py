@@ -18,11 +18,16 @@ from ...plans.tiling import pad_axes_to_4d
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
+from ...typing import OpTensorOp
 
 __all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction"]
 
 # For each extreme, the op that compares it with the sum of absolute values, and the factor of that sum.
-NAN_GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
+NAN_GUARDS: dict[str, tuple[OpTensorOp, float]] = {
+    "max": ("max", -1.0),
+    "amax": ("max", -1.0),
+    "min": ("min", 1.0),
+}
 
 # Value of a reduction over zero elements; the other operations are undefined there.
 _EMPTY_VALUES = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
@@ -68,7 +73,7 @@ def nan_propagating(
     return ChainPlan([found, found], steps)
 
 
-def _scaled_after(op: str, factor: float, *specs: TensorSpec) -> Plan:
+def _scaled_after(op: OpTensorOp, factor: float, *specs: TensorSpec) -> Plan:
     """Return a plan of alpha op(a, factor b) + beta y; in the op, alpha < 0 would exchange max and min."""
     *operands, y = specs
     if y.layouts:

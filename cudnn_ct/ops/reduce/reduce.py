@@ -106,6 +106,9 @@ def reduce_with_indices(
     Parameters
     ----------
     op : {"min", "max"}
+    axis : int or tuple of int, optional
+        Reduced axes, counted from the end if negative; by default all. Over axes of length 1, and over none,
+        the elements are those of x, and their positions 0.
     out : device array, shape and dtype of the elements, optional
         Destination of the elements. It must not overlap x.
 

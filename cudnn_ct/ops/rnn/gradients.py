@@ -25,7 +25,8 @@ _UNCHANGED = (NotSupportedError, BadParamError, NotInitializedError, AllocationE
 class RNNReserve:
     """Ties a training pass of an :class:`RNN` to its gradients, each of which can be computed once.
 
-    It keeps the operands and cuDNN's reserve space until both are computed, ``backward_data`` first.
+    :meth:`RNN.forward` returns one; users do not construct it. It keeps the operands and cuDNN's reserve
+    space until both are computed, ``backward_data`` first.
 
     Attributes
     ----------
@@ -38,7 +39,7 @@ class RNNReserve:
 
     __slots__ = ("__weakref__", "_algorithm", "_call", "_memory", "_owner", "arrays", "device", "exhausted")
 
-    def __init__(self, owner: Any, state: RNNState) -> None:
+    def __init__(self, owner: HasNetwork, state: RNNState) -> None:
         self._owner = owner
         self._call = state.call
         self._algorithm = state.algorithm

@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 from ..._bindings import enums
 from ...context import Context
-from ...descriptors import (
-    Descriptor,
-    Setter,
-    TensorDescriptor,
-    choice,
-    dtype,
-    integer,
-    ints,
-    members,
-)
+from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.chain import ChainPlan, Step
@@ -207,7 +198,7 @@ class StepPlan:
 
 PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only
 
-_NETWORK = Setter(
+_NETWORK: Setter[RNNSpec] = Setter(
     "cudnnSetRNNDescriptor_v8",
     choice("algo", members(enums.RNNAlgo, *RNN_ALGOS)),
     choice("mode", members(enums.RNNMode)),
@@ -222,7 +213,7 @@ _NETWORK = Setter(
     integer("output_size"),  # cuDNN requires the hidden size here if the network has no projection
     integer("num_layers"),
 )
-_SEQUENCES = Setter(
+_SEQUENCES: Setter[RNNDataSpec] = Setter(
     "cudnnSetRNNDataDescriptor",
     dtype("dtype"),
     choice(

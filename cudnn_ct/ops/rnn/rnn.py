@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ... import context
 from ...array import DeviceArray
@@ -114,6 +114,21 @@ class RNN(RNNGradients, RNNWeights):
     >>> dw = rnn.backward_weights(reserve)
     """
 
+    # The fields of `spec`, which `__getattr__` returns.
+    mode: RNNMode
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    direction: RNNDirection
+    input_mode: Literal["linear", "skip"]
+    bias: RNNBias
+    projection_size: int
+    dropout: float
+    dtype: str
+    compute: str
+    math: str
+    clip: tuple[float, float] | None
+
     def __init__(
         self,
         mode: RNNMode,
@@ -154,10 +169,12 @@ class RNN(RNNGradients, RNNWeights):
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
         self._cache = OwnedCache(MAX_CALLS)
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and name in RNNSpec._fields:
-            return getattr(self.spec, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            if not name.startswith("_") and name in RNNSpec._fields:
+                return getattr(self.spec, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<RNN {self.spec}, {self.algo or 'algorithm by the settings'}>"

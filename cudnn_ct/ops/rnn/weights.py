@@ -21,7 +21,7 @@ from ..tensor import transform
 from .network import HasNetwork
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["RNNWeights", "as_index", "check_weights"]
 
@@ -136,7 +136,7 @@ class RNNWeights(HasNetwork):
         parts = {name: _real(_on_host(value), name) for name, value in own.items()}
         return self.pack_params(from_torch(parts, self.spec, prefix=prefix), stream=stream)
 
-    def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
+    def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, NDArray[Any]]:
         """Copy the weights to the host, as tensors with torch's names.
 
         Parameters
