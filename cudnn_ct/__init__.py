@@ -43,7 +43,7 @@ _PUBLIC = {
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
     "ops.conv.plan": "ConvPlan",
-    "ops.ctc": "ctc_loss",
+    "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",

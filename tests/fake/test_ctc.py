@@ -15,7 +15,7 @@ from cudnn_ct import context, testing
 from cudnn_ct._bindings.enums import CTCLossAlgo
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
-from cudnn_ct.ops import ctc as ops
+from cudnn_ct.ops.ctc import ctc as ops
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
 from tests.strategies import shifted
 

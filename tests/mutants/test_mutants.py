@@ -27,7 +27,7 @@ SURVIVED = {
     "dropout state not among the results": r"^orderings .*dropout.*: state\._memory -> None",
     "memory not retained": r"^lifetimes .*__del__: _?retain\(.* -> pass",
     "beta for each of several outputs": r"^factors .*Plan\.run: beta if .* else 0\.0 -> beta",
-    "CTC without copies of misaligned operands": r"^strides ops/ctc.py .*: True -> False",
+    "CTC without copies of misaligned operands": r"^strides ops/ctc/ctc.py .*: True -> False",
     "doctor prints in vain": r"^exit codes doctor.*: code or 3 -> code",
     "limit of tables": r"^limits _elf.*MAX_READ -> False",
     "native objects destroyed in a forked child": r"^lifetimes .*_destroy: os\.getpid\(\) != \w+ -> False",

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from .. import context
-from .._caches import BoundedDict
-from ..array import DeviceArray
-from ..array_creation import as_operand
-from ..context import Context
-from ..cuda import interop
-from ..cuda import stream as streams
-from ..errors import NotSupportedError
-from ..plans.float32 import on_float32
-from ..shapes.ctc import (
+from ... import context
+from ..._caches import BoundedDict
+from ...array import DeviceArray
+from ...array_creation import as_operand
+from ...context import Context
+from ...cuda import interop
+from ...cuda import stream as streams
+from ...errors import NotSupportedError
+from ...plans.float32 import on_float32
+from ...shapes.ctc import (
     CTC_ALGOS,
     CTC_LABELS,
     CTC_MAX_LABELS,
@@ -31,18 +31,18 @@ from ..shapes.ctc import (
     ctc_room,
     ctc_spec,
 )
-from ..shapes.parse import as_choice
-from ..shapes.specs import CTCLossSpec, Shape
-from ..typing import ArrayLike, StreamLike
-from ._call import Operation, execute
-from ._documented import documented
-from ._fallback import Implementation
-from ._operands import stream_of
-from ._sequences import DeviceInts, not_on_stream
-from .ctc_legacy import CTCState
-from .ctc_legacy import ctc_loss as ctc_plan
-from .ctc_legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
-from .ctc_legacy import ctc_loss_without_steps as ctc_plan_without_steps
+from ...shapes.parse import as_choice
+from ...shapes.specs import CTCLossSpec, Shape
+from ...typing import ArrayLike, StreamLike
+from .._call import Operation, execute
+from .._documented import documented
+from .._fallback import Implementation
+from .._operands import stream_of
+from .._sequences import DeviceInts, not_on_stream
+from .legacy import CTCState
+from .legacy import ctc_loss as ctc_plan
+from .legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
+from .legacy import ctc_loss_without_steps as ctc_plan_without_steps
 
 __all__ = ["ctc_loss"]
 

@@ -8,27 +8,27 @@ from functools import partial
 from math import inf, log
 from typing import Any
 
-from .._bindings.enums import CTCLossAlgo
-from ..context import Context
-from ..cuda import allocator
-from ..descriptors import CTCLossDescriptor, TensorDescriptor
-from ..dtypes import DTYPES
-from ..errors import NotSupportedError
-from ..plans.base import Plan
-from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import copy_plan, fill_plan, op_tensor, scale_plan
-from ..plans.tiling import SlicedPlan
-from ..shapes.ctc import CTCProblem
-from ..shapes.elementwise import OpTensorProblem
-from ..shapes.layer import LayerProblem
-from ..shapes.layers import SoftmaxParams
-from ..shapes.reduction import ReduceProblem
-from ..shapes.specs import ActivationSpec, TensorSpec
-from ._sequences import plan_for_sequences
-from ._state import CallState
-from .activation import legacy_plan as activation_plan
-from .reduce.legacy import reduction
-from .softmax import softmax_plan
+from ..._bindings.enums import CTCLossAlgo
+from ...context import Context
+from ...cuda import allocator
+from ...descriptors import CTCLossDescriptor, TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import NotSupportedError
+from ...plans.base import Plan
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import copy_plan, fill_plan, op_tensor, scale_plan
+from ...plans.tiling import SlicedPlan
+from ...shapes.ctc import CTCProblem
+from ...shapes.elementwise import OpTensorProblem
+from ...shapes.layer import LayerProblem
+from ...shapes.layers import SoftmaxParams
+from ...shapes.reduction import ReduceProblem
+from ...shapes.specs import ActivationSpec, TensorSpec
+from .._sequences import plan_for_sequences
+from .._state import CallState
+from ..activation import legacy_plan as activation_plan
+from ..reduce.legacy import reduction
+from ..softmax import softmax_plan
 
 __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_steps"]
 
