@@ -35,6 +35,9 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
         fix = {"owners": " ".join(names), "package": found.package}
         text = f"{both} install into {found.folder}"
         yield finding("two-owners", text, path=found.folder, owners=names, fix=fix)
+    for owner in found.stale:
+        text = f"{owner.metadata} does not describe the files of {found.folder}"
+        yield found.finding("stale-metadata", text, path=owner.metadata)
     missing = set(found.missing)
     for owner in found.owners:
         if owner.problem:

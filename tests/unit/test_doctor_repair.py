@@ -1,0 +1,92 @@
+"""The fixes that the doctor prints, run as printed by pip on small wheels: each repairs in one step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cudnn_ct import doctor
+from tests.elf_files import make_cudnn
+
+pytest.importorskip("pip")
+CU12, CU13 = "nvidia_cudnn_cu12", "nvidia_cudnn_cu13"
+WHEELS = {f"{CU12}-9.10.2.21": "", f"{CU12}-9.27.0.42": "", f"{CU13}-9.28.0.1": ""}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels: those of cuDNN have its libraries, all others only metadata."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for label, needs in WHEELS.items():
+        name, _, version = label.partition("-")
+        files = {f"{label}.dist-info/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-any\n"}
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        files[f"{label}.dist-info/METADATA"] = metadata.encode()
+        if "cudnn" in name:
+            cudnn = version.rpartition(".")[0]
+            without = [] if cudnn > "9.2" else ["ext", "engines_tensor_ir"]
+            lib = make_cudnn(folder / label, cudnn, without=without).parent
+            files |= {f"nvidia/cudnn/lib/{file.name}": file.read_bytes() for file in lib.iterdir()}
+        record = f"{label}.dist-info/RECORD"
+        rows = [*(f"{path},,{len(data)}" for path, data in files.items()), f"{record},,"]
+        with zipfile.ZipFile(folder / f"{label}-py3-none-any.whl", "w") as wheel:
+            for path, data in {**files, record: "\n".join(rows).encode()}.items():
+                wheel.writestr(path, data)
+    return folder
+
+
+class Environment:
+    """A virtual environment with some of the wheels, each laid over the earlier ones."""
+
+    def __init__(self, folder: Path, wheels: Path, labels: list[str]) -> None:
+        venv.create(folder, symlinks=True)
+        self.folder, self.wheels = folder, wheels
+        self.site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+        for label in labels:
+            zipfile.ZipFile(wheels / f"{label}-py3-none-any.whl").extractall(self.site)
+
+    def fixes(self) -> dict[str, str]:
+        """Return the fixes of errors and warnings by code."""
+        findings = doctor.diagnose(self.site, run=False).findings
+        return {each.code: each.fix for each in findings if each.severity.word != "note"}
+
+    def run(self, command: str) -> None:
+        """Run a command in the site-packages; its ``python -m pip`` installs into it, from the wheels."""
+        shim = self.folder / "shim/python"
+        shim.parent.mkdir(exist_ok=True)
+        shim.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -m pip --python "{self.folder}" "$@"\n')
+        shim.chmod(0o755)
+        offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_NO_CACHE_DIR": "1"}
+        environ = {**os.environ, **offline, "PATH": f"{shim.parent}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-ec", command], cwd=self.site, env=environ, check=True)
+
+
+OLD, NEW = f"{CU12}-9.10.2.21", f"{CU12}-9.27.0.42"
+LEFT_OLD = f"mv {OLD}.dist-info '~{OLD[1:]}.dist-info'"  # as pip does before it deletes it
+LEFT_NEW = f"mv {NEW}.dist-info '~{NEW[1:]}.dist-info'"
+
+
+@pytest.mark.parametrize(
+    ("labels", "damage", "code"),
+    [
+        ([OLD, NEW], "", "stale-metadata"),
+        ([NEW, OLD], "", "stale-metadata"),
+        ([OLD, NEW], LEFT_OLD, "stale-metadata"),
+        ([OLD, NEW], f"{LEFT_OLD}; {LEFT_NEW}", "stale-metadata"),
+        ([NEW], LEFT_NEW, "stale-metadata"),
+    ],
+)
+def test_fix_repairs_in_one_step(
+    tmp_path: Path, wheels: Path, labels: list[str], damage: str, code: str
+) -> None:
+    environment = Environment(tmp_path / "x y", wheels, labels)
+    environment.run(damage)
+    environment.run(environment.fixes()[code])
+    assert environment.fixes() == {}
