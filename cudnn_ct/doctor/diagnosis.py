@@ -11,7 +11,7 @@ from typing import Any
 from .. import _files
 from .._installation import companion_version
 from .._libraries import old_version
-from . import checks, driver, libraryset, load_check, locate, packages, requirements, search
+from . import checks, driver, libraryset, load_check, locate, packages, repair, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -81,6 +81,7 @@ def diagnose(
     for place in chosen:
         findings += place.findings
         if found := libraryset.read(place.folder, located.root):
+            found = replace(found, needs=(*packages.needs(found), *asked.needs))
             sets.append(found)
             findings += static(found, asked, deep)
         else:
@@ -108,7 +109,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
 def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
     """Run all checks that only read files."""
     for check in (
-        *checks.CHECKS, search.check_headers, search.check_competition, search.check_companions,
+        *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
         packages.check_dependents, load_check.check_libc,
     ):  # fmt: skip
         yield from check(found)
@@ -200,6 +201,14 @@ _BESIDE = {
     "unexpected-version", "unexpected-cuda", "no-gpu-code", "header-mismatch", "link-elsewhere", "shadowed",
     "preloaded", "missing-system-library", "old-system-library", "missing-cublaslt",
 }  # fmt: skip
+
+
+def _check_companions(found: LibrarySet) -> Iterator[Finding]:
+    """Check the companion libraries; if the fix installs a cuDNN for another CUDA, it installs them too."""
+    other = repair.target(found) not in ("", found.package)
+    for each in search.check_companions(found):
+        of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
+        yield replace(each, fix=found.reinstall) if other and of_cuda else each
 
 
 def _older(folder: str, alone: bool) -> Finding:

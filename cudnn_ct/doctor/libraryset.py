@@ -37,6 +37,7 @@ class LibrarySet(Installation):
     libraries: Mapping[str, Library]
     owners: tuple[records.Distribution, ...] = field(default=(), compare=False)  # packages with its files
     stale: tuple[records.Distribution, ...] = field(default=(), compare=False)  # metadata of other files
+    needs: tuple[repair.Need, ...] = field(default=(), compare=False)  # requirements that a fix must meet
     advice: str = field(default="", compare=False)  # replaces the command that installs it again
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import os
 import re
 import string
@@ -11,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import _files
-from .._bad_combinations import rows, version_numbers, within
+from .._bad_combinations import rows, within
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
 from .records import Distribution, site_of
+from .repair import Need, meets
 
-__all__ = ["check_dependents", "check_records", "known_bad", "meets", "requirements"]
+__all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
@@ -32,9 +32,8 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     if len(real) > 1:
         names = [owner.name for owner in real]
         both = " and ".join(owner.label for owner in real)
-        fix = {"owners": " ".join(names), "package": found.package}
         text = f"{both} install into {found.folder}"
-        yield finding("two-owners", text, path=found.folder, owners=names, fix=fix)
+        yield found.finding("two-owners", text, path=found.folder, owners=names)
     for owner in found.stale:
         text = f"{owner.metadata} does not describe the files of {found.folder}"
         yield found.finding("stale-metadata", text, path=owner.metadata)
@@ -55,26 +54,31 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
 
 def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     """Report the installed packages that need another cuDNN."""
-    site = site_of(found.folder)
     have = {owner.name: owner.version for owner in found.owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
+    for need in filter(lambda need: need.path, found.needs):
+        if need.package in have:
+            good = meets(have[need.package], need.versions)
+        elif not need.package:
+            good = meets(version, need.versions)
+        else:  # no package owns this cuDNN: compare with the package that would contain it
+            good = not found.owners and need.package == found.package
+        if not good:
+            text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
+            shown: dict[str, Any] = {"path": need.path, "version": version}
+            shown["needs"] = f"{need.package or 'cudnn'}{need.versions}"
+            yield found.finding("consumer-mismatch", text, fix=fix, **shown)
+
+
+def needs(found: LibrarySet) -> Iterator[Need]:
+    """List the requirements of the packages that use this cuDNN."""
+    site = site_of(found.folder)
     for name in _files.names_in(site) if site else ():
-        if not name.endswith(".dist-info"):
-            continue
-        consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
-        for requirement, wanted in _wanted(os.path.join(site, name), consumer):
-            if requirement in have:
-                good = meets(have[requirement], wanted)
-            elif requirement == "cudnn":
-                good = _as_built(version, wanted)
-            else:  # no package owns this cuDNN: compare with the package that would contain it
-                good = not found.owners and requirement == found.package
-            if not good:
-                wheel = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
-                fix = {"requirement": wheel, "consumer": consumer.rpartition("-")[0]}
-                text = f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}"
-                where, needs = os.path.join(site, name), f"{requirement}{wanted}"
-                yield finding("consumer-mismatch", text, path=where, needs=needs, version=version, fix=fix)
+        if name.endswith(".dist-info"):
+            path = os.path.join(site, name)
+            consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
+            for package, versions in _wanted(path, consumer):
+                yield Need(package, versions, consumer, path)
 
 
 def known_bad(
@@ -100,12 +104,6 @@ def requirements(metadata: str) -> Iterator[tuple[str, str]]:
     ):
         if "extra" not in marker:
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
-
-
-def meets(version: str, specifier: str) -> bool:
-    """Return whether a version meets a specifier such as ``>=9.1,<10``."""
-    # Clauses that cannot be parsed count as met, to avoid false alarms.
-    return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
 
 
 def _check_file(
@@ -155,29 +153,4 @@ def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
     name, _, version = consumer.rpartition("-")
     for row in rows("consumer"):
         if row["name"] == name and within(version, row):
-            yield "cudnn", row["cudnn"]
-
-
-def _one(version: str, clause: str) -> bool:
-    match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
-    if not match:
-        return True
-    symbol, text, star = match.groups()
-    have, wanted = version_numbers(version), version_numbers(text)
-    if symbol == "~=":
-        return have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
-    size = len(wanted) if star else max(len(have), len(wanted))
-    have, wanted = ((numbers + (0,) * size)[:size] for numbers in (have, wanted))
-    return bool(_COMPARE[symbol](have, wanted))
-
-
-_COMPARE = {
-    "==": operator.eq, "===": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
-    "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
-
-
-def _as_built(version: str, built: str) -> bool:
-    """Apply cuDNN's rule: the same major version, and the same or a newer minor version."""
-    have, wanted = version_numbers(version), version_numbers(built)
-    return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted
+            yield "", f">={row['cudnn']},<{int(row['cudnn'].partition('.')[0]) + 1}"

@@ -18,6 +18,7 @@ from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
 from cudnn_ct.doctor import fatbin, libraryset, main, packages, records, report, stub_libcuda
 from cudnn_ct.doctor.checks import coverage
+from cudnn_ct.doctor.repair import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 
@@ -217,8 +218,8 @@ def test_meets_compares_a_version_with_a_specifier() -> None:
         ("9.1", ">=9.1,<10 >9.0 whatever", "<9.1"),
         ("9.1.0", "==9.1", ""),
     ):
-        assert all(packages.meets(version, specifier) for specifier in ["", *met.split()])
-        assert not any(packages.meets(version, specifier) for specifier in not_met.split())
+        assert all(meets(version, specifier) for specifier in ["", *met.split()])
+        assert not any(meets(version, specifier) for specifier in not_met.split())
 
 
 # --- arguments --------------------------------------------------------------------------------------

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import doctor
+from cudnn_ct.doctor import Requirements
 from tests.elf_files import make_cudnn
 
 pytest.importorskip("pip")
 CU12, CU13 = "nvidia_cudnn_cu12", "nvidia_cudnn_cu13"
-WHEELS = {f"{CU12}-9.10.2.21": "", f"{CU12}-9.27.0.42": "", f"{CU13}-9.28.0.1": ""}
+OLD, NEW, OTHER = f"{CU12}-9.10.2.21", f"{CU12}-9.27.0.42", f"{CU13}-9.28.0.1"
+TORCH = "torch-2.9.0"
+WHEELS = {OLD: "", NEW: "", OTHER: "", TORCH: "Requires-Dist: nvidia-cudnn-cu12==9.10.2.21\n"}
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +55,9 @@ class Environment:
         for label in labels:
             zipfile.ZipFile(wheels / f"{label}-py3-none-any.whl").extractall(self.site)
 
-    def fixes(self) -> dict[str, str]:
+    def fixes(self, asked: Requirements | None = None) -> dict[str, str]:
         """Return the fixes of errors and warnings by code."""
-        findings = doctor.diagnose(self.site, run=False).findings
+        findings = doctor.diagnose(self.site, asked, run=False).findings
         return {each.code: each.fix for each in findings if each.severity.word != "note"}
 
     def run(self, command: str) -> None:
@@ -68,7 +71,7 @@ class Environment:
         subprocess.run(["sh", "-ec", command], cwd=self.site, env=environ, check=True)
 
 
-OLD, NEW = f"{CU12}-9.10.2.21", f"{CU12}-9.27.0.42"
+INSTALL, LIB = "python -m pip install", "nvidia/cudnn/lib"
 LEFT_OLD = f"mv {OLD}.dist-info '~{OLD[1:]}.dist-info'"  # as pip does before it deletes it
 LEFT_NEW = f"mv {NEW}.dist-info '~{NEW[1:]}.dist-info'"
 
@@ -76,11 +79,14 @@ LEFT_NEW = f"mv {NEW}.dist-info '~{NEW[1:]}.dist-info'"
 @pytest.mark.parametrize(
     ("labels", "damage", "code"),
     [
-        ([OLD, NEW], "", "stale-metadata"),
         ([NEW, OLD], "", "stale-metadata"),
-        ([OLD, NEW], LEFT_OLD, "stale-metadata"),
         ([OLD, NEW], f"{LEFT_OLD}; {LEFT_NEW}", "stale-metadata"),
-        ([NEW], LEFT_NEW, "stale-metadata"),
+        ([OLD, OTHER, TORCH], "", "two-owners"),
+        ([OTHER, OLD], f"rm {LIB}/libcudnn_ops.so.9", "missing-library"),
+        ([OTHER, TORCH], "", "consumer-mismatch"),
+        ([NEW, TORCH], f"rm {LIB}/libcudnn_ops.so.9", "missing-library"),
+        ([OLD, TORCH], f"rm -r {OLD}.dist-info {LIB}/libcudnn_ops.so.9", "missing-library"),
+        ([NEW], f"echo > {NEW}.dist-info/RECORD", "broken-record"),
     ],
 )
 def test_fix_repairs_in_one_step(
@@ -88,5 +94,33 @@ def test_fix_repairs_in_one_step(
 ) -> None:
     environment = Environment(tmp_path / "x y", wheels, labels)
     environment.run(damage)
-    environment.run(environment.fixes()[code])
+    fixes = environment.fixes()
+    assert len({fix.partition(", or ")[0] for fix in fixes.values() if "pip" in fix}) == 1
+    environment.run(fixes[code].partition(", or ")[0])
     assert environment.fixes() == {}
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "code", "fix"),
+    [
+        (
+            [NEW, TORCH],
+            Requirements(minimum=(9, 28)),
+            "unexpected-version",
+            "use separate environments: torch-2.9.0 needs nvidia-cudnn-cu12 ==9.10.2.21 and this check needs "
+            "cudnn >=9.28",
+        ),
+        ([NEW], Requirements(maximum=(9, 10)), "unexpected-version", f"{INSTALL} 'nvidia-cudnn-cu12<9.11'"),
+        (
+            [NEW],
+            Requirements(cuda=13),
+            "unexpected-cuda",
+            f"python -m pip uninstall -y nvidia-cudnn-cu12 && {INSTALL} nvidia-cudnn-cu13",
+        ),
+    ],
+)
+def test_fix_meets_all_requirements(
+    tmp_path: Path, wheels: Path, labels: list[str], asked: Requirements, code: str, fix: str
+) -> None:
+    fixes = Environment(tmp_path, wheels, labels).fixes(asked)
+    assert fixes[code] == f"{fix}, or change the requirement"
