@@ -86,6 +86,7 @@ def diagnose(
             findings += static(found, asked, deep)
         else:
             older.append(place.folder)
+    findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
@@ -209,6 +210,16 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
     for each in search.check_companions(found):
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
         yield replace(each, fix=found.reinstall) if other and of_cuda else each
+
+
+def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
+    """Report installed wheels of cuDNN whose libraries were deleted."""
+    for site in located.sites:
+        if found := libraryset.without_libraries(site, located.root):
+            found = replace(found, needs=(*packages.needs(found), *asked.needs))
+            names = " and ".join(owner.label for owner in found.owners)
+            text = f"pip lists {names} as installed, but {found.folder} contains no library"
+            yield found.finding("missing-library", text, severity=severity, path=found.folder)
 
 
 def _older(folder: str, alone: bool) -> Finding:

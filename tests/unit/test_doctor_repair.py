@@ -86,6 +86,8 @@ LEFT_NEW = f"mv {NEW}.dist-info '~{NEW[1:]}.dist-info'"
         ([OTHER, TORCH], "", "consumer-mismatch"),
         ([NEW, TORCH], f"rm {LIB}/libcudnn_ops.so.9", "missing-library"),
         ([OLD, TORCH], f"rm -r {OLD}.dist-info {LIB}/libcudnn_ops.so.9", "missing-library"),
+        ([NEW], "rm -r nvidia", "missing-library"),
+        ([OTHER, OLD, TORCH], f"rm {LIB}/*", "missing-library"),
         ([NEW], f"echo > {NEW}.dist-info/RECORD", "broken-record"),
     ],
 )
