@@ -35,17 +35,17 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """``sound``, ``suspicious`` (warnings), ``broken`` (errors), or ``not found``."""
+        """``sound``, ``suspicious`` (warnings), ``broken`` (errors), ``not as required`` or ``not found``."""
         errors = {found.code for found in self.findings if found.severity == Severity.ERROR}
         if not self.sets and errors <= _NOTHING_SEEN:
             return "not found"
-        if self.count(Severity.ERROR):
-            return "broken"
+        if errors:
+            return "not as required" if errors <= _REQUIREMENTS else "broken"
         return "suspicious" if self.count(Severity.WARNING) else "sound"
 
     def exit_code(self, strict: bool = False) -> int:
         """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
-        return {"sound": 0, "suspicious": 2 if strict else 0, "broken": 1, "not found": 3}[self.verdict]
+        return {"sound": 0, "suspicious": 2 if strict else 0, "not found": 3}.get(self.verdict, 1)
 
 
 def diagnose(
@@ -138,11 +138,16 @@ def _run(
     child = _why_not_loaded(sets, findings)
     if not child:
         competing = [found.code for found in findings if found.code in _COMPETING]
+        shadows = {_files.real(each.evidence["path"]) for each in findings if each.code == "shadowed"}
         for found in sets:
             if competing:  # reinstalling does not help
                 found = replace(found, advice=f"see {competing[0]}")
             told, report = load_check.check(found, _left(end))
-            findings += told
+            findings += [  # without the libraries of a folder that is reported as `shadowed`
+                each
+                for each in told
+                if each.code != "mixed-at-run-time" or os.path.dirname(each.evidence["path"]) not in shadows
+            ]
             details.setdefault("child", load_check.describe(report))
     elif sets:
         findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
@@ -197,10 +202,13 @@ _COMPETING = ("shadowed", "preloaded", "missing-system-library", "old-system-lib
 # The codes that can be the only errors if no cuDNN was examined.
 _NOTHING_SEEN = {"no-cudnn", "none-loaded", "cannot-look", "internal-error", "no-driver", "no-gpu"}
 
+# Errors about requirements, which a sound cuDNN may not meet.
+_REQUIREMENTS = {"unexpected-version", "unexpected-cuda", "no-gpu-code", "no-driver", "no-gpu"}
+
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
-    "unexpected-version", "unexpected-cuda", "no-gpu-code", "header-mismatch", "link-elsewhere", "shadowed",
-    "preloaded", "missing-system-library", "old-system-library", "missing-cublaslt",
+    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "shadowed", "preloaded", "missing-system-library",
+    "old-system-library", "missing-cublaslt",
 }  # fmt: skip
 
 

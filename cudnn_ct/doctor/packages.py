@@ -30,10 +30,9 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     inside = os.path.relpath(found.folder, site) + "/libcudnn"
     real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
     if len(real) > 1:
-        names = [owner.name for owner in real]
-        both = " and ".join(owner.label for owner in real)
-        text = f"{both} install into {found.folder}"
-        yield found.finding("two-owners", text, path=found.folder, owners=names)
+        text = f"{' and '.join(owner.label for owner in real)} install into {found.folder}"
+        owners = [owner.name for owner in real]
+        yield found.finding("two-owners", text, path=found.folder, owners=owners)
     for owner in found.stale:
         text = f"{owner.metadata} does not describe the files of {found.folder}"
         yield found.finding("stale-metadata", text, path=owner.metadata)
@@ -47,8 +46,10 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
     known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    for name in _files.cudnn_files(found.folder) if real else ():
-        if name.path not in known:
+    names = list(_files.cudnn_files(found.folder)) if real else []
+    owned = {name.part: name.path for name in names if name.path in known}
+    for name in names:
+        if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):
             yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
 
 

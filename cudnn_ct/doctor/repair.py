@@ -16,7 +16,7 @@ from .finding import REINSTALL
 if TYPE_CHECKING:
     from .libraryset import LibrarySet
 
-__all__ = ["Need", "command", "meets", "target"]
+__all__ = ["Need", "command", "consistent", "meets", "target"]
 
 
 class Need(NamedTuple):
@@ -36,7 +36,7 @@ def command(found: LibrarySet) -> str:
     have = {owner.name: owner.version for owner in found.owners}
     package, needs = target(found), _achievable(found)
     specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
-    if not package or not _consistent(specifiers):
+    if not package or not consistent(specifiers):
         return f"use separate environments: {' and '.join(map(str, needs))}"
     unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
     version = have.get(package, unowned if package == found.package else "")
@@ -65,17 +65,17 @@ def meets(version: str, specifier: str) -> bool:
     return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
 
 
-def _achievable(found: LibrarySet) -> list[Need]:
-    """Drop undeclared requirements of programs for cuDNN 8."""
-    return [need for need in found.needs if need.package or _consistent([need.versions, ">=9"])]
-
-
-def _consistent(specifiers: list[str]) -> bool:
+def consistent(specifiers: list[str]) -> bool:
     """Return whether a version can meet all specifiers."""
     # If one can, one of their bounds does, or a version shortly after a bound.
-    bounds = ["9", *re.findall(r"\d+(?:\.\d+)*", " ".join(specifiers))]
+    bounds = ["0", "9", *re.findall(r"\d+(?:\.\d+)*", " ".join(specifiers))]
     candidates = [*bounds, *(f"{bound}.99999" for bound in bounds)]
     return any(all(meets(version, each) for each in specifiers) for version in candidates)
+
+
+def _achievable(found: LibrarySet) -> list[Need]:
+    """Drop undeclared requirements of programs for cuDNN 8."""
+    return [need for need in found.needs if need.package or consistent([need.versions, ">=9"])]
 
 
 def _removal(found: LibrarySet) -> str:

@@ -12,7 +12,7 @@ from .._libraries import dotted
 from .checks import coverage
 from .finding import Finding, finding
 from .libraryset import LibrarySet, read_library, write
-from .repair import Need, meets
+from .repair import Need, consistent, meets
 
 __all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code"]
 
@@ -32,18 +32,9 @@ class Requirements:
     gpu: bool = False
 
     def contradiction(self) -> str:
-        """Return which two requirements contradict each other; empty if none do."""
-        low, high, exact = self.minimum, self.maximum, self.expect
-        pairs = (
-            (low, high, "--min", "--max"),
-            (low, exact, "--min", "--expect"),
-            (exact, high, "--expect", "--max"),
-        )
-        for lower, upper, first, second in pairs:
-            shared = min(len(lower), len(upper))
-            if lower[:shared] > upper[:shared]:
-                return f"{first} {dotted(lower)} and {second} {dotted(upper)} contradict each other"
-        return ""
+        """Return which requirements contradict each other; empty if none do."""
+        versions = [need.versions for need in self.needs]
+        return "" if consistent(versions) else f"the versions {' and '.join(versions)} exclude each other"
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -124,5 +115,5 @@ def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     version, path = write(found.version), found.folder
     for expected in (need.versions for need in asked.needs if need.versions):
         if not found.version or not meets(version, expected):
-            text = f"cuDNN {version} of {path} does not meet {expected}"
+            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
             yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)

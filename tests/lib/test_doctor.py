@@ -277,6 +277,12 @@ def test_doctor_loads_all_libraries_without_a_driver_and_without_settings(site: 
         assert str(site.lib / library.file) in mapped
 
 
+def test_doctor_warns_of_the_same_cudnn_on_the_path(site: Site, tmp_path: Path) -> None:
+    shutil.copytree(site.lib, tmp_path / "path", copy_function=os.link)
+    answer = examine(site.target, environ={"LD_LIBRARY_PATH": str(tmp_path / "path")})
+    assert (answer.codes(), answer.exit_code) == ({"shadowed"}, 2)
+
+
 # --- flags -------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +303,8 @@ def test_doctor_reports_requirements_that_are_not_met(site: Site, arguments: str
     answer = examine(site.target, ["--static", *own.split()])
     assert answer.codes() == ({code} if code else set())
     assert answer.exit_code == {"": 0, "jit-for-gpu": 2}.get(code, 1)
+    expected = {"": "sound", "jit-for-gpu": "suspicious"}.get(code, "not as required")
+    assert answer.report["verdict"] == expected
 
 
 # --- images ------------------------------------------------------------------------------------------------

@@ -202,7 +202,8 @@ def test_driver_check_names_the_driver_that_cudnn_needs() -> None:
 
 def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     assert list(packages.known_bad(found)) == []
-    assert len(list(packages.known_bad(found, "12.9.1", (100,)))) == 1
+    (bad,) = packages.known_bad(found, "12.9.1", (100,))
+    assert "builds for CUDA 13" in bad.fix
     assert list(packages.known_bad(found, "13.2.0", (100,))) == []
     make_cudnn(tmp_path / "old", "9.10.0")
     old = read(tmp_path / "old")
