@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _files
+from .._find import CUDNN
 from .._installation import companion_version
 from .._libraries import old_version
 from . import checks, driver, libraryset, load_check, locate, packages, repair, requirements, search
@@ -81,7 +82,8 @@ def diagnose(
     for place in chosen:
         findings += place.findings
         if found := libraryset.read(place.folder, located.root):
-            found = replace(found, needs=(*packages.needs(found), *asked.needs))
+            users = packages.needs(found, located.sites, shared=path is None)
+            found = replace(found, needs=(*users, *asked.needs))
             sets.append(found)
             findings += static(found, asked, deep)
         else:
@@ -223,10 +225,12 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for site in located.sites:
-        if found := libraryset.without_libraries(site, located.root):
+        folder = os.path.join(site, *CUDNN.wheels)
+        present = any(_files.cudnn_files(folder))
+        found = None if present else libraryset.read(folder, located.root, deleted=True)
+        if found and found.owners:
             found = replace(found, needs=(*packages.needs(found), *asked.needs))
-            names = " and ".join(owner.label for owner in found.owners)
-            text = f"pip lists {names} as installed, but {found.folder} contains no library"
+            text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
             yield found.finding("missing-library", text, severity=severity, path=found.folder)
 
 

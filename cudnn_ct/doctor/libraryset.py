@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _elf, _files, _libraries
-from .._find import CUDNN
 from .._installation import Installation
 from .._libraries import Version, dotted, read_folder
 from . import fatbin, records, repair
 from .finding import Finding, finding
 
-__all__ = ["Library", "LibrarySet", "read", "read_library", "without_libraries", "write"]
+__all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
 JIT = ("", "graph", "engines_runtime_compiled")  # the libraries of the wheels nvidia-cudnn-jit-*
 MAX_CODE = 64 << 10  # bytes of one function
@@ -98,26 +97,14 @@ class LibrarySet(Installation):
         return frozenset(filter(re.compile("cu[A-Z]").match, names))
 
 
-def read(folder: str, root: str = "/") -> LibrarySet | None:
-    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name."""
+def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet | None:
+    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name, unless ``deleted``."""
     # No library is opened, and damaged files raise no error.
-    if not any(name.major == 9 for name in _files.cudnn_files(folder)):
+    if not deleted and not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
-    return _owned(_files.real(folder, root), read_folder(folder, read_library, root), root)
-
-
-def without_libraries(site: str, root: str = "/") -> LibrarySet | None:
-    """Return the cuDNN of a site-packages whose libraries were deleted; None if they exist."""
-    folder = os.path.join(site, *CUDNN.wheels)
-    lost = None if any(_files.cudnn_files(folder)) else _owned(folder, ({}, ()), root)
-    return lost if lost and lost.owners else None
-
-
-def _owned(
-    folder: str, files: tuple[dict[str, Library], tuple[_files.LibraryName, ...]], root: str
-) -> LibrarySet:
-    found = LibrarySet(folder, *files, root)
-    owners = records.owners(folder)
+    real = _files.real(folder, root)
+    found = LibrarySet(real, *read_folder(folder, read_library, root), root)
+    owners = records.owners(real)
     live = records.live(owners, write(found.version))
     return replace(found, owners=live, stale=tuple(owner for owner in owners if owner not in live))
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 import string
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _files
 from .._bad_combinations import rows, within
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
-from .records import Distribution, site_of
+from .records import OURS, Distribution, site_of
 from .repair import Need, meets
 
 __all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
@@ -66,20 +68,22 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
             good = not found.owners and need.package == found.package
         if not good:
             text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
-            shown: dict[str, Any] = {"path": need.path, "version": version}
-            shown["needs"] = f"{need.package or 'cudnn'}{need.versions}"
-            yield found.finding("consumer-mismatch", text, fix=fix, **shown)
+            shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
+            yield found.finding("consumer-mismatch", text, fix=fix, path=need.path, **shown)
 
 
-def needs(found: LibrarySet) -> Iterator[Need]:
-    """List the requirements of the packages that use this cuDNN."""
-    site = site_of(found.folder)
-    for name in _files.names_in(site) if site else ():
-        if name.endswith(".dist-info"):
-            path = os.path.join(site, name)
+def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
+    """List the requirements of the packages that use this cuDNN; all of them if ``shared``."""
+    own = site_of(found.folder)
+    for site in dict.fromkeys(filter(None, [own, *sites])):
+        names = [name for name in _files.names_in(site) if re.match(r"[^~].*\.dist-info$", name)]
+        other = any(map(OURS.match, names)) and (site != own or found.jit)
+        if other or not (site == own or shared or _root(site) == _root(own)):
+            continue  # its packages use another cuDNN
+        for name in names:
             consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
-            for package, versions in _wanted(path, consumer):
-                yield Need(package, versions, consumer, path)
+            for package, versions in _wanted(os.path.join(site, name), consumer, found):
+                yield Need(package, versions, consumer, os.path.join(site, name))
 
 
 def known_bad(
@@ -95,15 +99,12 @@ def known_bad(
             yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
 
 
-def requirements(metadata: str) -> Iterator[tuple[str, str]]:
-    """Yield the cuDNN wheels that a METADATA requires without an extra, and their versions."""
+def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the cuDNN wheels that a METADATA requires in an environment, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
-    for name, versions, marker in re.findall(
-        r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$",
-        head,
-        re.M | re.I,
-    ):
-        if "extra" not in marker:
+    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$"
+    for name, versions, marker in re.findall(wheel, head, re.M | re.I):
+        if not marker or _applies(marker, environment):
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
 
 
@@ -146,12 +147,62 @@ def _hash(path: str) -> str:
     return "sha256=" + "".join(_BASE64[bits >> shift & 63] for shift in range(252, -1, -6))
 
 
-def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
+def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str, str]]:
     try:
-        yield from requirements(_files.text_of(os.path.join(folder, "METADATA")))
+        metadata = _files.text_of(os.path.join(folder, "METADATA"))
     except OSError:
         return
+    arm = any(library.elf.machine == 183 for library in found.sound)
+    python = re.search(r"/python(3\.\d+)/", folder)
+    environment = {
+        **_LINUX,
+        "platform_machine": "aarch64" if arm else "x86_64",
+        "python_version": python[1] if python else f"3.{sys.version_info.minor}",
+    }
+    yield from requirements(metadata, environment)
     name, _, version = consumer.rpartition("-")
     for row in rows("consumer"):
         if row["name"] == name and within(version, row):
-            yield "", f">={row['cudnn']},<{int(row['cudnn'].partition('.')[0]) + 1}"
+            built = [("", row.get("versions", ""))]
+            if "extra" in row:  # other wheels may replace those that it was built with
+                built = list(requirements(metadata, {**environment, "extra": row["extra"]}))
+            for _, versions in built:  # the last number is that of the wheel
+                yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+
+
+def _root(site: str) -> str:
+    """Return the root of the environment that a site-packages belongs to, or /usr for that of the system."""
+    root = re.sub(r"/lib(64)?/python3[^/]*/(site|dist)-packages$", "", site)
+    try:
+        system = "include-system-site-packages = true" in _files.text_of(f"{root}/pyvenv.cfg")
+    except OSError:
+        system = root.endswith(("/usr", "/usr/local", "/.local"))
+    return "/usr" if system or not site else root
+
+
+def _applies(marker: str, environment: Mapping[str, str]) -> bool:
+    """Evaluate the marker of a requirement; one that cannot be read does not apply."""
+
+    def holds(left: str, symbol: str, right: str) -> bool:
+        left, right = (environment.get(word, word.strip("'\"")) for word in (left, right))
+        if "in" in symbol:
+            return (left in right) == (symbol == "in")
+        return meets(left, symbol + right) if left[:1].isdigit() else (left == right) == (symbol == "==")
+
+    def truth(node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(truth, node.values))
+        return isinstance(node, ast.Constant) and node.value is True
+
+    text = _COMPARISON.sub(lambda each: str(holds(*each.groups())), marker[:1000])
+    try:
+        return truth(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+_COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
+_LINUX = {
+    "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",
+    "implementation_name": "cpython", "platform_python_implementation": "CPython",
+}  # fmt: skip

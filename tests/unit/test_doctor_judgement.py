@@ -218,21 +218,39 @@ def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libr
     return read(make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent)
 
 
+JAX = "nvidia-cudnn-cu12<10.0,>=9.{}.0.46; extra == 'with-cuda' and sys_platform == 'linux'"
+PINNED = "nvidia-cudnn-cu12==9.{}.0.42; platform_machine == 'x86_64' or platform_system == 'Linux'"
+
+
 @pytest.mark.parametrize(
-    ("package", "good"),
+    ("package", "metadata", "good"),
     [
-        ("onnxruntime_gpu-1.18.0", False),
-        ("onnxruntime_gpu-1.22.0", True),
-        ("tensorflow-2.17.0", False),
-        ("tensorflow-2.19.0", True),
-        ("ctranslate2-4.4.0", False),
-        ("ctranslate2-4.6.0", True),
-        ("nvidia_cudnn_frontend-1.18.0", True),  # supports all versions since 8.5
-        ("numpy-2.0.0", True),
+        ("onnxruntime_gpu-1.18.0", "", False),
+        ("onnxruntime_gpu-1.22.0", "", True),
+        ("tensorflow-2.17.0", "", False),
+        ("tensorflow-2.19.0", "", True),
+        ("ctranslate2-4.4.0", "", False),
+        ("ctranslate2-4.6.0", "", True),
+        ("nvidia_cudnn_frontend-1.18.0", "", True),  # supports all versions since 8.5
+        ("numpy-2.0.0", "", True),
+        ("jax_cuda12_plugin-0.6.2", JAX.format(27), True),
+        ("jax_cuda12_plugin-0.6.2", JAX.format(28), False),
+        ("jax_cuda13_plugin-0.7.0", JAX.format(28).replace("linux", "win32"), True),
+        ("torch-2.9.0", PINNED.format(27), True),
+        ("torch-2.9.0", PINNED.format(10), False),
+        ("torch-2.9.0", PINNED.format(10).replace(" or ", " and python_version < '3' and "), True),
+        ("~orch-2.9.0", PINNED.format(10), True),  # pip was interrupted
     ],
 )
-def test_check_dependents_reports_undeclared_requirements(tmp_path: Path, package: str, good: bool) -> None:
-    found = installed(tmp_path, package)
+@pytest.mark.parametrize("owned", [True, False])
+def test_check_dependents_reports_packages_that_need_another_cudnn(
+    tmp_path: Path, package: str, metadata: str, good: bool, owned: bool
+) -> None:
+    found = installed(tmp_path, package, f"Name: x\nRequires-Dist: {metadata}\n")
+    if owned:
+        found = replace(found, owners=(records.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {}),))
+    elif package.startswith("torch"):  # without metadata, the build is unknown
+        good = True
     found = replace(found, needs=tuple(packages.needs(found)))
     assert (list(packages.check_dependents(found)) == []) is good
 
@@ -255,18 +273,6 @@ def test_check_records_combines_many_files(tmp_path: Path, files: str, code: str
     both = records.Distribution("x", "1", dict.fromkeys([*headers, *libraries], ("", 1)))
     given = {each.code for each in packages.check_records(replace(found, owners=(both,)))}
     assert given == {"missing-file", "altered-file"}
-
-
-def test_check_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
-    metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
-    found = installed(tmp_path, "torch-2.9.0", metadata)
-    found = replace(found, needs=tuple(packages.needs(found)))
-    for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
-        owner = records.Distribution("nvidia-cudnn-cu12", version, {})
-        findings = list(packages.check_dependents(replace(found, owners=(owner,))))
-        assert [each.code for each in findings] == codes_given
-        assert all("another version of torch" in each.fix for each in findings)
-    assert list(packages.check_dependents(found)) == []
 
 
 def needing(found: libraryset.LibrarySet, versions: Any = (), **changes: Any) -> libraryset.LibrarySet:

@@ -204,7 +204,7 @@ def test_requirements_reads_metadata() -> None:
         "Requires-Dist: nvidia_cudnn_cu13 (>=9, <10)\nRequires-Dist: nvidia-cudnn-cu11 ; extra == 'old'\n"
         "Requires-Dist: nvidia-cudnn-frontend\n\nRequires-Dist: nvidia-cudnn-cu10\n"
     )
-    assert list(packages.requirements(text)) == [
+    assert list(packages.requirements(text, {"platform_system": "Linux", "extra": ""})) == [
         ("nvidia-cudnn-cu12", "==9.10.2.21"),
         ("nvidia-cudnn-cu13", ">=9,<10"),
     ]
