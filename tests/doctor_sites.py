@@ -105,10 +105,11 @@ class Site:
         change(data)
         self.write(self.file(part), bytes(data))
 
-    def start(self, part: str, size: int) -> bytes:
-        """Return the first bytes of a library."""
-        with self.file(part).open("rb") as file:
-            return file.read(size)
+    def run(self, command: str) -> None:
+        """Run a command in the folder of the libraries, with variables for the names of files."""
+        names = {part or "shim": library.file for part, library in self.source.set.libraries.items()}
+        names |= {"metadata": f"{self.root}/{self.source.metadata.name}", "package": self.source.set.package}
+        subprocess.run(["sh", "-ec", command], cwd=self.lib, env={**os.environ, **names}, check=True)
 
 
 @dataclass(frozen=True)
