@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Case:
 
     name: str
     codes: frozenset[str]
-    damage: Callable[..., Any] | str = field(compare=False)
+    damage: Callable[..., Any] = field(compare=False)
     where: Callable[..., bool] = field(compare=False, default=lambda *_: True)
 
     def __str__(self) -> str:
@@ -38,21 +38,13 @@ class Case:
 def run(case: Case, folder: Path, source: Source, *other: Source) -> Answer:
     """Break a copy of a source in a folder, and run the doctor."""
     site = Site(folder, source)
-    if isinstance(case.damage, str):
-        site.run(case.damage)
-    else:
-        case.damage(site, *other)
+    case.damage(site, *other)
     return examine(site.target, site.arguments, site.environ, site.prelude)
 
 
 def named(case: Case, answer: Answer) -> bool:
     """Return whether the doctor named the cause with the right exit code: 1 for errors, 2 for warnings."""
     return bool(case.codes & answer.codes()) and answer.exit_code == (1 if answer.codes("error") else 2)
-
-
-def put(data: bytearray, at: int, value: int, size: int) -> None:
-    """Write a number into the bytes of a file."""
-    data[at : at + size] = value.to_bytes(size, "little")
 
 
 def _last_byte_of_cnn(site: Site) -> None:
@@ -100,6 +92,10 @@ def _cut(part: str, size: int) -> str:
     return f"head -c {size} ${part} > part; mv part ${part}"
 
 
+def _byte(at: int, value: int) -> str:
+    return f"cp $shim part; printf '\\{value}' | dd of=part bs=1 seek={at} conv=notrunc; mv part $shim"
+
+
 def _adds(name: str) -> Damage:
     """Add a library, which has the name of its part."""
     return lambda site: site.write(site.lib / name, make_elf(name.partition(".so")[0] + ".so.9"))
@@ -107,19 +103,18 @@ def _adds(name: str) -> Damage:
 
 def _missing(part: str) -> Case:
     name = file_name(part)
-    missing, present = frozenset({"missing-library"}), lambda source: part in source.set.libraries
-    return Case(f"without {name.removesuffix('.so.9')}", missing, f"rm {name}", present)
+    case = _case(f"without {name.removesuffix('.so.9')}", "missing-library", f"rm {name}")
+    return replace(case, where=lambda source: part in source.set.libraries)
 
 
 def _case(name: str, code: str, damage: Damage) -> Case:
-    return Case(name, frozenset(code.split()), damage)
+    act = damage if callable(damage) else lambda site: site.run(damage)
+    return Case(name, frozenset(code.split()), act)
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 LAST_BYTE = "head -c -1 {0} > part; echo >> part; mv part {0}"
-TORCH = (
-    "cd $metadata/..; mkdir torch-2.dist-info; echo Requires-Dist: $package==9 > torch-2.dist-info/METADATA"
-)
+TORCH = "d=$metadata/../torch-2.dist-info; mkdir $d; echo Requires-Dist: $package==9 > $d/METADATA"
 OTHER_GRAPH = make_elf("libcudnn_graph.so.9", constants={"cudnn_graph_version": packed("9.2.0")})
 
 
@@ -137,12 +132,8 @@ CASES = (
     _case("graph has its header alone", "damaged-library", _cut("graph", 64)),
     _case("libcudnn is a pipe", "damaged-library", "rm $shim; mkfifo $shim"),
     _case("ops is a folder", "damaged-library", "rm $ops; mkdir $ops"),
-    _case(
-        "libcudnn is of another processor",
-        "foreign-machine",
-        lambda s: s.patch("", lambda d: put(d, 18, 183 if d[18] == 62 else 62, 2)),
-    ),
-    _case("libcudnn is 32-bit", "foreign-machine", lambda s: s.patch("", lambda d: put(d, 4, 1, 1))),
+    _case("libcudnn is of another processor", "foreign-machine", _byte(18, 3)),
+    _case("libcudnn is 32-bit", "foreign-machine", _byte(4, 1)),
     _case("graph says another version", "mixed-versions", _holds("graph", OTHER_GRAPH)),
     _case("cnn has the name of ops", "wrong-library", "ln -f $cnn $ops"),
     _case("heuristic is a link to nothing", "broken-link", "ln -sf gone.so $heuristic"),

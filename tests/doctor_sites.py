@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,12 +98,6 @@ class Site:
         """Replace a library with that of another cuDNN."""
         self.file(part).unlink(missing_ok=True)
         os.link(other.libraries / self.file(part).name, self.file(part))
-
-    def patch(self, part: str, change: Callable[[bytearray], None]) -> None:
-        """Change a copy of a library."""
-        data = bytearray(self.file(part).read_bytes())
-        change(data)
-        self.write(self.file(part), bytes(data))
 
     def run(self, command: str) -> None:
         """Run a command in the folder of the libraries, with variables for the names of files."""
