@@ -101,7 +101,8 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         seen = any(place.via == EXPLICIT for place in places.values())
         if reason := _rejected(explicit) or ("" if seen else f"{explicit} contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
-    return Places(tuple(places.values()), findings=tuple(odd), sites=context.path)
+    sites = [entry for entry in context.path if os.path.isabs(entry) and site_of(f"{entry}/nvidia") == entry]
+    return Places(tuple(places.values()), findings=tuple(odd), sites=tuple(sites))
 
 
 def _set_folders(explicit: str) -> list[str]:

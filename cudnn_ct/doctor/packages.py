@@ -33,8 +33,7 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
     if len(real) > 1:
         text = f"{' and '.join(owner.label for owner in real)} install into {found.folder}"
-        owners = [owner.name for owner in real]
-        yield found.finding("two-owners", text, path=found.folder, owners=owners)
+        yield found.finding("two-owners", text, path=found.folder, owners=[owner.name for owner in real])
     for owner in found.stale:
         text = f"{owner.metadata} does not describe the files of {found.folder}"
         yield found.finding("stale-metadata", text, path=owner.metadata)
@@ -59,15 +58,16 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     """Report the installed packages that need another cuDNN."""
     have = {owner.name: owner.version for owner in found.owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
+    disk = write(found.version) if found.version else version
     for need in filter(lambda need: need.path, found.needs):
-        if need.package in have:
-            good = meets(have[need.package], need.versions)
-        elif not need.package:
-            good = meets(version, need.versions)
+        if need.package in have or not need.package:
+            good = meets(have.get(need.package, disk), need.versions)
         else:  # no package owns this cuDNN: compare with the package that would contain it
             good = not found.owners and need.package == found.package
         if not good:
             text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
+            if not need.achievable:
+                fix["reinstall"] = f"python -m pip install --upgrade {fix['consumer']}"
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
             yield found.finding("consumer-mismatch", text, fix=fix, path=need.path, **shown)
 
@@ -102,8 +102,8 @@ def known_bad(
 def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the cuDNN wheels that a METADATA requires in an environment, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
-    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$"
-    for name, versions, marker in re.findall(wheel, head, re.M | re.I):
+    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]{0,200})\)?\s*(?:;(.*))?$"
+    for name, versions, marker in re.findall(wheel, head, re.M | re.I)[:20]:
         if not marker or _applies(marker, environment):
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
 

@@ -27,6 +27,11 @@ class Need(NamedTuple):
     consumer: str  # the package, with its version, or the flag that requires it
     path: str = ""  # its metadata
 
+    @property
+    def achievable(self) -> bool:
+        """Whether a fix can meet it: not an undeclared requirement of a program for cuDNN 8."""
+        return bool(self.package) or consistent([self.versions, ">=9"])
+
     def __str__(self) -> str:
         return f"{self.consumer} needs {self.package or 'cudnn'} {self.versions or '(any)'}"
 
@@ -34,14 +39,15 @@ class Need(NamedTuple):
 def command(found: LibrarySet) -> str:
     """Return the command that installs this cuDNN again, in the version that all packages require."""
     have = {owner.name: owner.version for owner in found.owners}
-    package, needs = target(found), _achievable(found)
+    package, needs = target(found), [need for need in found.needs if need.achievable]
     specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
     if not package or not consistent(specifiers):
         return f"use separate environments: {' and '.join(map(str, needs))}"
     unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
     version = have.get(package, unowned if package == found.package else "")
-    keep = version and all(meets(version, each) for each in specifiers)
-    if keep and not have and not found.stale:
+    other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
+    keep = other or (version and all(meets(version, each) for each in specifiers))
+    if not have and not found.stale and (keep or not needs):
         return REINSTALL
     pin = shlex.quote(package + (f"=={version}" if keep else ",".join(specifiers)))
     if have.keys() - {package}:
@@ -53,7 +59,7 @@ def command(found: LibrarySet) -> str:
 
 def target(found: LibrarySet) -> str:
     """Choose the required wheel, else the installed one for the CUDA on disk; empty if two are required."""
-    wanted = {need.package for need in _achievable(found) if need.package}
+    wanted = {need.package for need in found.needs if need.package}
     names = [owner.name for owner in found.owners or found.stale]
     usual = found.package if found.package in names or not names else names[0]
     return "" if len(wanted) > 1 else next(iter(wanted), usual)
@@ -71,11 +77,6 @@ def consistent(specifiers: list[str]) -> bool:
     bounds = ["0", "9", *re.findall(r"\d+(?:\.\d+)*", " ".join(specifiers))]
     candidates = [*bounds, *(f"{bound}.99999" for bound in bounds)]
     return any(all(meets(version, each) for each in specifiers) for version in candidates)
-
-
-def _achievable(found: LibrarySet) -> list[Need]:
-    """Drop undeclared requirements of programs for cuDNN 8."""
-    return [need for need in found.needs if need.package or consistent([need.versions, ">=9"])]
 
 
 def _removal(found: LibrarySet) -> str:
