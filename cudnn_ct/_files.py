@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import stat
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
-    "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "library_name", "mapped",
+    "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "equal", "library_name", "mapped",
     "names_in", "noexec", "private", "real", "text_of",
 ]  # fmt: skip
 
@@ -65,6 +66,14 @@ def real(path: str, root: str = "/") -> str:
             if target.startswith("/"):
                 done = root
     return done
+
+
+def equal(one: str, other: str) -> bool:
+    """Return whether two paths lead to one file, or to files with the same contents."""
+    try:
+        return os.path.samefile(one, other) or filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
 
 
 def closed(folder: str) -> str:

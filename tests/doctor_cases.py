@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cudnn_ct import _elf
-from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_ct._libraries import SUBLIBRARIES, file_name
 from cudnn_ct.doctor import search
 from tests.doctor_sites import Answer, Site, Source, examine
-from tests.elf_files import make_elf, make_header
+from tests.elf_files import make_elf, packed
 
-Damage = Callable[[Site], Any]
+Damage = Callable[[Site], Any] | str  # a string is a command
 
 
 @dataclass(frozen=True)
@@ -48,60 +47,8 @@ def named(case: Case, answer: Answer) -> bool:
     return bool(case.codes & answer.codes()) and answer.exit_code == (1 if answer.codes("error") else 2)
 
 
-def put(data: bytearray, at: int, value: int, size: int) -> None:
-    """Write a number into the bytes of a file."""
-    data[at : at + size] = value.to_bytes(size, "little")
-
-
-def constant(data: bytearray, site: Site) -> None:
-    """Make the version constant of libcudnn_graph one minor version older."""
-    version = site.source.set.version or (0, 0, 0)
-    packed = version[0] << 16 | version[1] << 8 | version[2]
-    elf = _elf.read(site.file("graph"))
-    address, _ = elf.symbols.exports["cudnn_graph_version"]
-    at = next(
-        segment.offset + address - segment.address
-        for segment in elf.segments
-        if segment.kind == 1 and segment.address <= address < segment.address + segment.size
-    )
-    assert int.from_bytes(data[at : at + 4], "little") == packed
-    put(data, at, packed - 0x100 if version[1] else packed + 0x100, 4)
-
-
-def _alone(site: Site) -> None:
-    for part in filter(None, site.source.set.libraries):
-        site.file(part).unlink()
-
-
-def _misnamed(site: Site) -> None:
-    site.file("ops").unlink()
-    os.link(site.file("cnn"), site.file("ops"))
-
-
-def _other_header(site: Site) -> None:
-    header = site.root / "nvidia/cudnn/include/cudnn_version.h"
-    header.unlink()
-    make_header(header, "9.2.1")
-
-
-def _last_byte(data: bytearray) -> None:
-    data[-1] ^= 1
-
-
-def _other_machine(data: bytearray) -> None:
-    put(data, 18, 183 if data[18] == 62 else 62, 2)
-
-
-def _patched(change: Callable[[bytearray], None]) -> Damage:
-    return lambda site: site.patch("", change)
-
-
-def _mode(mode: int, *parts: str) -> Damage:
-    return lambda site: [site.write(site.file(p), site.file(p).read_bytes()).chmod(mode) for p in parts]
-
-
 def _last_byte_of_cnn(site: Site) -> None:
-    site.patch("cnn", _last_byte)
+    site.run(LAST_BYTE.format("$cnn"))
     site.arguments.append("--deep")
 
 
@@ -122,29 +69,13 @@ def _unreadable(site: Site) -> None:
             folder.chmod(0o755)
 
 
-def _second_owner(site: Site) -> None:
-    own = site.source.metadata
-    major = 13 if site.source.set.cuda == 12 else 12
-    other = site.root / f"nvidia_cudnn_cu{major}-9.20.0.48.dist-info"
-    site.write(other / "RECORD", (own / "RECORD").read_text().replace(own.name, other.name))
-    site.write(other / "METADATA", f"Name: nvidia-cudnn-cu{major}\n")
-
-
-def _consumer(site: Site) -> None:
-    requirement = f"{site.source.set.package}==9.0.0.312; platform_system == 'Linux'"
-    site.write(site.root / "torch-2.4.0.dist-info/METADATA", f"Name: torch\nRequires-Dist: {requirement}\n")
-
-
-def _decoy(variable: str, part: str) -> Damage:
-    """Name another file of a library, in a folder of its own, in an environment variable."""
-
-    def damage(site: Site) -> None:
-        path = site.root.parent / "decoy" / site.file(part).name
-        path.parent.mkdir()
-        os.link(site.file(part), path)
-        site.environ[variable] = str(path if variable == "LD_PRELOAD" else path.parent)
-
-    return damage
+def _path_with(site: Site, other: Source, *parts: str) -> None:
+    folder = site.root.parent / "path"
+    folder.mkdir()
+    for part in parts or other.set.libraries:
+        name = site.file(part).name
+        os.link(other.libraries / name, folder / name)
+    site.environ["LD_LIBRARY_PATH"] = str(folder)
 
 
 def _old_libstdcxx(site: Site) -> None:
@@ -153,30 +84,16 @@ def _old_libstdcxx(site: Site) -> None:
     site.environ["LD_LIBRARY_PATH"] = str(old.parent)
 
 
-def _pipe(site: Site) -> None:
-    site.file("").unlink()
-    os.mkfifo(site.file(""))
-
-
-def _folder(site: Site) -> None:
-    site.file("ops").unlink()
-    site.file("ops").mkdir()
-
-
-def _links(part: str, target: str) -> Damage:
-    def relink(site: Site) -> None:
-        site.file(part).unlink()
-        site.file(part).symlink_to(target)
-
-    return relink
-
-
 def _holds(part: str, data: bytes | str) -> Damage:
     return lambda site: site.write(site.file(part), data)
 
 
-def _cut(part: str, size: int) -> Damage:
-    return lambda site: site.write(site.file(part), site.start(part, size))
+def _cut(part: str, size: int) -> str:
+    return f"head -c {size} ${part} > part; mv part ${part}"
+
+
+def _byte(at: int, value: int) -> str:
+    return f"cp $shim part; printf '\\{value}' | dd of=part bs=1 seek={at} conv=notrunc; mv part $shim"
 
 
 def _adds(name: str) -> Damage:
@@ -185,27 +102,26 @@ def _adds(name: str) -> Damage:
 
 
 def _missing(part: str) -> Case:
-    name = f"libcudnn{'_' if part else ''}{part}"
-    return Case(
-        f"without {name}",
-        frozenset({"missing-library"}),
-        lambda site: site.file(part).unlink(),
-        lambda source: part in source.set.libraries,
-    )
+    name = file_name(part)
+    case = _case(f"without {name.removesuffix('.so.9')}", "missing-library", f"rm {name}")
+    return replace(case, where=lambda source: part in source.set.libraries)
 
 
 def _case(name: str, code: str, damage: Damage) -> Case:
-    return Case(name, frozenset(code.split()), damage)
+    act = damage if callable(damage) else lambda site: site.run(damage)
+    return Case(name, frozenset(code.split()), act)
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
-GARBAGE = b"\xff\x00 nvidia/cudnn/lib/libcudnn.so.9 \n"
+LAST_BYTE = "head -c -1 {0} > part; echo >> part; mv part {0}"
+TORCH = "d=$metadata/../torch-2.dist-info; mkdir $d; echo Requires-Dist: $package==9 > $d/METADATA"
+OTHER_GRAPH = make_elf("libcudnn_graph.so.9", constants={"cudnn_graph_version": packed("9.2.0")})
 
 
 CASES = (
     *map(_missing, ("", *SUBLIBRARIES)),
-    _case("only libcudnn.so.9 was copied", "missing-library", _alone),
-    _case("libcudnn cut to a page", "damaged-library", _cut("", 4096)),
+    _case("only libcudnn.so.9 was copied", "missing-library", "rm libcudnn_*"),
+    _case("libcudnn cut to a page", "damaged-library", _cut("shim", 4096)),
     _case("graph cut in half", "damaged-library", _cut("graph", 2_000_000)),
     _case("precompiled cut", "damaged-library", _cut("engines_precompiled", 50_000_000)),
     _case("ops is empty", "damaged-library", _holds("ops", b"")),
@@ -214,46 +130,42 @@ CASES = (
     _case("libcudnn is a linker script", "damaged-library", _holds("", "INPUT(libcudnn.so.9.0)")),
     _case("cnn is zeros", "damaged-library", _holds("cnn", bytes(100_000))),
     _case("graph has its header alone", "damaged-library", _cut("graph", 64)),
-    _case("libcudnn is a pipe", "damaged-library", _pipe),
-    _case("ops is a folder", "damaged-library", _folder),
-    _case("libcudnn is of another processor", "foreign-machine", _patched(_other_machine)),
-    _case("libcudnn is 32-bit", "foreign-machine", _patched(lambda data: put(data, 4, 1, 1))),
-    _case(
-        "graph says another version", "mixed-versions", lambda s: s.patch("graph", lambda d: constant(d, s))
-    ),
-    _case("cnn has the name of ops", "wrong-library", _misnamed),
-    _case("heuristic is a link to nothing", "broken-link", _links("heuristic", "gone.so")),
-    _case("adv is a link to itself", "broken-link", _links("adv", "libcudnn_adv.so.9")),
+    _case("libcudnn is a pipe", "damaged-library", "rm $shim; mkfifo $shim"),
+    _case("ops is a folder", "damaged-library", "rm $ops; mkdir $ops"),
+    _case("libcudnn is of another processor", "foreign-machine", _byte(18, 3)),
+    _case("libcudnn is 32-bit", "foreign-machine", _byte(4, 1)),
+    _case("graph says another version", "mixed-versions", _holds("graph", OTHER_GRAPH)),
+    _case("cnn has the name of ops", "wrong-library", "ln -f $cnn $ops"),
+    _case("heuristic is a link to nothing", "broken-link", "ln -sf gone.so $heuristic"),
+    _case("adv is a link to itself", "broken-link", "rm $adv; ln -s $adv $adv"),
     _case("a link in another folder", "link-elsewhere", _only_a_link),
     _case("heuristic is a stub", "altered-file", _adds("libcudnn_heuristic.so.9")),
-    _case("readable for its owner alone", "private-file", _mode(0o600, "")),
-    _case("any user can write two of the files", "world-writable", _mode(0o666, "", "cnn")),
+    _case("readable for its owner alone", "private-file", "cp $shim part; chmod 600 part; mv part $shim"),
+    _case("any user can write a file", "world-writable", "cp $cnn part; chmod 666 part; mv part $cnn"),
     _case("not readable", "unreadable-library", _unreadable),
-    _case("a header of another version", "header-mismatch", _other_header),
-    _case("libcudnn with bytes behind its end", "altered-file", _patched(lambda d: d.extend(bytes(16)))),
-    _case("libcudnn with another byte", "altered-file", _patched(_last_byte)),
+    _case(
+        "a header of another version", "header-mismatch", "sed -i 's/LEVEL .*/LEVEL 9/' ../include/*version.h"
+    ),
+    _case("libcudnn with bytes behind its end", "altered-file", "cp $shim part; echo >> part; mv part $shim"),
+    _case("libcudnn with another byte", "altered-file", LAST_BYTE.format("$shim")),
     _case("cnn with another byte, --deep", "altered-file", _last_byte_of_cnn),
-    _case(
-        "RECORD is garbage",
-        "broken-record",
-        lambda s: s.write(s.root / s.source.metadata.name / "RECORD", GARBAGE),
-    ),
-    _case(
-        "a header is gone", "missing-file", lambda s: (s.root / "nvidia/cudnn/include/cudnn_ops.h").unlink()
-    ),
+    _case("RECORD is garbage", "broken-record", "echo garbage > part; mv part $metadata/RECORD"),
+    _case("a header is gone", "missing-file", "rm ../include/cudnn_ops.h"),
     _case("a library that no package brought", "unowned-library", _adds("libcudnn_extra.so.9")),
     _case("two files of cnn", "two-files", _adds("libcudnn_cnn.so.9.99.0")),
-    _case("two packages own the folder", "two-owners", _second_owner),
-    _case("torch wants another version", "consumer-mismatch", _consumer),
-    _case("LD_PRELOAD of another graph", "preloaded", _decoy("LD_PRELOAD", "graph")),
+    _case("two packages own the folder", "two-owners", "cp -r $metadata ${metadata%cu*}cu11-9.dist-info"),
+    _case("torch wants another version", "consumer-mismatch", TORCH),
     _case(
-        "LD_LIBRARY_PATH with another heuristic",
-        "shadowed mixed-at-run-time",
-        _decoy("LD_LIBRARY_PATH", "heuristic"),
+        "LD_PRELOAD of another graph",
+        "preloaded",
+        lambda s: s.environ.update(LD_PRELOAD=f"{s.source.libraries}/libcudnn_graph.so.9"),
+    ),
+    _case(
+        "LD_LIBRARY_PATH with another heuristic", "shadowed", lambda s: _path_with(s, s.source, "heuristic")
     ),
     _case("LD_LIBRARY_PATH with an old libstdc++", "old-system-library", _old_libstdcxx),
-    _case("no libcublasLt", "missing-cublaslt", lambda s: shutil.rmtree(s.root / "nvidia/cublas")),
-    _case("no libnvrtc", "missing-nvrtc", lambda s: shutil.rmtree(s.root / "nvidia/cuda_nvrtc")),
+    _case("no libcublasLt", "missing-cublaslt", "rm -r ../../cublas"),
+    _case("no libnvrtc", "missing-nvrtc", "rm -r ../../cuda_nvrtc"),
 )
 
 
@@ -287,15 +199,6 @@ def _identical(source: Source, other: Source, part: str) -> bool:
 
 def _newer(source: Source, other: Source) -> bool:
     return "engines_tensor_ir" in other.set.libraries and (source.set.version or (9,)) < (9, 21)
-
-
-def _path_with(site: Site, other: Source, *parts: str) -> None:
-    folder = site.root.parent / "path"
-    folder.mkdir()
-    for part in parts or other.set.libraries:
-        name = site.file(part).name
-        os.link(other.libraries / name, folder / name)
-    site.environ["LD_LIBRARY_PATH"] = str(folder)
 
 
 def _takes(part: str, record: bool) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -99,16 +99,11 @@ class Site:
         self.file(part).unlink(missing_ok=True)
         os.link(other.libraries / self.file(part).name, self.file(part))
 
-    def patch(self, part: str, change: Callable[[bytearray], None]) -> None:
-        """Change a copy of a library."""
-        data = bytearray(self.file(part).read_bytes())
-        change(data)
-        self.write(self.file(part), bytes(data))
-
-    def start(self, part: str, size: int) -> bytes:
-        """Return the first bytes of a library."""
-        with self.file(part).open("rb") as file:
-            return file.read(size)
+    def run(self, command: str) -> None:
+        """Run a command in the folder of the libraries, with variables for the names of files."""
+        names = {part or "shim": library.file for part, library in self.source.set.libraries.items()}
+        names |= {"metadata": f"{self.root}/{self.source.metadata.name}", "package": self.source.set.package}
+        subprocess.run(["sh", "-ec", command], cwd=self.lib, env={**os.environ, **names}, check=True)
 
 
 @dataclass(frozen=True)

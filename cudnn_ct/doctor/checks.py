@@ -68,8 +68,9 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
             yield finding("stray-library", text, path=library.path, version=version)
     for extra in found.extra:
-        if extra.part in found.libraries:
-            first = found.libraries[extra.part].path
+        opened = found.libraries.get(extra.part)
+        if opened and not _files.equal(_files.real(extra.path, found.root), opened.real):
+            first = opened.path
             text = f"{extra.path} and {first} are two different files of one library"
             yield finding("two-files", text, path=extra.path, other=first)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _files
+from .._find import CUDNN
 from .._installation import companion_version
 from .._libraries import old_version
-from . import checks, driver, libraryset, load_check, locate, packages, requirements, search
+from . import checks, driver, libraryset, load_check, locate, packages, repair, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -35,17 +36,17 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """``sound``, ``suspicious`` (warnings), ``broken`` (errors), or ``not found``."""
+        """``sound``, ``suspicious`` (warnings), ``broken`` (errors), ``not as required`` or ``not found``."""
         errors = {found.code for found in self.findings if found.severity == Severity.ERROR}
         if not self.sets and errors <= _NOTHING_SEEN:
             return "not found"
-        if self.count(Severity.ERROR):
-            return "broken"
+        if errors:
+            return "not as required" if errors <= _REQUIREMENTS else "broken"
         return "suspicious" if self.count(Severity.WARNING) else "sound"
 
     def exit_code(self, strict: bool = False) -> int:
         """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
-        return {"sound": 0, "suspicious": 2 if strict else 0, "broken": 1, "not found": 3}[self.verdict]
+        return {"sound": 0, "suspicious": 2 if strict else 0, "not found": 3}.get(self.verdict, 1)
 
 
 def diagnose(
@@ -81,10 +82,13 @@ def diagnose(
     for place in chosen:
         findings += place.findings
         if found := libraryset.read(place.folder, located.root):
+            users = packages.needs(found, located.sites, shared=path is None)
+            found = replace(found, needs=(*users, *asked.needs))
             sets.append(found)
             findings += static(found, asked, deep)
         else:
             older.append(place.folder)
+    findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
@@ -108,7 +112,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
 def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
     """Run all checks that only read files."""
     for check in (
-        *checks.CHECKS, search.check_headers, search.check_competition, search.check_companions,
+        *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
         packages.check_dependents, load_check.check_libc,
     ):  # fmt: skip
         yield from check(found)
@@ -136,11 +140,16 @@ def _run(
     child = _why_not_loaded(sets, findings)
     if not child:
         competing = [found.code for found in findings if found.code in _COMPETING]
+        shadows = {_files.real(each.evidence["path"]) for each in findings if each.code == "shadowed"}
         for found in sets:
             if competing:  # reinstalling does not help
                 found = replace(found, advice=f"see {competing[0]}")
             told, report = load_check.check(found, _left(end))
-            findings += told
+            findings += [  # without the libraries of a folder that is reported as `shadowed`
+                each
+                for each in told
+                if each.code != "mixed-at-run-time" or os.path.dirname(each.evidence["path"]) not in shadows
+            ]
             details.setdefault("child", load_check.describe(report))
     elif sets:
         findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
@@ -195,11 +204,34 @@ _COMPETING = ("shadowed", "preloaded", "missing-system-library", "old-system-lib
 # The codes that can be the only errors if no cuDNN was examined.
 _NOTHING_SEEN = {"no-cudnn", "none-loaded", "cannot-look", "internal-error", "no-driver", "no-gpu"}
 
+# Errors about requirements, which a sound cuDNN may not meet.
+_REQUIREMENTS = {"unexpected-version", "unexpected-cuda", "no-gpu-code", "no-driver", "no-gpu"}
+
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
-    "unexpected-version", "unexpected-cuda", "no-gpu-code", "header-mismatch", "link-elsewhere", "shadowed",
-    "preloaded", "missing-system-library", "old-system-library", "missing-cublaslt",
+    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "shadowed", "preloaded", "missing-system-library",
+    "old-system-library", "missing-cublaslt",
 }  # fmt: skip
+
+
+def _check_companions(found: LibrarySet) -> Iterator[Finding]:
+    """Check the companion libraries; if the fix installs a cuDNN for another CUDA, it installs them too."""
+    other = repair.target(found) not in ("", found.package)
+    for each in search.check_companions(found):
+        of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
+        yield replace(each, fix=found.reinstall) if other and of_cuda else each
+
+
+def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
+    """Report installed wheels of cuDNN whose libraries were deleted."""
+    for site in located.sites:
+        folder = os.path.join(site, *CUDNN.wheels)
+        present = any(_files.cudnn_files(folder))
+        found = None if present else libraryset.read(folder, located.root, deleted=True)
+        if found and found.owners:
+            found = replace(found, needs=(*packages.needs(found), *asked.needs))
+            text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
+            yield found.finding("missing-library", text, severity=severity, path=found.folder)
 
 
 def _older(folder: str, alone: bool) -> Finding:

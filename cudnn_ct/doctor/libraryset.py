@@ -7,13 +7,13 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
 from .._libraries import Version, dotted, read_folder
-from . import fatbin, records
+from . import fatbin, records, repair
 from .finding import Finding, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
@@ -36,6 +36,8 @@ class LibrarySet(Installation):
 
     libraries: Mapping[str, Library]
     owners: tuple[records.Distribution, ...] = field(default=(), compare=False)  # packages with its files
+    stale: tuple[records.Distribution, ...] = field(default=(), compare=False)  # metadata of other files
+    needs: tuple[repair.Need, ...] = field(default=(), compare=False)  # requirements that a fix must meet
     advice: str = field(default="", compare=False)  # replaces the command that installs it again
 
     @property
@@ -80,7 +82,7 @@ class LibrarySet(Installation):
     @property
     def reinstall(self) -> str:
         """The command that installs it again."""
-        return self.advice or records.reinstall(self.owners, self.package)
+        return self.advice or repair.command(self)
 
     def finding(
         self, code: str, message: str, *, fix: Mapping[str, str] | None = None, **more: Any
@@ -95,13 +97,16 @@ class LibrarySet(Installation):
         return frozenset(filter(re.compile("cu[A-Z]").match, names))
 
 
-def read(folder: str, root: str = "/") -> LibrarySet | None:
-    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name."""
+def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet | None:
+    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name, unless ``deleted``."""
     # No library is opened, and damaged files raise no error.
-    if not any(name.major == 9 for name in _files.cudnn_files(folder)):
+    if not deleted and not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
     real = _files.real(folder, root)
-    return LibrarySet(real, *read_folder(folder, read_library, root), root, owners=records.owners(real))
+    found = LibrarySet(real, *read_folder(folder, read_library, root), root)
+    owners = records.owners(real)
+    live = records.live(owners, write(found.version))
+    return replace(found, owners=live, stale=tuple(owner for owner in owners if owner not in live))
 
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:

@@ -16,6 +16,7 @@ from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folder
 from .._installation import shim_error
 from .._libraries import read_library
 from .finding import Finding, Severity, finding
+from .records import site_of
 
 __all__ = ["CannotLookError", "Place", "Places", "named", "usual"]
 
@@ -49,6 +50,7 @@ class Places:
     found: tuple[Place, ...]
     root: str = "/"  # the folder that stands for /: the root of an image, or / itself
     findings: tuple[Finding, ...] = ()  # about the search itself
+    sites: tuple[str, ...] = ()  # the folders with metadata of packages
 
 
 def named(path: str) -> Places:
@@ -72,8 +74,10 @@ def named(path: str) -> Places:
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
     odd: list[Finding] = []
-    folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd))
-    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
+    sites = [site_of(path)]
+    folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd, sites))
+    found = tuple(_followed(folder, f"below {path}", root) for folder in folders)
+    return Places(found, root, tuple(odd), tuple(filter(None, sites)))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
@@ -97,7 +101,8 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         seen = any(place.via == EXPLICIT for place in places.values())
         if reason := _rejected(explicit) or ("" if seen else f"{explicit} contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
-    return Places(tuple(places.values()), findings=tuple(odd))
+    sites = [entry for entry in context.path if os.path.isabs(entry) and site_of(f"{entry}/nvidia") == entry]
+    return Places(tuple(places.values()), findings=tuple(odd), sites=tuple(sites))
 
 
 def _set_folders(explicit: str) -> list[str]:
@@ -156,8 +161,8 @@ def _holds_cudnn(folder: str) -> bool:
     return any(name.major for name in _files.cudnn_files(folder))
 
 
-def _below(top: str, root: str, odd: list[Finding]) -> Iterator[str]:
-    """Yield the folders with a cuDNN below a folder, nearest first; add findings about limits."""
+def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterator[str]:
+    """Yield the folders with a cuDNN below a folder, nearest first; add findings about limits, and sites."""
     # Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
     # names of folders of the usual layouts, behind which only the usual places are searched.
     end, todo, closed = time.monotonic() + SECONDS, deque([top]), []
@@ -181,6 +186,8 @@ def _below(top: str, root: str, odd: list[Finding]) -> Iterator[str]:
         if renamed:
             text = f"{renamed[0]} belongs to a copy of cuDNN that was renamed for one package"
             odd.append(finding("renamed-cudnn", text, path=renamed[0], libraries=renamed))
+        if any(entry.name.endswith(".dist-info") for entry in listed):
+            sites.append(folder)
         names = (_files.library_name(entry.name) for entry in listed)
         holding = [folder] if any(name and name.version for name in names) else []
         for entry in listed:

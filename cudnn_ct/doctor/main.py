@@ -55,15 +55,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--expect", type=version, default=(), metavar="VERSION", help="require this version")
     add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
+    add("--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA")
     add(
-        "--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA, such as 12"
-    )
-    add(
-        "--arch",
-        type=capabilities,
-        default=(),
-        metavar="LIST",
-        help="require code for GPUs, such as 75,90,120",
+        "--arch", type=capabilities, default=(), metavar="LIST", help="require code for GPUs, as in 75,90,120"
     )
     add("--require-driver", action="store_true", help="a missing driver is an error")
     add("--require-gpu", action="store_true", help="a missing GPU is an error")

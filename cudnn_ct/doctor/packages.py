@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import operator
 import os
 import re
 import string
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _files
-from .._bad_combinations import rows, version_numbers, within
+from .._bad_combinations import rows, within
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
-from .records import Distribution, site_of
+from .records import OURS, Distribution, site_of
+from .repair import Need, meets
 
-__all__ = ["check_dependents", "check_records", "known_bad", "meets", "requirements"]
+__all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
@@ -30,11 +32,11 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     inside = os.path.relpath(found.folder, site) + "/libcudnn"
     real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
     if len(real) > 1:
-        names = [owner.name for owner in real]
-        both = " and ".join(owner.label for owner in real)
-        fix = {"owners": " ".join(names), "package": found.package}
-        text = f"{both} install into {found.folder}"
-        yield finding("two-owners", text, path=found.folder, owners=names, fix=fix)
+        text = f"{' and '.join(owner.label for owner in real)} install into {found.folder}"
+        yield found.finding("two-owners", text, path=found.folder, owners=[owner.name for owner in real])
+    for owner in found.stale:
+        text = f"{owner.metadata} does not describe the files of {found.folder}"
+        yield found.finding("stale-metadata", text, path=owner.metadata)
     missing = set(found.missing)
     for owner in found.owners:
         if owner.problem:
@@ -45,33 +47,43 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
     known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    for name in _files.cudnn_files(found.folder) if real else ():
-        if name.path not in known:
+    names = list(_files.cudnn_files(found.folder)) if real else []
+    owned = {name.part: name.path for name in names if name.path in known}
+    for name in names:
+        if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):
             yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
 
 
 def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     """Report the installed packages that need another cuDNN."""
-    site = site_of(found.folder)
     have = {owner.name: owner.version for owner in found.owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
-    for name in _files.names_in(site) if site else ():
-        if not name.endswith(".dist-info"):
-            continue
-        consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
-        for requirement, wanted in _wanted(os.path.join(site, name), consumer):
-            if requirement in have:
-                good = meets(have[requirement], wanted)
-            elif requirement == "cudnn":
-                good = _as_built(version, wanted)
-            else:  # no package owns this cuDNN: compare with the package that would contain it
-                good = not found.owners and requirement == found.package
-            if not good:
-                wheel = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
-                fix = {"requirement": wheel, "consumer": consumer.rpartition("-")[0]}
-                text = f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}"
-                where, needs = os.path.join(site, name), f"{requirement}{wanted}"
-                yield finding("consumer-mismatch", text, path=where, needs=needs, version=version, fix=fix)
+    disk = write(found.version) if found.version else version
+    for need in filter(lambda need: need.path, found.needs):
+        if need.package in have or not need.package:
+            good = meets(have.get(need.package, disk), need.versions)
+        else:  # no package owns this cuDNN: compare with the package that would contain it
+            good = not found.owners and need.package == found.package
+        if not good:
+            text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
+            if not need.achievable:
+                fix["reinstall"] = f"python -m pip install --upgrade {fix['consumer']}"
+            shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
+            yield found.finding("consumer-mismatch", text, fix=fix, path=need.path, **shown)
+
+
+def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
+    """List the requirements of the packages that use this cuDNN; all of them if ``shared``."""
+    own = site_of(found.folder)
+    for site in dict.fromkeys(filter(None, [own, *sites])):
+        names = [name for name in _files.names_in(site) if re.match(r"[^~].*\.dist-info$", name)]
+        other = any(map(OURS.match, names)) and (site != own or found.jit)
+        if other or not (site == own or shared or _root(site) == _root(own)):
+            continue  # its packages use another cuDNN
+        for name in names:
+            consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
+            for package, versions in _wanted(os.path.join(site, name), consumer, found):
+                yield Need(package, versions, consumer, os.path.join(site, name))
 
 
 def known_bad(
@@ -87,22 +99,13 @@ def known_bad(
             yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
 
 
-def requirements(metadata: str) -> Iterator[tuple[str, str]]:
-    """Yield the cuDNN wheels that a METADATA requires without an extra, and their versions."""
+def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the cuDNN wheels that a METADATA requires in an environment, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
-    for name, versions, marker in re.findall(
-        r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$",
-        head,
-        re.M | re.I,
-    ):
-        if "extra" not in marker:
+    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]{0,200})\)?\s*(?:;(.*))?$"
+    for name, versions, marker in re.findall(wheel, head, re.M | re.I)[:20]:
+        if not marker or _applies(marker, environment):
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
-
-
-def meets(version: str, specifier: str) -> bool:
-    """Return whether a version meets a specifier such as ``>=9.1,<10``."""
-    # Clauses that cannot be parsed count as met, to avoid false alarms.
-    return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
 
 
 def _check_file(
@@ -144,37 +147,62 @@ def _hash(path: str) -> str:
     return "sha256=" + "".join(_BASE64[bits >> shift & 63] for shift in range(252, -1, -6))
 
 
-def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
+def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str, str]]:
     try:
-        yield from requirements(_files.text_of(os.path.join(folder, "METADATA")))
+        metadata = _files.text_of(os.path.join(folder, "METADATA"))
     except OSError:
         return
+    arm = any(library.elf.machine == 183 for library in found.sound)
+    python = re.search(r"/python(3\.\d+)/", folder)
+    environment = {
+        **_LINUX,
+        "platform_machine": "aarch64" if arm else "x86_64",
+        "python_version": python[1] if python else f"3.{sys.version_info.minor}",
+    }
+    yield from requirements(metadata, environment)
     name, _, version = consumer.rpartition("-")
     for row in rows("consumer"):
         if row["name"] == name and within(version, row):
-            yield "cudnn", row["cudnn"]
+            built = [("", row.get("versions", ""))]
+            if "extra" in row:  # other wheels may replace those that it was built with
+                built = list(requirements(metadata, {**environment, "extra": row["extra"]}))
+            for _, versions in built:  # the last number is that of the wheel
+                yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
 
 
-def _one(version: str, clause: str) -> bool:
-    match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
-    if not match:
-        return True
-    symbol, text, star = match.groups()
-    have, wanted = version_numbers(version), version_numbers(text)
-    if symbol == "~=":
-        return have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
-    size = len(wanted) if star else max(len(have), len(wanted))
-    have, wanted = ((numbers + (0,) * size)[:size] for numbers in (have, wanted))
-    return bool(_COMPARE[symbol](have, wanted))
+def _root(site: str) -> str:
+    """Return the root of the environment that a site-packages belongs to, or /usr for that of the system."""
+    root = re.sub(r"/lib(64)?/python3[^/]*/(site|dist)-packages$", "", site)
+    try:
+        system = "include-system-site-packages = true" in _files.text_of(f"{root}/pyvenv.cfg")
+    except OSError:
+        system = root.endswith(("/usr", "/usr/local", "/.local"))
+    return "/usr" if system or not site else root
 
 
-_COMPARE = {
-    "==": operator.eq, "===": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
-    "<": operator.lt, ">": operator.gt,
+def _applies(marker: str, environment: Mapping[str, str]) -> bool:
+    """Evaluate the marker of a requirement; one that cannot be read does not apply."""
+
+    def holds(left: str, symbol: str, right: str) -> bool:
+        left, right = (environment.get(word, word.strip("'\"")) for word in (left, right))
+        if "in" in symbol:
+            return (left in right) == (symbol == "in")
+        return meets(left, symbol + right) if left[:1].isdigit() else (left == right) == (symbol == "==")
+
+    def truth(node: ast.expr) -> bool:
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(map(truth, node.values))
+        return isinstance(node, ast.Constant) and node.value is True
+
+    text = _COMPARISON.sub(lambda each: str(holds(*each.groups())), marker[:1000])
+    try:
+        return truth(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+_COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
+_LINUX = {
+    "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",
+    "implementation_name": "cpython", "platform_python_implementation": "CPython",
 }  # fmt: skip
-
-
-def _as_built(version: str, built: str) -> bool:
-    """Apply cuDNN's rule: the same major version, and the same or a newer minor version."""
-    have, wanted = version_numbers(version), version_numbers(built)
-    return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted

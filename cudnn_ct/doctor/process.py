@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .. import _files
 from .._libraries import file_name
@@ -26,7 +27,7 @@ def here() -> Diagnosis:
 
 def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
     """Examine the cuDNN that a process has loaded; an unreadable process is a finding."""
-    subject = f"process {pid}"
+    subject, asked = f"process {pid}", asked or Requirements()
     try:
         mapped = read_maps(pid)
     except OSError as error:
@@ -46,9 +47,9 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
             theirs, root = folder, "/"
         found = libraryset.read(theirs, root)
         if found:
-            sets.append(found)
+            sets.append(replace(found, needs=asked.needs))
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
-    findings += [found for each in sets[:1] for found in requirements.check(each, asked or Requirements())]
+    findings += [found for each in sets[:1] for found in requirements.check(each, asked)]
     findings += _judge(pid, mapped, list(folders), sets)
     tiers = {"static": "done", "process": "done"}
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, {"process": {"pid": pid, "mapped": mapped}})

@@ -10,9 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from .. import _files
-from .finding import REINSTALL
+from .._bad_combinations import version_numbers
 
-__all__ = ["Distribution", "RecordError", "owner_of", "owners", "parse_record", "reinstall", "site_of"]
+__all__ = ["OURS", "Distribution", "RecordError", "live", "owner_of", "owners", "parse_record", "site_of"]
+
+# The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
+OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 
 
 class RecordError(Exception):
@@ -27,6 +30,7 @@ class Distribution:
     version: str
     record: dict[str, tuple[str, int]]  # hash (algorithm=value) and size, or -1, by path in site-packages
     problem: str = ""  # why the record could not be read
+    metadata: str = ""  # its metadata folder
 
     @property
     def label(self) -> str:
@@ -56,8 +60,8 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        path = os.path.join(site, name, "RECORD")
-        ours = inside == "nvidia/cudnn/lib" and name.startswith("nvidia_cudnn_cu")
+        metadata, ours = os.path.join(site, name), inside == "nvidia/cudnn/lib" and bool(OURS.match(name))
+        path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
             text = _files.text_of(path)
@@ -66,8 +70,9 @@ def owners(folder: str) -> tuple[Distribution, ...]:
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
         if ours:
-            package, _, version = name.removesuffix(".dist-info").partition("-")
-            found.append(Distribution(package.replace("_", "-"), version, record, problem))
+            name = OURS.sub(r"nvidia\1-", name.removesuffix(".dist-info"))
+            package, _, version = name.partition("-")
+            found.append(Distribution(package.replace("_", "-"), version, record, problem, metadata))
     return tuple(found)
 
 
@@ -81,6 +86,16 @@ def owner_of(path: str) -> str:
                     package, _, version = name.removesuffix(".dist-info").partition("-")
                     return f"{package.replace('_', '-')}=={version}"
     return ""
+
+
+def live(found: Sequence[Distribution], version: str) -> tuple[Distribution, ...]:
+    """Drop stale metadata: of the metadata of one package, the one of the version on disk counts."""
+    # pip renames metadata while it replaces a package. A site-packages copied over another one keeps both.
+    kept = [owner for owner in found if not os.path.basename(owner.metadata).startswith("~")]
+    kept.sort(key=lambda owner: version_numbers(owner.version), reverse=True)
+    kept.sort(key=lambda owner: not f"{owner.version}.".startswith(f"{version}."))
+    best = {owner.name: owner for owner in reversed(kept)}
+    return tuple(owner for owner in kept if best[owner.name] is owner)
 
 
 def parse_record(text: str) -> dict[str, tuple[str, int]]:
@@ -100,13 +115,3 @@ def parse_record(text: str) -> dict[str, tuple[str, int]]:
     if not record:
         raise RecordError("is empty")
     return record
-
-
-def reinstall(found: Sequence[Distribution], package: str) -> str:
-    """Return the command that reinstalls these packages; if there are several, only ``package``."""
-    names = sorted({owner.name for owner in found})
-    if not names:
-        return REINSTALL
-    if len(names) > 1:
-        return f"python -m pip uninstall -y {' '.join(names)} && python -m pip install {package}"
-    return f"python -m pip install --force-reinstall --no-deps {names[0]}=={found[0].version}"

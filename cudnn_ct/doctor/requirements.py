@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from .._libraries import dotted
 from .checks import coverage
 from .finding import Finding, finding
 from .libraryset import LibrarySet, read_library, write
+from .repair import Need, consistent, meets
 
 __all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code"]
 
@@ -31,18 +32,18 @@ class Requirements:
     gpu: bool = False
 
     def contradiction(self) -> str:
-        """Return which two requirements contradict each other; empty if none do."""
-        low, high, exact = self.minimum, self.maximum, self.expect
-        pairs = (
-            (low, high, "--min", "--max"),
-            (low, exact, "--min", "--expect"),
-            (exact, high, "--expect", "--max"),
-        )
-        for lower, upper, first, second in pairs:
-            shared = min(len(lower), len(upper))
-            if lower[:shared] > upper[:shared]:
-                return f"{first} {dotted(lower)} and {second} {dotted(upper)} contradict each other"
-        return ""
+        """Return which requirements contradict each other; empty if none do."""
+        versions = [need.versions for need in self.needs]
+        return "" if consistent(versions) else f"the versions {' and '.join(versions)} exclude each other"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The wheels that it allows."""
+        upper = (*self.maximum[:-1], self.maximum[-1] + 1) if self.maximum else ()
+        bounds = ((self.expect, "=={}.*"), (self.minimum, ">={}"), (upper, "<{}"))
+        versions = [specifier.format(dotted(bound)) for bound, specifier in bounds if bound]
+        package = f"nvidia-cudnn-cu{self.cuda}" if self.cuda else ""
+        return tuple(Need(package, each, "this check") for each in versions or [""] * bool(package))
 
 
 def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
@@ -51,10 +52,8 @@ def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     if asked.cuda and found.cuda != asked.cuda:
         have = f"is for CUDA {found.cuda}" if found.cuda else "has an unknown CUDA version"
         text = f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}"
-        fix = {"old": found.package, "package": f"nvidia-cudnn-cu{asked.cuda}"}
-        yield finding(
-            "unexpected-cuda", text, path=found.folder, cuda=found.cuda, expected=asked.cuda, fix=fix
-        )
+        shown: dict[str, Any] = {"path": found.folder, "cuda": found.cuda, "expected": asked.cuda}
+        yield found.finding("unexpected-cuda", text, **shown)
     for arch in asked.archs:
         yield from check_arch(found, arch)
 
@@ -76,13 +75,10 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     elif any(have <= arch for have in ptx):
         message = f"{where} has no machine code for compute capability {arch / 10:.1f}, "
         message += f"only PTX of {max(ptx) / 10:.1f}"
-        yield finding("jit-for-gpu", message, fix={"package": found.package}, **shown)
+        yield finding("jit-for-gpu", message, fix={"advice": _suited(found, arch, sass)}, **shown)
     else:
-        dropped = 50 <= arch < min(sass)  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
-        package = "'nvidia-cudnn-cu12<9.11'" if dropped else f"--upgrade {found.package}"
-        advice = f"python -m pip install {package}"
         message = f"{where} has no code for compute capability {arch / 10:.1f}"
-        yield finding("no-gpu-code", message, fix={"advice": advice}, **shown)
+        yield finding("no-gpu-code", message, fix={"advice": _suited(found, arch, sass)}, **shown)
 
 
 @lru_cache(maxsize=16)
@@ -104,17 +100,20 @@ def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
 REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
 
 
+def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> str:
+    """Return the command that installs a cuDNN for a GPU."""
+    if arch < 50:
+        return "cuDNN 9 supports no GPU of compute capability below 5.0"
+    major, minor, _ = found.version or (9, 0, 0)
+    need = Need("", f">={major}.{minor + 1}", f"compute capability {arch / 10:.1f}")
+    if arch < min(sass):  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
+        need = need._replace(package="nvidia-cudnn-cu12", versions="<9.11")
+    return replace(found, needs=(*found.needs, need)).reinstall
+
+
 def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
-    have = found.version or ()
-    for wanted, words, specifier, meets in (
-        (asked.expect, "is not", "=={}.*", have[: len(asked.expect)] == asked.expect),
-        (asked.minimum, "is older than", ">={}", have[: len(asked.minimum)] >= asked.minimum),
-        (asked.maximum, "is newer than", "=={}.*", have[: len(asked.maximum)] <= asked.maximum),
-    ):
-        if wanted and not (have and meets):
-            version, expected = write(found.version), dotted(wanted)
-            text = f"cuDNN {version} of {found.folder} {words} {expected}"
-            fix = {"package": f"'{found.package}{specifier.format(expected)}'"}
-            yield finding(
-                "unexpected-version", text, path=found.folder, version=version, expected=expected, fix=fix
-            )
+    version, path = write(found.version), found.folder
+    for expected in (need.versions for need in asked.needs if need.versions):
+        if not found.version or not meets(version, expected):
+            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
+            yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)

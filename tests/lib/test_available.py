@@ -24,7 +24,7 @@ DROPPED = "python -m pip install 'nvidia-cudnn-cu12<9.11'"  # by cuDNN 9.11
     ("capability", "advice"),
     [
         *(((major, minor), "") for major, minor in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0))),
-        *(((3, minor), "python -m pip") for minor in (5, 7)),
+        *(((3, minor), "no GPU of compute capability below 5.0") for minor in (5, 7)),
         *(((major, minor), DROPPED) for major, minor in ((5, 2), (6, 1), (7, 0))),
         ((19, 0), ""),  # the driver compiles PTX for any newer GPU
     ],

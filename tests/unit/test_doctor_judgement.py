@@ -202,7 +202,7 @@ def test_driver_check_names_the_driver_that_cudnn_needs() -> None:
 
 def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     assert list(packages.known_bad(found)) == []
-    assert len(list(packages.known_bad(found, "12.9.1", (100,)))) == 1
+    assert ["for CUDA 13" in each.fix for each in packages.known_bad(found, "12.9.1", (100,))] == [True]
     assert list(packages.known_bad(found, "13.2.0", (100,))) == []
     make_cudnn(tmp_path / "old", "9.10.0")
     old = read(tmp_path / "old")
@@ -217,52 +217,48 @@ def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libr
     return read(make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent)
 
 
-@pytest.mark.parametrize(
-    ("package", "good"),
-    [
-        ("onnxruntime_gpu-1.18.0", False),
-        ("onnxruntime_gpu-1.22.0", True),
-        ("tensorflow-2.17.0", False),
-        ("tensorflow-2.19.0", True),
-        ("ctranslate2-4.4.0", False),
-        ("ctranslate2-4.6.0", True),
-        ("nvidia_cudnn_frontend-1.18.0", True),  # supports all versions since 8.5
-        ("numpy-2.0.0", True),
-    ],
-)
-def test_check_dependents_reports_undeclared_requirements(tmp_path: Path, package: str, good: bool) -> None:
-    assert (list(packages.check_dependents(installed(tmp_path, package))) == []) is good
+JAX = "nvidia-cudnn-cu12<10.0,>=9.{}.0.46; extra == 'with-cuda' and sys_platform == 'linux'"
+PINNED = "nvidia-cudnn-cu12==9.{}.0.42; platform_machine == 'x86_64' or platform_system == 'Linux'"
 
 
 @pytest.mark.parametrize(
-    ("files", "code", "words"),
+    ("package", "needs", "good"),
     [
-        ("include", "missing-file", "9 files of x 1 do not exist, such as "),
-        ("lib", "altered-file", "10 files differ from those that x 1 installed, such as "),
+        ("onnxruntime_gpu-1.18.0", "", False),
+        ("onnxruntime_gpu-1.22.0", "", True),
+        ("tensorflow-2.17.0", "", False),
+        ("tensorflow-2.19.0", "", True),
+        ("ctranslate2-4.4.0", "", False),
+        ("ctranslate2-4.6.0", "", True),
+        ("nvidia_cudnn_frontend-1.18.0", "", True),  # supports all versions since 8.5
+        ("jax_cuda12_plugin-0.6.2", JAX.format(27), True),
+        ("jax_cuda12_plugin-0.6.2", JAX.format(28), False),
+        ("jax_cuda13_plugin-0.7.0", JAX.format(28).replace("linux", "win32"), True),
+        ("torch-2.9.0", PINNED.format(27), True),
+        ("torch-2.9.0", PINNED.format(10), False),
+        ("torch-2.9.0", PINNED.format(10).replace(" or ", " and python_version < '3' and "), True),
+        ("torch-2.9.0", "nvidia_cudnn.cu12 (>=9, <9.20)", False),
+        ("torch-2.9.0", f"numpy\n\nRequires-Dist: {PINNED.format(10)}", True),  # its description
+        ("~orch-2.9.0", PINNED.format(10), True),  # pip was interrupted
     ],
 )
-def test_check_records_combines_many_files(tmp_path: Path, files: str, code: str, words: str) -> None:
-    """cuDNN works in an image without its headers."""
+def test_check_dependents_reports_unmet_needs(tmp_path: Path, package: str, needs: str, good: bool) -> None:
+    found = installed(tmp_path, package, f"Name: x\nRequires-Dist: {needs}\n")
+    owner = records.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
+    found = replace(found, owners=(owner,), needs=tuple(packages.needs(found)))
+    assert (list(packages.check_dependents(found)) == []) is good
+
+
+def test_check_records_combines_many_files(tmp_path: Path) -> None:
     found = installed(tmp_path, "x-1")
-    headers = [f"nvidia/cudnn/include/{number}.h" for number in range(9)]
-    libraries = [f"nvidia/cudnn/lib/{library.file}" for library in found.libraries.values()]
-    record = dict.fromkeys(headers if files == "include" else libraries, ("", 1))
-    (told,) = packages.check_records(replace(found, owners=(records.Distribution("x", "1", record),)))
-    assert (told.code, told.message.partition(str(tmp_path))[0]) == (code, words)
-    both = records.Distribution("x", "1", dict.fromkeys([*headers, *libraries], ("", 1)))
-    given = {each.code for each in packages.check_records(replace(found, owners=(both,)))}
-    assert given == {"missing-file", "altered-file"}
-
-
-def test_check_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
-    metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
-    found = installed(tmp_path, "torch-2.9.0", metadata)
-    for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
-        owner = records.Distribution("nvidia-cudnn-cu12", version, {})
-        findings = list(packages.check_dependents(replace(found, owners=(owner,))))
-        assert [each.code for each in findings] == codes_given
-        assert all("another version of torch" in each.fix for each in findings)
-    assert list(packages.check_dependents(found)) == []
+    files = [f"nvidia/cudnn/include/{number}.h" for number in range(9)]
+    files += [f"nvidia/cudnn/lib/{library.file}" for library in found.libraries.values()]
+    owner = records.Distribution("x", "1", dict.fromkeys(files, ("", 1)))
+    findings = said(packages.check_records(replace(found, owners=(owner,))))
+    assert {code: message.partition(str(tmp_path))[0] for code, message in findings.items()} == {
+        "missing-file": "9 files of x 1 do not exist, such as ",
+        "altered-file": "10 files differ from those that x 1 installed, such as ",
+    }
 
 
 def needing(found: libraryset.LibrarySet, versions: Any = (), **changes: Any) -> libraryset.LibrarySet:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
-from cudnn_ct.doctor import fatbin, libraryset, main, packages, records, report, stub_libcuda
+from cudnn_ct.doctor import fatbin, libraryset, main, records, report, stub_libcuda
 from cudnn_ct.doctor.checks import coverage
+from cudnn_ct.doctor.repair import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 
@@ -197,18 +198,6 @@ def test_parse_record_raises_when_the_text_is_not_a_record(text: str) -> None:
         records.parse_record(text)
 
 
-def test_requirements_reads_metadata() -> None:
-    text = (
-        "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
-        "Requires-Dist: nvidia_cudnn_cu13 (>=9, <10)\nRequires-Dist: nvidia-cudnn-cu11 ; extra == 'old'\n"
-        "Requires-Dist: nvidia-cudnn-frontend\n\nRequires-Dist: nvidia-cudnn-cu10\n"
-    )
-    assert list(packages.requirements(text)) == [
-        ("nvidia-cudnn-cu12", "==9.10.2.21"),
-        ("nvidia-cudnn-cu13", ">=9,<10"),
-    ]
-
-
 def test_meets_compares_a_version_with_a_specifier() -> None:
     for version, met, not_met in (
         ("9.10.2.21", "==9.10.2.21 ==9.10.*", "==9.10.2.22 !=9.10.*"),
@@ -217,8 +206,8 @@ def test_meets_compares_a_version_with_a_specifier() -> None:
         ("9.1", ">=9.1,<10 >9.0 whatever", "<9.1"),
         ("9.1.0", "==9.1", ""),
     ):
-        assert all(packages.meets(version, specifier) for specifier in ["", *met.split()])
-        assert not any(packages.meets(version, specifier) for specifier in not_met.split())
+        assert all(meets(version, specifier) for specifier in ["", *met.split()])
+        assert not any(meets(version, specifier) for specifier in not_met.split())
 
 
 # --- arguments --------------------------------------------------------------------------------------

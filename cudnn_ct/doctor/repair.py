@@ -1,0 +1,113 @@
+"""Choose the command that repairs a cuDNN: the same for all findings about it."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import _files
+from .._bad_combinations import version_numbers
+from .._libraries import dotted
+from .finding import REINSTALL
+
+if TYPE_CHECKING:
+    from .libraryset import LibrarySet
+
+__all__ = ["Need", "command", "consistent", "meets", "target"]
+
+
+class Need(NamedTuple):
+    """A requirement for a cuDNN."""
+
+    package: str  # the wheel; empty if the version alone counts
+    versions: str  # a specifier such as ``>=9.1,<10``
+    consumer: str  # the package, with its version, or the flag that requires it
+    path: str = ""  # its metadata
+
+    @property
+    def achievable(self) -> bool:
+        """Whether a fix can meet it: not an undeclared requirement of a program for cuDNN 8."""
+        return bool(self.package) or consistent([self.versions, ">=9"])
+
+    def __str__(self) -> str:
+        return f"{self.consumer} needs {self.package or 'cudnn'} {self.versions or '(any)'}"
+
+
+def command(found: LibrarySet) -> str:
+    """Return the command that installs this cuDNN again, in the version that all packages require."""
+    have = {owner.name: owner.version for owner in found.owners}
+    package, needs = target(found), [need for need in found.needs if need.achievable]
+    specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
+    if not package or not consistent(specifiers):
+        return f"use separate environments: {' and '.join(map(str, needs))}"
+    unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
+    version = have.get(package, unowned if package == found.package else "")
+    other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
+    keep = other or (version and all(meets(version, each) for each in specifiers))
+    if not have and not found.stale and (keep or not needs):
+        return REINSTALL
+    pin = shlex.quote(package + (f"=={version}" if keep else ",".join(specifiers)))
+    if have.keys() - {package}:
+        install = f"python -m pip uninstall -y {' '.join(sorted(have))} && python -m pip install {pin}"
+    else:  # another version may need other dependencies
+        install = f"python -m pip install {'--force-reinstall --no-deps ' if keep else ''}{pin}"
+    return _removal(found) + install
+
+
+def target(found: LibrarySet) -> str:
+    """Choose the required wheel, else the installed one for the CUDA on disk; empty if two are required."""
+    wanted = {need.package for need in found.needs if need.package}
+    names = [owner.name for owner in found.owners or found.stale]
+    usual = found.package if found.package in names or not names else names[0]
+    return "" if len(wanted) > 1 else next(iter(wanted), usual)
+
+
+def meets(version: str, specifier: str) -> bool:
+    """Return whether a version meets a specifier such as ``>=9.1,<10``."""
+    # Clauses that cannot be parsed count as met, to avoid false alarms.
+    return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
+
+
+def consistent(specifiers: list[str]) -> bool:
+    """Return whether a version can meet all specifiers."""
+    # If one can, one of their bounds does, or a version shortly after a bound.
+    bounds = ["0", "9", *re.findall(r"\d+(?:\.\d+)*", " ".join(specifiers))]
+    candidates = [*bounds, *(f"{bound}.99999" for bound in bounds)]
+    return any(all(meets(version, each) for each in specifiers) for version in candidates)
+
+
+def _removal(found: LibrarySet) -> str:
+    """Return the start of a command that deletes stale metadata, and libraries that only it records."""
+    recorded = {path for owner in found.owners for path in owner.record}
+    paths = [owner.metadata for owner in found.owners if owner.problem]  # pip cannot uninstall them
+    for owner in found.stale:
+        site = os.path.dirname(owner.metadata)
+        left = (os.path.join(site, path) for path in owner.record if recorded and path not in recorded)
+        # A record may contain any path.
+        ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
+        paths += [owner.metadata, *filter(os.path.lexists, ours)]
+    # The command runs in the image, where the paths start at its root.
+    inside = [shlex.quote(os.path.join("/", os.path.relpath(path, found.root))) for path in paths]
+    return f"rm -r {' '.join(inside)} && " if inside else ""
+
+
+def _one(version: str, clause: str) -> bool:
+    match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
+    if not match:
+        return True
+    symbol, text, star = match.groups()
+    have, wanted = version_numbers(version), version_numbers(text)
+    if symbol == "~=":
+        return have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
+    size = len(wanted) if star else max(len(have), len(wanted))
+    have, wanted = ((numbers + (0,) * size)[:size] for numbers in (have, wanted))
+    return bool(_COMPARE[symbol](have, wanted))
+
+
+_COMPARE = {
+    "==": operator.eq, "===": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
