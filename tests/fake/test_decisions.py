@@ -52,13 +52,11 @@ def in_thread(work: Any) -> Any:
 # --- failures ---
 
 
-@pytest.mark.parametrize(("status", "error"), [(5000, ExecutionFailedError), (4003, AllocationError)])
-def test_autotune_stores_nothing_when_all_runs_fail(
-    fake: FakeCudnn, on_disk: Path, status: int, error: type[Exception]
-) -> None:
+@pytest.mark.parametrize("status", [1001, 1008, 3009, 4003, 5000])
+def test_autotune_stores_nothing_when_all_runs_fail(fake: FakeCudnn, on_disk: Path, status: int) -> None:
     fake.costs = {"GEMM": 9.0}
     fake.fail["cudnnConvolutionForward"] = status
-    with pytest.raises(error):
+    with pytest.raises(type(error_from_status(status, "")), match=f"({status})"):
         ran(fake, algo=TIME)
     assert not store().export()
     fake.fail.clear()
@@ -215,15 +213,6 @@ def test_table_is_not_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
     assert ct.conv_algorithms(x, w, stream=0x77, measure=False)
 
 
-def test_uneven_padding_reaches_no_legacy_call(fake: FakeCudnn) -> None:
-    x, w = operands()
-    for algo in (GUESS, "none", TIME):
-        fake.calls.clear()
-        with pytest.raises(NotSupportedError, match="pad both sides of an axis alike"):
-            ct.conv(x, w, algo=algo, padding=((0, 1), (1, 1)))
-        assert not algorithms(fake)
-
-
 @pytest.mark.parametrize(
     ("keywords", "with_bias"), [({"activation": "sigmoid"}, True), ({"activation": "relu"}, False)]
 )
@@ -338,20 +327,6 @@ def test_failed_candidates_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str
         assert choice.candidate.algorithm == "good"
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("status", [1001, 1008, 3009])
-def test_autotune_stores_nothing_when_the_installation_lacks_a_library(
-    fake: FakeCudnn, on_disk: Path, status: int
-) -> None:
-    fake.fail["cudnnConvolutionForward"] = status
-    with pytest.raises(ct.CudnnError, match=f"({status})"):
-        ran(fake, algo=TIME)
-    assert not store().export()
-    fake.fail.clear()
-    forget()
-    assert ran(fake, algo=TIME) in ("GEMM", "IMPLICIT_GEMM")
-    assert len(store().export()) == 1
 
 
 @pytest.mark.parametrize(

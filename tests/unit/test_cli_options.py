@@ -184,7 +184,9 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize("rows", [None, 1, [], [1], [{"time_ms": "x"}], [{"time_ms": 10**400}]])
+@pytest.mark.parametrize(
+    "rows", [None, 1, [], [1], *([{**ROW, "time_ms": time}] for time in ("x", 10**400, -(10**400)))]
+)
 def test_cache_show_prints_malformed_records(cache: Path, rows: object) -> None:
     store().put("another key", {"rows": rows})
     assert "another key" in run("show")
@@ -200,12 +202,6 @@ def test_cache_show_escapes_control_characters(cache: Path) -> None:
     assert len(told.splitlines()) == 3
     assert all(char.isprintable() for line in told.splitlines() for char in line)
     assert told.count(r"\x1b[31m\x202e") == 4
-
-
-@pytest.mark.parametrize("time", [10**400, -(10**400)], ids=["large", "small"])
-def test_cache_show_prints_records_with_impossible_times(cache: Path, time: float) -> None:
-    store().put(KEY, {"rows": [{**ROW, "time_ms": time}]})
-    assert "graph engine 1" in run("show")
 
 
 def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
