@@ -113,14 +113,9 @@ def test_algo_0_runs_on_copies_in_nhwc_when_it_would_add_many_sums_in_half_preci
     assert row is not None
     assert (row.algorithm, row.relayout) == ("algo_0", packed)
     if packed:
+        in_place = row._replace(relayout=(), problem=None)
         with pytest.raises(NotSupportedError, match=ABOVE):
-            chosen(
-                "backward_data",
-                window,
-                dtype=dtype,
-                layout=layout,
-                algo=row._replace(relayout=(), problem=None),
-            )
+            chosen("backward_data", window, dtype=dtype, layout=layout, algo=in_place)
 
 
 def test_heuristic_choice_replaces_a_name_when_none_is_rejected_as_well(fake: FakeCudnn) -> None:

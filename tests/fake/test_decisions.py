@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.mixed import in_threads
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -41,12 +41,6 @@ from .test_algorithms import GUESS, TIME, on_disk, operands, ran
 from .test_conv import algorithms, images
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
-
-
-def in_thread(work: Any) -> Any:
-    """Return the result of a function in a thread of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
 
 
 # --- failures ---
@@ -441,11 +435,11 @@ def scaled_conv(fake: FakeCudnn, algo: str, rejected: int) -> None:
 def test_conv_scales_its_result_when_all_was_rejected_in_another_thread(fake: FakeCudnn) -> None:
     scaled_conv(fake, GUESS, 0)
 
-    def refused() -> None:
+    def refused(_: int) -> None:
         with pytest.raises(NotSupportedError):
             scaled_conv(fake, GUESS, 100)
 
-    in_thread(refused)
+    in_threads(1, refused)
     scaled_conv(fake, GUESS, 1)
 
 
