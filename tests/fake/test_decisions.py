@@ -108,13 +108,6 @@ def test_plan_selects_again_when_everything_was_rejected(fake: FakeCudnn, algo: 
     assert algorithms(fake)[-1] == ("GEMM" if algo == "large" else "IMPLICIT_GEMM")
 
 
-def test_stored_decision_names_version_device_problem_and_limits(fake: FakeCudnn, on_disk: Path) -> None:
-    problem = ct.conv_plan(*operands(), algo=TIME, workspace_limit=12345).problem
-    (key,) = store().export()
-    for part in (f"cuDNN {ct.version()} ", "a device of the tests", repr(problem), "workspace_limit=12345"):
-        assert part in key
-
-
 def test_autotune_times_when_the_stored_row_is_rejected_at_its_run(fake: FakeCudnn, on_disk: Path) -> None:
     ran(fake, algo=TIME)
     ((key, choice),) = store().export().items()
@@ -228,18 +221,6 @@ def test_autotune_times_no_engine_when_the_setting_is_0(
     fake.calls.clear()
     ct.conv_bias_activation(x, w, images(4), activation="sigmoid", algo=TIME)
     assert not any(name.startswith("cudnnBackend") for name in fake.names())
-
-
-# --- what outlives a thread ---
-
-
-def test_plan_leaves_nothing_in_its_thread(fake: FakeCudnn) -> None:
-    x, w = operands()
-    plan = ct.conv_plan(x, w)
-    ctx = context.current(streams.current_stream())
-    assert len(ctx.plans) == 1
-    del plan
-    assert not ctx.plans
 
 
 @pytest.mark.parametrize("fused", [False, True])
