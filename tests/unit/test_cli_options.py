@@ -211,7 +211,7 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
     bad.write_text("{}")
     assert f"{bad} is not an exported algorithm cache" in run("import", str(bad), code=2)
     told = run("export", str(tmp_path / "no" / "where.json"), code=1)
-    assert told.endswith(f"where.json cannot be written: there is no folder {tmp_path / 'no'}\n")
+    assert told.endswith(f"where.json cannot be written: the folder {tmp_path / 'no'} does not exist\n")
     monkeypatch.setattr(config, "algo_cache", bad)
     for verb in ("show", "clear"):
         ran = CliRunner().invoke(main, ["cache", verb])
