@@ -26,12 +26,9 @@ sys.path.remove(str(BENCHMARKS))
 
 
 def by_reference(problem: Any, one: Any, two: Any) -> Any:
-    function = {
-        "forward": ct.reference.conv,
-        "backward_data": ct.reference.conv_backward_data,
-        "backward_filter": ct.reference.conv_backward_filter,
-    }[problem.direction]
-    shape = () if problem.direction == "forward" else (problem.shapes[-1],)
+    forward = problem.direction == "forward"
+    function = getattr(ct.reference, "conv" if forward else f"conv_{problem.direction}")
+    shape = () if forward else (problem.shapes[-1],)
     return function(one, two, *shape, **problem.geometry)
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import testing
-from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from tests.unit.cuda_driver import FALLIBLE
 
 from .cudnn import FakeCudnn
-from .failing import no_collecting, unraisable
+from .failing import CUDA_CALL, Bench, no_collecting
 from .host import ForeignArray, Host
 from .test_conv import images
 
@@ -65,56 +62,33 @@ CALLS: tuple[Callable[[Host], Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_every_cuda_call_raises_or_falls_back_when_it_fails(
-    fake: FakeCudnn, host: Host, call: Callable[[Host], Any], warm: bool
-) -> None:
-    expected = call(host)
-    testing.reset()
-    gc.collect()
-    for _ in range(1 + warm):
-        host.calls.clear()
-        call(host)
-    names = list(host.calls)
+class CallBench(Bench):
+    """A bench whose rows are ``CALLS``, compared with their results when no call fails."""
+
+    def __init__(self, host: Host, fake: FakeCudnn) -> None:
+        super().__init__(host, fake)
+        self.rows = [SimpleNamespace(operation=call.__name__) for call in CALLS]
+        self.expected = [call(host) for call in CALLS]
+
+    def compute(self, row: int) -> str:
+        same = np.array_equal(CALLS[row](self.host), self.expected[row])
+        return "" if same else "the result is wrong"
+
+
+@pytest.mark.parametrize("row", range(len(CALLS)), ids=lambda row: CALLS[row].__name__)
+def test_every_cuda_call_raises_or_falls_back_when_it_fails(fake: FakeCudnn, host: Host, row: int) -> None:
+    bench = CallBench(host, fake)
+    tries = [one for one in bench.tries(row) if one.status == CUDA_CALL]
     with no_collecting():
-        for k, name in enumerate(names, 1):
-            if name in FALLIBLE:
-                check_failure(fake, host, call, expected, warm, k, name)
-
-
-def check_failure(
-    fake: FakeCudnn, host: Host, call: Callable[[Host], Any], expected: Any, warm: bool, k: int, name: str
-) -> None:
-    testing.reset()
-    if warm:
-        call(host)
-    host.calls.clear()
-    host.fail_at, host.failed_in = k, set()
-    with unraisable() as ignored, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ct.CudnnWarning)
-        try:
-            result = call(host)
-        except (ct.ExecutionFailedError, ct.AllocationError) as error:
-            assert isinstance(error, ct.AllocationError) == (name == "cuMemAllocFromPoolAsync")
-            del error
-        else:  # another candidate ran
-            assert host.failed_in, f"call {k} of {name} was not reached"
+        for one in tries:
+            host.failed_in = set()
+            found = bench.attempt(one)
+            assert found.outcome != "wrong", found
+            assert host.failed_in, f"{one} was not reached"
             # A call without its order of streams would be wrong. A finalizer keeps the memory instead, and a
             # candidate that gets no workspace, or is not timed, is replaced by the next.
-            unordered = name in ("cuEventRecord", "cuStreamWaitEvent")
-            assert not unordered or host.failed_in & {"__del__", "elapsed", "keep_until_done", "workspace"}, (
-                name
-            )
-            np.testing.assert_array_equal(result, expected)
-        host.fail_at = 0
-        np.testing.assert_array_equal(call(host), expected)
-        testing.reset()
-        gc.collect()
-        lifetime.release_finished()
-    assert ignored == [], name
-    assert not host.live, name
-    assert not fake.objects, name
+            if found.outcome == "another way" and one.function in ("cuEventRecord", "cuStreamWaitEvent"):
+                assert host.failed_in & {"__del__", "elapsed", "keep_until_done", "workspace"}, found
 
 
 def test_calls_reach_all_driver_functions_that_can_fail(fake: FakeCudnn, host: Host) -> None:

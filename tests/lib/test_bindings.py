@@ -42,17 +42,18 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def skip_if_pinned(result: subprocess.CompletedProcess[str]) -> None:
+def check(checkout: Path) -> subprocess.CompletedProcess[str]:
+    result = generator(checkout, "--check")
     if result.returncode == 2 and "made from" in result.stderr:
         pytest.skip(result.stderr.strip())
+    return result
 
 
 # The headers --------------------------------------------------------------------------------------------
 
 
 def test_generator_writes_the_same_modules_again(headers: Path, checkout: Path) -> None:
-    result = generator(checkout, "--check")
-    skip_if_pinned(result)
+    result = check(checkout)
     assert result.returncode == 0, result.stdout + result.stderr
     for path in (checkout / "cudnn_ct" / "_bindings").glob("*.py"):
         path.unlink()
@@ -64,8 +65,7 @@ def test_generator_writes_the_same_modules_again(headers: Path, checkout: Path) 
 def test_check_shows_an_edit(headers: Path, checkout: Path) -> None:
     enums = checkout / "cudnn_ct" / "_bindings" / "enums.py"
     enums.write_text(enums.read_text().replace("    NHWC = 1\n", "    NHWC = 2\n"))
-    result = generator(checkout, "--check")
-    skip_if_pinned(result)
+    result = check(checkout)
     assert result.returncode == 1
     assert "-    NHWC = 2\n+    NHWC = 1\n" in result.stdout
 
@@ -85,8 +85,7 @@ def test_generator_rejects_an_annotation_that_matches_nothing(
 ) -> None:
     notes = checkout / "tools" / "bindings.toml"
     notes.write_text(notes.read_text().replace(f"[{table}]\n", f"[{table}]\n{entry}\n"))
-    result = generator(checkout, "--check")
-    skip_if_pinned(result)
+    result = check(checkout)
     assert result.returncode == 2
     assert re.split(r"[\s\"]+", entry.lstrip('"'))[0] in result.stderr
 
@@ -107,8 +106,11 @@ def test_bindings_agree_with_headers(headers: Path, checkout: Path, include: Pat
     assert result.returncode == 0, result.stdout
 
 
-def changed_headers(headers: Path, folder: Path, *changes: tuple[str, str, str]) -> Path:
-    """Copy headers with changes: the name of a header, a pattern, and its replacement."""
+def compare_headers(
+    checkout: Path, headers: Path, *changes: tuple[str, str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run the generator on headers with changes: the name of a header, a pattern, and its replacement."""
+    folder = checkout / "headers"
     folder.mkdir()
     for path in headers.glob("cudnn*.h"):
         shutil.copyfile(path, folder / path.name)
@@ -117,7 +119,7 @@ def changed_headers(headers: Path, folder: Path, *changes: tuple[str, str, str])
         text, count = re.subn(old, new, path.read_text())
         assert count == 1, "the change was not planted"
         path.write_text(text)
-    return folder
+    return generator(checkout, "--include", folder)
 
 
 # A change in the headers of another cuDNN, and the difference that is reported.
@@ -161,11 +163,9 @@ DIFFERENCES = {
 
 @pytest.mark.parametrize(("file", "old", "new", "reported"), DIFFERENCES.values(), ids=DIFFERENCES)
 def test_generator_reports_a_planted_difference(
-    headers: Path, checkout: Path, tmp_path: Path, file: str, old: str, new: str, reported: str
+    headers: Path, checkout: Path, file: str, old: str, new: str, reported: str
 ) -> None:
-    result = generator(
-        checkout, "--include", changed_headers(headers, tmp_path / "headers", (file, old, new))
-    )
+    result = compare_headers(checkout, headers, (file, old, new))
     noted = reported.startswith("note")  # symbols that only the headers have
     assert result.returncode == int(not noted)
     expected = reported if noted else f"difference: {reported}"
@@ -174,7 +174,7 @@ def test_generator_reports_a_planted_difference(
 
 @pytest.mark.parametrize(("minor", "differs"), [(27, False), (28, True)])
 def test_generator_expects_a_member_only_since_the_version_that_is_listed(
-    headers: Path, checkout: Path, tmp_path: Path, minor: int, differs: bool
+    headers: Path, checkout: Path, minor: int, differs: bool
 ) -> None:
     if not (headers / "cudnn_gnn_ops.h").is_file():
         pytest.skip("this cuDNN has no header of cudnnGnnCscGraph_t")
@@ -182,7 +182,7 @@ def test_generator_expects_a_member_only_since_the_version_that_is_listed(
         ("gnn_ops", r"\n[^\n]*\bcscRevOffsets;[^\n]*", ""),
         ("version", r"(#define CUDNN_MINOR) \d+", rf"\g<1> {minor}"),
     )
-    result = generator(checkout, "--include", changed_headers(headers, tmp_path / "headers", *changes))
+    result = compare_headers(checkout, headers, *changes)
     assert ("difference: cudnnGnnCscGraph_t" in result.stdout) == differs, result.stdout
 
 

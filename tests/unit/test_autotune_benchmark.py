@@ -31,6 +31,10 @@ class Way(NamedTuple):
     cold: float = 0.0
 
 
+# A candidate: its times, the error that it raises, or a function of the number of its earlier runs.
+Timed = Way | Exception | Callable[[int], Way | Exception]
+
+
 class Clocks:
     """A host, and a device that works on what it is given one after the other."""
 
@@ -68,12 +72,13 @@ class Clocks:
         self.synchronize(stream)
         return self.now - begin
 
-    def race(self, ways: list[Way | Exception], kinds: tuple[benchmark.EngineGroup, ...] = ()) -> list[Any]:
-        def one(number: int, way: Way | Exception) -> Callable[[], None]:
+    def race(self, ways: list[Timed], kinds: tuple[benchmark.EngineGroup, ...] = ()) -> list[Any]:
+        def one(number: int, way: Timed) -> Callable[[], None]:
             def run() -> None:
-                if isinstance(way, Exception):
-                    raise way
-                self.run(number, way)
+                current = way(self.count.get(number, 0)) if callable(way) else way
+                if isinstance(current, Exception):
+                    raise current
+                self.run(number, current)
 
             return run
 
@@ -169,16 +174,6 @@ def test_benchmark_prunes_nothing_when_the_host_is_descheduled_around_each_sampl
     assert set(clocks.count.values()) == {clocks.count[0]}, "all were looked at alike"
 
 
-def test_benchmark_keeps_a_candidate_that_fell_behind_behind_the_winner(clocks: Clocks) -> None:
-    noise = {0: iter([1.15] * 99), 1: iter([1.0] * GLANCES + [1.3] * 99)}
-
-    def one(number: int) -> Callable[[], None]:
-        return lambda: clocks.run(number, Way(next(noise[number])))
-
-    slow, fast = benchmark.benchmark([one(0), one(1)], STREAM)
-    assert place([slow, fast]) == 1
-
-
 def test_benchmark_returns_errors_and_does_not_prune_their_groups(clocks: Clocks) -> None:
     error = NotSupportedError("no")
     times = clocks.race([error, Way(0.1), error, Way(0.11)], kinds("a", "b", "b", "a"))
@@ -207,60 +202,47 @@ def test_benchmark_measures_with_a_warm_cache_when_memory_is_short(
 
 
 @pytest.mark.parametrize("place_of_quick", [0, 1])
-@pytest.mark.parametrize("disturbed", range(1, 7))
+@pytest.mark.parametrize("disturbed", range(6))
 def test_benchmark_keeps_the_fastest_when_one_sample_is_disturbed(
     clocks: Clocks, disturbed: int, place_of_quick: int
 ) -> None:
     """The host is away for 5 ms between the event and the call."""
-    count = 0
-
-    def quick() -> None:
-        nonlocal count
-        count += 1
-        clocks.now += 5.0 * (count == disturbed)
-        clocks.run(1, Way(0.05, cold=0.01))
-
-    runs = [lambda: clocks.run(0, Way(0.1, cold=0.01)), lambda: clocks.run(2, Way(0.11))]
-    runs.insert(place_of_quick, quick)
-    times = benchmark.benchmark(runs, STREAM, kinds("a", "b", "c"))
+    ways: list[Timed] = [Way(0.1, cold=0.01), Way(0.11)]
+    ways.insert(place_of_quick, lambda n: Way(0.05, 0.01 + 5.0 * (n == disturbed), cold=0.01))
+    times = clocks.race(ways, kinds("a", "b", "c"))
     assert place(times) == place_of_quick
     assert None not in times
 
 
+ROUND_CALLS = int(benchmark.ROUND / 0.11) + benchmark.COLD_SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("ways", "fastest"),
+    [
+        ([Way(1.15), lambda n: Way(1.0 if n < GLANCES else 1.3)], 1),
+        ([lambda n: Way(0.14 if GLANCES <= n < GLANCES + ROUND_CALLS else 0.1), Way(0.105)], 0),
+    ],
+    ids=["the winner became slower", "one round was disturbed"],
+)
+def test_benchmark_keeps_the_winner_when_its_later_samples_are_slower(
+    clocks: Clocks, ways: list[Timed], fastest: int
+) -> None:
+    assert place(clocks.race(ways)) == fastest
+
+
 def test_benchmark_keeps_rejected_candidates_behind_when_the_clock_falls(clocks: Clocks) -> None:
-    counts = [0, 0, 0]
+    def slower(number: int, time: float) -> Timed:
+        return lambda _: Way(time * (1.4 if clocks.count.get(0, 0) + (number == 0) > GLANCES else 1.0))
 
-    def one(number: int, time: float) -> Callable[[], None]:
-        def run() -> None:
-            counts[number] += 1
-            clocks.run(number, Way(time * (1.4 if counts[0] > GLANCES else 1.0)))
-
-        return run
-
-    times = benchmark.benchmark([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
+    times = clocks.race([slower(*pair) for pair in enumerate((0.1, 0.11, 0.13))])
     assert place(times) == 0
     assert sorted(times) == times
 
 
-def test_benchmark_keeps_the_fastest_when_one_round_is_disturbed(clocks: Clocks) -> None:
-    noise = iter([1.0] * GLANCES + [1.4] * (int(benchmark.ROUND / 0.11) + benchmark.COLD_SAMPLES))
-    runs = [
-        lambda: clocks.run(0, Way(0.1 * next(noise, 1.0))),
-        lambda: clocks.run(1, Way(0.105)),
-    ]
-    assert place(benchmark.benchmark(runs, STREAM)) == 0
-
-
 def test_benchmark_returns_the_error_of_a_candidate_that_fails_in_a_round(clocks: Clocks) -> None:
     error = NotSupportedError("no more memory")
-
-    def third() -> None:
-        if clocks.count.get(2, 0) > 5:
-            raise error
-        clocks.run(2, Way(0.1))
-
-    runs = [lambda: clocks.run(0, Way(0.11)), lambda: clocks.run(1, Way(0.12)), third]
-    times = benchmark.benchmark(runs, STREAM)
+    times = clocks.race([Way(0.11), Way(0.12), lambda n: error if n > GLANCES else Way(0.1)])
     assert times[2] is error
     assert place(times) == 0
 

@@ -184,7 +184,9 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize("rows", [None, 1, [], [1], [{"time_ms": "x"}], [{"time_ms": 10**400}]])
+@pytest.mark.parametrize(
+    "rows", [None, 1, [], [1], *([{**ROW, "time_ms": time}] for time in ("x", 10**400, -(10**400)))]
+)
 def test_cache_show_prints_malformed_records(cache: Path, rows: object) -> None:
     store().put("another key", {"rows": rows})
     assert "another key" in run("show")
@@ -202,12 +204,6 @@ def test_cache_show_escapes_control_characters(cache: Path) -> None:
     assert told.count(r"\x1b[31m\x202e") == 4
 
 
-@pytest.mark.parametrize("time", [10**400, -(10**400)], ids=["large", "small"])
-def test_cache_show_prints_records_with_impossible_times(cache: Path, time: float) -> None:
-    store().put(KEY, {"rows": [{**ROW, "time_ms": time}]})
-    assert "graph engine 1" in run("show")
-
-
 def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
     cache: Path, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -215,7 +211,7 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
     bad.write_text("{}")
     assert f"{bad} is not an exported algorithm cache" in run("import", str(bad), code=2)
     told = run("export", str(tmp_path / "no" / "where.json"), code=1)
-    assert told.endswith(f"where.json cannot be written: there is no folder {tmp_path / 'no'}\n")
+    assert told.endswith(f"where.json cannot be written: the folder {tmp_path / 'no'} does not exist\n")
     monkeypatch.setattr(config, "algo_cache", bad)
     for verb in ("show", "clear"):
         ran = CliRunner().invoke(main, ["cache", verb])
