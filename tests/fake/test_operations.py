@@ -18,7 +18,7 @@ from cudnn_ct.cli import selftest_cases
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
-from tests.layers import LayerCase, check_layer, several
+from tests.layers import LayerCase, check_layer, compare, several
 from tests.op_cases import CASES, ON_IMAGES, OPERATIONS, OpCase, row_of, simple_arguments, simple_call
 from tests.strategies import own, placing, poison
 
@@ -116,6 +116,14 @@ def test_grid_sample_backward_of_no_channels_has_a_zero_gradient(fake: FakeCudnn
     )
     assert dx.shape == (2, 0, 3, 3)
     np.testing.assert_array_equal(dgrid.numpy(), np.zeros((2, 2, 2, 2)))
+
+
+@pytest.mark.parametrize("mode", ["max", "max_deterministic", "sum", "average_inc_pad"])
+def test_pool_backward_of_one_window_equals_reference(fake: FakeCudnn, mode: str) -> None:
+    x = image().numpy()
+    arguments = (y := ct.reference.pool(x, window="global", mode=mode)), x, y
+    expected = ct.reference.pool_backward(*arguments, window="global", mode=mode)
+    compare(ct.pool_backward(*map(ct.asarray, arguments), window="global", mode=mode), expected)
 
 
 def test_gradient_of_elu_is_0_at_0_when_its_coefficient_is_0(fake: FakeCudnn) -> None:
