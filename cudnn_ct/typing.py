@@ -21,6 +21,7 @@ __all__ = [
     "Layout",
     "NormMode",
     "OpTensorOp",
+    "OutLike",
     "Padding",
     "PerAxis",
     "PoolMode",
@@ -82,6 +83,9 @@ class AlgorithmRow(Protocol):
 
 ArrayLike: TypeAlias = SupportsCudaArrayInterface | SupportsDLPackDevice
 """An array in GPU memory: of this package or of any library with one of the two protocols."""
+
+OutLike: TypeAlias = ArrayLike | tuple[ArrayLike | None, ...]
+"""An array for the first result, or a tuple with an array for each result, None for a new one."""
 
 StreamLike: TypeAlias = SupportsIndex | SupportsCudaStream | TorchStream | CuPyStream
 """A CUDA stream: an object of any library, or its address as an integer."""

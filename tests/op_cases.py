@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +123,24 @@ def simple_call(operation: str, x: Any, **keywords: Any) -> Any:
     return several(getattr(ct, operation)(*arguments, **given | keywords))[0]
 
 
+@st.composite
+def into_memory(draw: st.DrawFn, calls: st.SearchStrategy[LayerCase]) -> LayerCase:
+    """Draw a call, and memory for some of the results after the first."""
+    case = draw(calls)
+    if case.operation not in SEVERAL or draw(st.booleans()):
+        return case
+    arrays = [one and one.array() for one in case.operands]
+    outs = {name: one.array() for name, one in case.outs.items()}
+    results = getattr(ct.reference, case.operation)(*arrays, **case.keywords, **outs)[1:]
+    return replace(case, more=tuple(_memory(draw, one) for one in results))
+
+
+def _memory(draw: st.DrawFn, result: np.ndarray | None) -> Tensor | None:
+    if result is None or draw(st.booleans()):
+        return None
+    return lying(draw, result.shape, result.dtype.name, "integers" if result.dtype.kind == "i" else "nan")
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 
@@ -200,7 +219,9 @@ CASES = (
     OpCase(("reduce", "reduce_with_indices"), reduce_cases(), {"op": "max", "axis": 0, "keepdims": True}),
 )
 
+CASES = tuple(row._replace(calls=into_memory(row.calls)) for row in CASES)
 OPERATIONS = tuple(name for row in CASES for name in row.operations)
+SEVERAL = tuple(name for name in OPERATIONS if getattr(ct, name).__annotations__["return"] != "DeviceArray")
 
 
 def row_of(operation: str) -> OpCase:

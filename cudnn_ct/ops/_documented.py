@@ -15,12 +15,20 @@ _PARAMETERS = """\
 alpha : float
     Factor of the result, or of the first of several.
 beta : float
-    Factor of the contents of ``out``, which are added to the result. If it is 0, ``out`` is only written.
+    Factor of the contents of ``out``, which are added to the result, or to the first of several. If it is 0,
+    ``out`` is only written.
 out : device array, shape and dtype of the result, optional
-    Destination of the result, or of the first of several, with any strides. It must not overlap an operand.
+    Destination of the result, with any strides. It must not overlap an operand.
 stream : optional
     Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of ``ct.use``.
 dy : device array, shape and dtype of x
+"""
+
+_SEVERAL_OUTS = """\
+out : device array, or a tuple with an array or None for each result, optional
+    Destination of the first result, or of each result in the order of the returned tuple, with any strides;
+    None for a new array. A result that does not exist is None, or left out at the end. No array may overlap
+    an operand or another result. DeviceArrays of the same memory are returned.
 """
 
 _RAISES = """\
@@ -61,9 +69,13 @@ def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
 
 def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], ...]) -> str:
     summary, sections = _sections(function)
-    known = _entries(_PARAMETERS)
+    out = function.__annotations__.get("out", "")
+    known = _entries(_PARAMETERS) | (_entries(_SEVERAL_OUTS) if "OutLike" in out else {})
     for one in (*donors, function):
-        known |= _entries(_sections(one)[1].get("Parameters", ""))
+        described = _entries(_sections(one)[1].get("Parameters", ""))
+        if one.__annotations__.get("out") != out:  # one array, or one for each of several results
+            described.pop("out", None)
+        known |= described
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     sections["Parameters"] = "".join(known[name] for name in parameters)

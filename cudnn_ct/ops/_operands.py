@@ -7,15 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..array import DeviceArray
-from ..array_creation import not_on_device
+from ..array_creation import as_operand, not_on_device
 from ..cuda import device as devices
 from ..cuda import interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import DTYPES
+from ..shapes.checks import result_spec
 from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
 
-__all__ = ["byte_extent", "check_writable", "contiguous", "refuse_overlap", "representable", "stream_of"]
+__all__ = [
+    "byte_extent",
+    "check_writable",
+    "contiguous",
+    "refuse_overlap",
+    "representable",
+    "results_of_calls",
+    "stream_of",
+]
 
 
 def check_writable(out: TensorSpec | None, name: str = "out") -> None:
@@ -47,6 +56,25 @@ def representable(spec: TensorSpec) -> TensorSpec:
 def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
     """Return the array, or a contiguous copy according to :func:`representable`."""
     return array if array.spec.representable else array.packed(nearest_layout(array.spec), stream)
+
+
+def results_of_calls(
+    outs: Sequence[Any], expected: dict[str, TensorSpec], operands: Sequence[DeviceArray], stream: Stream
+) -> list[DeviceArray | None]:
+    """Import and check the results that are given to an operation of several calls, before any is written.
+
+    The results have the names, shapes and dtypes of ``expected``. Each call checks its own operands alone.
+    """
+    given: list[DeviceArray | None] = []
+    for out, (name, spec) in zip(outs, expected.items(), strict=True):
+        array = None if out is None else as_operand(out, name, stream, written=True)
+        if array is not None:
+            check_writable(array.spec, name)
+            result_spec(spec.shape, spec, out=array.spec, name=name)
+        given.append(array)
+    spans = [byte_extent(array.spec) if array else (0, 0) for array in (*operands, *given)]
+    refuse_overlap(operands, given, spans)
+    return given
 
 
 def refuse_overlap(
@@ -82,8 +110,10 @@ def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
 
 
 def byte_extent(spec: TensorSpec) -> tuple[int, int]:
-    """Return the range of bytes in use, relative to the pointer of an array without negative strides."""
-    return 0, spec.extent[1] * DTYPES[spec.dtype].itemsize
+    """Return the range of bytes in use, relative to the pointer of an array."""
+    low, high = spec.extent
+    itemsize = DTYPES[spec.dtype].itemsize
+    return low * itemsize, high * itemsize
 
 
 def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:

@@ -19,7 +19,7 @@ from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
 from ..plans.wrappers import ZeroOrScale
-from ..shapes.checks import one_dtype, result_spec
+from ..shapes.checks import one_dtype, result_slots, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
@@ -224,7 +224,7 @@ def dropout(
     array([0., 2.], dtype=float32)
     """
     _check_state(state)
-    y_out, mask = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    y_out, mask = result_slots(out, DropoutResult._fields)
     if mask is not None:
         _check_mask(mask, state)
     outs, done = (y_out, None if mask is None else mask.bits, state._memory), CallState(state._calls)

@@ -15,6 +15,7 @@ from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import fill_plan
 from ..plans.scalars import scalar_type
+from ..shapes.checks import result_slots
 from ..shapes.layer import LayerProblem
 from ..shapes.spatial import (
     GridSampleGradients,
@@ -25,11 +26,11 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ..shapes.specs import SpatialTransformerSpec, TensorSpec
-from ..typing import ArrayLike, Shape, StreamLike
+from ..typing import ArrayLike, OutLike, Shape, StreamLike
 from ._call import Operation, execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
-from ._operands import stream_of
+from ._operands import results_of_calls, stream_of
 
 __all__ = [
     "affine_grid",
@@ -153,7 +154,7 @@ def grid_sample_backward(
     *,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> GridSampleGradients[DeviceArray]:
     """Compute the gradients of :func:`grid_sample` with regard to x and to the grid.
@@ -165,7 +166,7 @@ def grid_sample_backward(
     Returns
     -------
     GridSampleGradients
-        ``dx``, like x, or ``out`` as one; ``dgrid``, like the grid.
+        ``dx``, like x; ``dgrid``, like the grid.
 
     Notes
     -----
@@ -180,9 +181,9 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
-    names, operands = ("x", "grid", "dy"), (x, grid, dy)
-    dx, dgrid = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, (out, None), stream)
-    return GridSampleGradients(dx, dgrid)
+    names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
+    results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
+    return GridSampleGradients(*results)
 
 
 @documented()
@@ -221,9 +222,11 @@ def spatial_transformer(
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
     where = stream_of(x, "x", stream)
-    x = as_operand(x, "x", where)
-    grid = affine_grid(theta, transformed_shape(x.shape, scale_height, scale_width), stream=where)
-    return grid_sample(x, grid, out=out, stream=where)
+    x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
+    shape = transformed_shape(x.shape, scale_height, scale_width)
+    expected = {"out": TensorSpec.packed(shape, x.spec.dtype)}
+    (y_out,) = results_of_calls((out,), expected, (x, theta), where)
+    return grid_sample(x, affine_grid(theta, shape, stream=where), out=y_out, stream=where)
 
 
 @documented(spatial_transformer)
@@ -234,7 +237,7 @@ def spatial_transformer_backward(
     *,
     scale_height: float = 1,
     scale_width: float = 1,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> SpatialTransformerGradients[DeviceArray]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
@@ -246,7 +249,7 @@ def spatial_transformer_backward(
     Returns
     -------
     SpatialTransformerGradients
-        ``dx``, like x, or ``out`` as one; ``dtheta``, like theta.
+        ``dx``, like x; ``dtheta``, like theta.
 
     Notes
     -----
@@ -261,10 +264,15 @@ def spatial_transformer_backward(
     array([[[[3., 4.]]]], dtype=float32)
     """
     where = stream_of(x, "x", stream)
-    x = as_operand(x, "x", where)
+    given = {"dy": dy, "x": x, "theta": theta}
+    operands = [as_operand(array, name, where) for name, array in given.items()]
+    dy, x, theta = operands
+    outs = result_slots(out, SpatialTransformerGradients._fields)
+    expected = {"out": x.spec, "dtheta of out": theta.spec}
+    dx_out, dtheta_out = results_of_calls(outs, expected, operands, where)
     grid = affine_grid(theta, transformed_shape(x.shape, scale_height, scale_width), stream=where)
-    dx, dgrid = grid_sample_backward(dy, x, grid, out=out, stream=where)
-    return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, stream=where))
+    dx, dgrid = grid_sample_backward(dy, x, grid, out=dx_out, stream=where)
+    return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, out=dtheta_out, stream=where))
 
 
 # --- implementations ---------------------------------------------------------------------------------------
@@ -348,4 +356,6 @@ _SAMPLE_PLANS = (of_problem(_no_channels), *with_bfloat16(of_problem(SamplePlan)
 _GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
 _GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
 _SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
-_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
+_SAMPLE_GRADIENTS = Operation(
+    "the gradients of sampling", sample_problem, _SAMPLE_PLANS, written=("out", "dgrid of out")
+)

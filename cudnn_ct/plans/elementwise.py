@@ -153,7 +153,12 @@ class FillPlan:
 
 
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype."""
+    """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
+
+    It does not support int32, which is copied as int8 with one more axis, and is never scaled.
+    """
+    if x.dtype == "int32":
+        x, y = (TensorSpec((*s.shape, 4), (*[4 * n for n in s.strides], 1), "int8") for s in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..dtypes import as_dtype
-from ..shapes.checks import FLOATS, one_dtype
+from ..shapes.checks import FLOATS, one_dtype, result_slots
 from ..shapes.parse import as_float
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
+R = TypeVar("R", bound=tuple[Any, ...])
+Result = tuple[Float64, np.dtype[Any]]
+Outs = Array | tuple[Array | None, ...]
 
 
 def operands(
@@ -46,6 +50,20 @@ def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, ou
         return result
     out[...] = result
     return out
+
+
+def deliver_each(
+    kind: type[R], results: Sequence[Result], alpha: float, beta: float, out: Outs | None, absent: str = ""
+) -> R:
+    """Deliver several results as a named tuple, the first one scaled; :func:`result_slots` has ``absent``."""
+    names = kind._fields  # type: ignore[attr-defined]
+    rows = list(zip(names, results, result_slots(out, names, absent=absent), strict=False))
+    for name, (values, dtype), given in rows:
+        check_out(given, values.shape, dtype, name)
+    _, (values, dtype), given = rows[0]
+    first = deliver(values, dtype, alpha, beta, given)
+    further = [deliver(values, dtype, 1, 0, given) for _, (values, dtype), given in rows[1:]]
+    return kind(first, *further, *[None] * bool(absent))
 
 
 @np.errstate(all="ignore")

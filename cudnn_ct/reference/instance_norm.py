@@ -11,12 +11,13 @@ from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
     INSTANCE,
+    WITHOUT_DZ,
     BatchNormGradients,
     BatchNormResult,
     check_norm_parameters,
     norm_parameter_dtype,
 )
-from ._cast import Array, Float64, deliver, operands, round_once, wide
+from ._cast import Array, Float64, Outs, deliver_each, operands, wide
 from .norm import batch_norm_backward, batch_norm_training
 
 
@@ -30,7 +31,7 @@ def instance_norm(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each image. See :func:`cudnn_ct.instance_norm`."""
     x = np.asarray(x)
@@ -38,9 +39,10 @@ def instance_norm(
     shape = check_norm_parameters(x, INSTANCE, **parameters)
     tiled = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
     step = batch_norm_training(_one_image(wide(x)), *tiled, epsilon=epsilon)
-    y = deliver(step.y.reshape(x.shape), x.dtype, alpha, beta, out)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
-    return BatchNormResult(y, *(round_once(array.reshape(shape), dtype) for array in step[1:]))
+    statistics = [(array.reshape(shape), dtype) for array in step[1:]]
+    results = ((step.y.reshape(x.shape), x.dtype), *statistics)
+    return deliver_each(BatchNormResult[Array], results, alpha, beta, out)
 
 
 @np.errstate(all="ignore")
@@ -54,7 +56,7 @@ def instance_norm_backward(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n E(dy n))``. See :func:`cudnn_ct.instance_norm_backward`."""
     dtype, (values, gradient) = operands("instance normalisation", x=x, dy=dy)
@@ -66,9 +68,9 @@ def instance_norm_backward(
     statistics: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     step = batch_norm_backward(_one_image(gradient), _one_image(values), tiled, **statistics, epsilon=epsilon)
     kind = as_dtype(norm_parameter_dtype(dtype)).numpy
-    dscale, dbias = (round_once(array.reshape(values.shape[:2]).sum(0), kind) for array in step[1:3])
-    dx = deliver(step.dx.reshape(values.shape), dtype, alpha, beta, out)
-    return BatchNormGradients(dx, dscale, dbias, None)
+    sums = [(array.reshape(values.shape[:2]).sum(0), kind) for array in (step.dscale, step.dbias)]
+    results = ((step.dx.reshape(values.shape), dtype), *sums)
+    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=WITHOUT_DZ)
 
 
 def _one_image(x: Float64) -> Float64:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
+    WITHOUT_DZ,
     BatchNormGradients,
     BatchNormResult,
     check_epsilon,
@@ -23,7 +24,7 @@ from ..shapes.norm import (
 )
 from ..shapes.parse import as_float
 from ..typing import NormMode
-from ._cast import Array, Float64, deliver, operands, round_once, wide
+from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands, wide
 
 
 # Infinities and NaN are valid data, and so are the means of empty batches.
@@ -42,7 +43,7 @@ def batch_norm_training(
     z: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> BatchNormResult[Array]:
     """Compute ``act(scale * (x - mean) * invstd + bias + z)``. See :func:`cudnn_ct.batch_norm_training`."""
     x, epsilon, function = np.asarray(x), check_epsilon(epsilon), norm_activation(activation)
@@ -57,14 +58,15 @@ def batch_norm_training(
     mean, var = _statistics(x, mode)
     invstd = 1 / np.sqrt(var + epsilon)
     y = (wide(x) - mean) * invstd * s + b + residual
-    result = deliver(y if function is None else np.maximum(y, 0), x.dtype, alpha, beta, out)
+    dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
+    results = (y if function is None else np.maximum(y, 0), x.dtype), (mean, dtype), (invstd, dtype)
+    step = deliver_each(BatchNormResult[Array], results, alpha, beta, out)
     samples = norm_samples(x.shape, mode)
     if running_mean is not None and running_var is not None and samples:
         momentum = as_float(momentum, "momentum")
         for array, new in ((running_mean, mean), (running_var, var * samples / (samples - 1))):
             deliver(new.reshape(array.shape), array.dtype, momentum, 1 - momentum, array)
-    dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
-    return BatchNormResult(result, round_once(mean, dtype), round_once(invstd, dtype))
+    return step
 
 
 @np.errstate(all="ignore")
@@ -101,7 +103,7 @@ def batch_norm_backward(
     y: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n * E(dy * n))``. See :func:`cudnn_ct.batch_norm_backward`."""
     x, scale = np.asarray(x), np.asarray(scale)
@@ -123,12 +125,9 @@ def batch_norm_backward(
     n, samples = (wide(x) - m) * i, norm_samples(x.shape, mode)
     dscale, dbias = _parameter_gradients(dz, n, mode)
     dx = s * i * (dz - dbias / samples - n * (dscale / samples))
-    return BatchNormGradients(
-        deliver(dx, x.dtype, alpha, beta, out),
-        round_once(dscale.reshape(scale.shape), scale.dtype),
-        round_once(dbias.reshape(scale.shape), scale.dtype),
-        None if function is None else round_once(dz, x.dtype),
-    )
+    results = ((dx, x.dtype), *_like_scale(scale, dscale, dbias), (dz, x.dtype))
+    absent = WITHOUT_DZ if function is None else ""
+    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=absent)
 
 
 @np.errstate(all="ignore")
@@ -143,7 +142,7 @@ def batch_norm_inference_backward(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> BatchNormGradients[Array]:
     """Compute the gradients of inference. See :func:`cudnn_ct.batch_norm_inference_backward`."""
     x, scale, epsilon = np.asarray(x), np.asarray(scale), check_epsilon(epsilon)
@@ -151,12 +150,13 @@ def batch_norm_inference_backward(
     s, m, v = _parameters(x, mode, scale=scale, mean=mean, var=var)
     i = 1 / np.sqrt(v + epsilon)
     dscale, dbias = _parameter_gradients(dz, (wide(x) - m) * i, mode)
-    return BatchNormGradients(
-        deliver(s * i * dz, x.dtype, alpha, beta, out),
-        round_once(dscale.reshape(scale.shape), scale.dtype),
-        round_once(dbias.reshape(scale.shape), scale.dtype),
-        None,
-    )
+    results = ((s * i * dz, x.dtype), *_like_scale(scale, dscale, dbias))
+    return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=WITHOUT_DZ)
+
+
+def _like_scale(scale: Array, *sums: Float64) -> list[Result]:
+    """Return the gradients of parameters with the shape of scale, and its dtype."""
+    return [(one.reshape(scale.shape), scale.dtype) for one in sums]
 
 
 def _like(x: Array, **named: ArrayLike) -> Float64:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..shapes.parse import as_bool
 from ..shapes.reduction import IndexedReduction, reduce_axes, reduce_op, reduced_shape
 from ..typing import ReduceOp
-from ._cast import Array, Float64, deliver, operands
+from ._cast import Array, Float64, Outs, deliver, deliver_each, operands, wide
 
 
 def reduce(
@@ -42,7 +42,7 @@ def reduce_with_indices(
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> IndexedReduction[Array]:
     """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
     name = reduce_op(op, np.shape(x), axis, indices=True)
@@ -51,8 +51,8 @@ def reduce_with_indices(
     values = _reduced(rows, name, as_bool(propagate_nan, "propagate_nan"))
     found = (rows == values[..., None]) | (np.isnan(rows) & np.isnan(values[..., None]))
     first = found.argmax(axis=-1) if rows.shape[-1] else np.zeros(values.shape)
-    y = deliver(values.reshape(shape), dtype, alpha, beta, out)
-    return IndexedReduction(y, first.astype(np.int32).reshape(shape))
+    results = (values.reshape(shape), dtype), (wide(first).reshape(shape), np.dtype(np.int32))
+    return deliver_each(IndexedReduction[Array], results, alpha, beta, out)
 
 
 def _rows(x: Float64, axis: Any) -> Float64:

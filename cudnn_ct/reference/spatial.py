@@ -18,7 +18,7 @@ from ..shapes.spatial import (
     grid_sample_shape,
     transformed_shape,
 )
-from ._cast import Array, Float64, deliver, operands, round_once
+from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
 
 
 def affine_grid(theta: ArrayLike, shape: Sequence[int], *, out: Array | None = None) -> Array:
@@ -50,13 +50,13 @@ def grid_sample_backward(
     *,
     alpha: float = 1,
     beta: float = 0,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> GridSampleGradients[Array]:
     """Compute the gradients of :func:`grid_sample`. See :func:`cudnn_ct.grid_sample_backward`."""
     dtype, (x, grid, dy) = operands("grid_sample", x=x, grid=grid, dy=dy)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
-    return GridSampleGradients(deliver(dx, dtype, alpha, beta, out), round_once(dgrid, dtype))
+    return deliver_each(GridSampleGradients[Array], ((dx, dtype), (dgrid, dtype)), alpha, beta, out)
 
 
 def spatial_transformer(
@@ -80,15 +80,15 @@ def spatial_transformer_backward(
     *,
     scale_height: float = 1,
     scale_width: float = 1,
-    out: Array | None = None,
+    out: Outs | None = None,
 ) -> SpatialTransformerGradients[Array]:
     """Compute the gradients of a transformer. See :func:`cudnn_ct.spatial_transformer_backward`."""
     dtype, (x, theta, dy) = operands("spatial_transformer", x=x, theta=theta, dy=dy)
     grid = _transformer_grid(x, theta, scale_height, scale_width)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = _sampled_gradients(x, grid, dy)
-    dtheta = round_once(_grid_gradient(dgrid), dtype)
-    return SpatialTransformerGradients(deliver(dx, dtype, 1, 0, out), dtheta)
+    results = (dx, dtype), (_grid_gradient(dgrid), dtype)
+    return deliver_each(SpatialTransformerGradients[Array], results, 1, 0, out)
 
 
 def _transformer_grid(x: Float64, theta: Float64, scale_height: float, scale_width: float) -> Float64:

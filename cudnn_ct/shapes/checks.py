@@ -58,6 +58,23 @@ def result_spec(
     return out
 
 
+def result_slots(out: Any, names: Sequence[str], *, absent: str = "") -> tuple[Any, ...]:
+    """Return the array given for each result by ``out``: one array for the first, or a tuple for all.
+
+    ``absent`` is the reason why the last result does not exist; its place is None, or missing.
+    """
+    outs = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(names) - 1))
+    if absent and len(outs) == len(names) - 1:
+        outs = (*outs, None)
+    if len(outs) != len(names):
+        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
+    if not absent:
+        return outs
+    if outs[-1] is not None:
+        raise ValueError(f"out has {names[-1]}, but {absent}")
+    return outs[:-1]
+
+
 def some_axes(axes: Any, rank: int, name: str) -> Shape:
     """Return an int or a sequence of ints as a tuple of distinct axes, counted from 0."""
     try:

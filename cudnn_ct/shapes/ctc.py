@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from .checks import one_dtype, result_spec
+from .checks import one_dtype, result_slots, result_spec
 from .parse import as_choice, as_int
 from .sequences import as_integers, check_lengths
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
@@ -91,11 +91,8 @@ class CTCProblem(NamedTuple):
 
 def ctc_outs(out: Any) -> tuple[Any, Any]:
     """Return the given loss and gradient from ``out``: the latter alone, or both."""
-    if not isinstance(out, tuple):
-        return None, out
-    if len(out) != 2:
-        raise ValueError(f"out has {len(out)} arrays; there are two results, the loss and the gradient")
-    return out[0], out[1]
+    loss, gradient = result_slots(out if isinstance(out, tuple | list) else (None, out), CTCLoss._fields)
+    return loss, gradient
 
 
 def ctc_problem(

@@ -20,6 +20,8 @@ INSTANCE = "instance"  # the mode of instance normalisation, which batch normali
 NORM_ACTIVATIONS = ("relu",)
 _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster algorithm with the same result
 
+WITHOUT_DZ = "without an activation dz is dy"  # why a gradient has no dz
+
 NORM_MIN_EPSILON = 0.0  # CUDNN_BN_MIN_EPSILON
 
 
@@ -245,7 +247,7 @@ def _training(
         _like_x(x, z=z)
     y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
     mean, invstd = (
-        result_spec(shape, x, out=out, name=name, dtype=scale.dtype)
+        result_spec(shape, x, out=out, name=f"{name} of out", dtype=scale.dtype)
         for out, name in zip(outs[1:3], ("mean", "invstd"), strict=True)
     )
     tensors = x, scale, bias, z, y, mean, invstd, running_mean, running_var
@@ -284,10 +286,10 @@ def _gradient(specs: Specs, outs: Outs, mode: str, epsilon: Any, activation: str
     dx = result_spec(x.shape, x, dy, out=outs[0])
     parameter_shape = x.shape[:2] if mode == INSTANCE else scale.shape
     dscale, dbias = (
-        result_spec(parameter_shape, scale, out=out, name=name)
+        result_spec(parameter_shape, scale, out=out, name=f"{name} of out")
         for out, name in zip(outs[1:3], ("dscale", "dbias"), strict=True)
     )
-    dz = result_spec(x.shape, x, dy) if activation else None
+    dz = result_spec(x.shape, x, dy, out=outs[3], name="dz of out") if activation else None
     statistics = given.get("mean"), given.get("invstd"), y if activation else None
     params = mode, check_epsilon(epsilon), activation
     return NormGradient(x, dy, scale, *statistics, dx, dscale, dbias, dz, *params)

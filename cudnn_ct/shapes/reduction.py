@@ -85,8 +85,9 @@ def reduce_problem(
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
     if indices:  # cuDNN writes them in C order, and the values in the same order
         like = TensorSpec.packed(shape, x.dtype)
-    places = TensorSpec.packed(shape, "int32") if indices else None
-    y = result_spec(shape, like, out=out)
+    y, places = result_spec(shape, like, out=out), None
+    if indices:
+        places = result_spec(shape, like, out=outs[1], name="indices of out", dtype="int32")
     return ReduceProblem(x, y, places, gone, name, as_bool(propagate_nan, "propagate_nan"))
 
 

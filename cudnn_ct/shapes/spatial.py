@@ -117,5 +117,6 @@ def sample_problem(specs: Specs, outs: Outs) -> SampleProblem:
     dy = specs["dy"]
     if dy.shape != shape:
         raise ValueError(f"dy has shape {dy.shape}; y has {shape}")
-    dgrid = TensorSpec.packed(grid.shape, grid.dtype)
+    out = outs[1] or TensorSpec.packed(grid.shape, grid.dtype)  # in C order, as cuDNN requires
+    dgrid = result_spec(grid.shape, grid, out=out, name="dgrid of out")
     return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, dy, out=outs[0]), dgrid)

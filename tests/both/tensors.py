@@ -12,9 +12,10 @@ import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import rnn_spec
-from tests.layers import FLOATS, Place, Tensor, compare
+from tests.layers import FLOATS, LayerCase, Place, Tensor, check_layer, compare
 from tests.op_cases import ON_IMAGES, simple_call
 from tests.rnn_cases import RNNCase, check_weights
+from tests.strategies import VIEWS
 from tests.tensor_cases import CONVERSIONS, check_in_place, in_place_cases
 
 NAN, INF = float("nan"), float("inf")
@@ -123,12 +124,18 @@ def check_gradient_of_elu(coefficient: float, dtype: str, size: int) -> None:
 
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_reduce_with_indices_counts_in_c_order_when_memory_is_in_another(place: Place, op: str) -> None:
-    x = Tensor((3, 4, 5, 6), "float32", "distinct", "nhwc").array()
+    """The memory of the operand, or that of the indices, which have any int32 in it before."""
+    x = Tensor((3, 4, 5, 6), "float32", "distinct", "nhwc")
     for axes in (0, 1, (1, 2, 3)):
-        expected = ct.reference.reduce_with_indices(x, op=op, axis=axes)
-        got = ct.reduce_with_indices(place(x), op=op, axis=axes)
-        compare(got.y, expected.y, exact=True)
-        compare(got.indices, expected.indices)
+        check_indices(x, op, axes, place)
+        shape = ct.shapes.reduction.reduced_shape(x.shape, axes, keepdims=True)
+        for view in VIEWS:
+            check_indices(x, op, axes, place, Tensor(shape, "int32", "integers", "nhwc", view))
+
+
+def check_indices(x: Tensor, op: str, axis: Any, place: Place, *memory: Tensor) -> None:
+    keywords = {"op": op, "axis": axis, "keepdims": bool(memory)}
+    check_layer(LayerCase("reduce_with_indices", (x,), keywords, exact=True, more=memory), place)
 
 
 def test_operations_on_eight_axes_that_cannot_be_joined(place: Place) -> None:

@@ -296,7 +296,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int
     ) -> int:
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
-        if source.shape != target.shape or source.dtype != target.dtype:
+        if source.shape != target.shape or source.dtype != target.dtype or source.dtype == np.int32:
             return BAD_PARAM
         a, b = factors(source.dtype, alpha, beta)
         store(target, a * source.astype(np.float64), b)

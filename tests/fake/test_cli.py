@@ -220,11 +220,7 @@ def test_device_prints_the_name_and_exports_a_description(
 
 @pytest.mark.parametrize(
     ("function", "status", "carried"),
-    [
-        ("cudnnCreate", 1001, True),
-        ("cudnnSoftmaxForward", 3009, True),
-        ("cudnnSoftmaxForward", 5000, False),
-    ],
+    [("cudnnCreate", 1001, True), ("cudnnSoftmaxForward", 3009, True), ("cudnnSoftmaxForward", 5000, False)],
 )
 @pytest.mark.parametrize("fails", [False, True], ids=["", "the doctor fails"])
 def test_errors_of_an_installation_have_the_doctors_verdict(

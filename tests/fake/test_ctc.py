@@ -250,7 +250,7 @@ def test_labels_on_the_host_are_the_fallback(fake: FakeCudnn, name: str) -> None
         (lambda: {"blank": 3}, NotSupportedError, "blank is 3; cuDNN has the blank at 0"),
         (lambda: {"blank": 4}, ValueError, "blank must be between 0 and 3"),
         (lambda: {"algo": "quick"}, ValueError, "algo must be one of deterministic, non_deterministic"),
-        (lambda: {"out": (None, None, None)}, ValueError, "out has 3 arrays; there are two results"),
+        (lambda: {"out": (None, None, None)}, ValueError, "out has 3 arrays; the results are loss, gradient"),
         (lambda: {"out": ct.zeros((6, 3, 5))}, ValueError, r"out.gradient has shape \(6, 3, 5\)"),
         (lambda: {"out": (ct.zeros((3,), "float16"), None)}, TypeError, "out.loss is float16; the result is"),
     ],

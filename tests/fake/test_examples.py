@@ -32,11 +32,7 @@ SMALL = "--x 2,2,6,6 --w 2,2,3,3 --dtype float32 --layout nchw"
 
 # For each example: its arguments, the values of its module that make it small, and a part of its output.
 TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "01_quickstart": (
-        "--output {}",
-        {"load_sample_image": photograph},
-        "largest difference between the GPU",
-    ),
+    "01_quickstart": ("--output {}", {"load_sample_image": photograph}, "largest difference between the GPU"),
     "02_train_digits": ("--epochs 2 --output {}", {"BATCH": 10, "load_digits": few_digits}, ON_GPU),
     "03_language_model": (
         "--steps 20 --letters 5",

@@ -135,6 +135,8 @@ ct.batch_norm_training(x, v, v, running_mean=v, running_var=strided(v, 0)) | Val
 ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), v, v) | ValueError: takes 1 to 6 axes
 ct.batch_norm_backward(x, x, v, v) | ValueError: mean and invstd must both be given, or neither
 ct.batch_norm_backward(x, x, v, activation="relu") | ValueError: activation='relu' needs y, the result of the
+ct.instance_norm_backward(x, x, (w := images(6))[5::-2], out=(None, w[:3], None)) | ValueError: out overlaps
+ct.batch_norm_backward(x, x, v, out=(None, None, None, x)) | ValueError: out has dz, but without an
 ct.batch_norm_backward(images(2, 3), x, v) | ValueError: dy has shape \(2, 3\); x has
 ct.batch_norm_overflow_detected(wait=many) | TypeError: wait must be True or False
 """

@@ -73,11 +73,7 @@ def run(scenario: str, library: str = "") -> None:
         pytest.skip(f"{library} is not installed")
     source = OPERANDS + LIBRARIES[library] + PRELUDE + textwrap.dedent(scenario) + "\nprint('done')\n"
     done = subprocess.run(
-        [sys.executable, "-c", source],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=ENVIRONMENT,
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
     )
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
     assert done.stdout.endswith("done\n")

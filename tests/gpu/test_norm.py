@@ -13,11 +13,7 @@ from .conftest import place
 
 
 def check_steps(
-    shape: tuple[int, ...],
-    dtype: str,
-    layout: str,
-    mode: str = "spatial",
-    activation: str | None = None,
+    shape: tuple[int, ...], dtype: str, layout: str, mode: str = "spatial", activation: str | None = None
 ) -> None:
     """A training step with running statistics, inference, and the gradients of both."""
     kept, wide = norm_parameter_shape(shape, mode), norm_parameter_dtype(dtype)

@@ -7,8 +7,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.both.tensors import integers
-from tests.layers import compare
+from tests.both.tensors import check_indices, integers
+from tests.layers import Tensor, compare
 
 from .conftest import place
 
@@ -38,12 +38,8 @@ def test_reduce_equals_reference_with_many_rows(shape: tuple[int, ...], axes: in
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("shape", [(65537, 3), (2, 100_000)])
 def test_reduce_with_indices_equals_reference_on_long_axes(op: str, shape: tuple[int, ...]) -> None:
-    x = np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape).astype(np.float32)
     for axes in (0, 1):
-        got = ct.reduce_with_indices(place(x), op=op, axis=axes)
-        expected = ct.reference.reduce_with_indices(x, op=op, axis=axes)
-        compare(got.y, expected.y, exact=True)
-        compare(got.indices, expected.indices)
+        check_indices(Tensor(shape, "float32", "distinct"), op, axes, place)
 
 
 @pytest.mark.parametrize("target", ["float16", "bfloat16", "float32"])

@@ -21,18 +21,6 @@ ORIGINS = {
 LACKS = {"cupy": ("bfloat16",), "numba": ("bfloat16",), "interface": ("bfloat16",)}
 
 
-# Operations with several results, which are new memory but for the first.
-SEVERAL = (
-    "batch_norm_training",
-    "batch_norm_backward",
-    "batch_norm_inference_backward",
-    "grid_sample_backward",
-    "instance_norm",
-    "instance_norm_backward",
-    "spatial_transformer_backward",
-)
-
-
 class Derived(NamedTuple):
     """An operand that is the result of another operation on operands of the call, rounded to its dtype."""
 
@@ -50,7 +38,9 @@ class Recipe(NamedTuple):
     arguments : dict
         Keywords, and positional arguments that are not arrays.
     out : (shape, dtype) or None
-        The result that ``out=`` may take.
+        The first result, if ``out=`` may take it.
+    more : dict from names to (shape, dtype)
+        All results after the first that ``out=`` may take, in order.
     derived : dict from names of operands to :class:`Derived`
     alias : tuple of str
         Operands that ``out`` may be.
@@ -70,6 +60,7 @@ class Recipe(NamedTuple):
     scaled: bool = True
     written: tuple[str, ...] = ()
     plan: str = ""
+    more: dict[str, tuple[tuple[int, ...], str]] = {}  # noqa: RUF012 - never changed
 
 
 class Where(NamedTuple):
@@ -91,7 +82,11 @@ class Where(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One drawn call; ``number`` and ``seed`` reproduce it."""
+    """One drawn call; ``number`` and ``seed`` reproduce it.
+
+    ``more`` has the memory for each result after the first, None for new memory; it is empty for an ``out``
+    that is not a tuple.
+    """
 
     seed: int
     number: int
@@ -105,18 +100,21 @@ class Call(NamedTuple):
     factors: dict[str, float]
     plan: str
     where: Where
+    more: dict[str, Tensor | None]
 
     @property
     def plain(self) -> Call:
         """The same call on aligned contiguous arrays of our own, on the default stream."""
         operands = {name: tensor.contiguous for name, tensor in self.operands.items()}
         out = self.out and self.out.contiguous
-        return self._replace(operands=operands, out=out, alias="", plan="", where=Where())
+        more = {name: one and one.contiguous for name, one in self.more.items()}
+        return self._replace(operands=operands, out=out, alias="", plan="", where=Where(), more=more)
 
     def __str__(self) -> str:
         parts = [f"{name}={tensor}" for name, tensor in self.operands.items()]
         parts += [f"{name}={value!r}" for name, value in (self.arguments | self.factors).items()]
         parts += [f"out={self.out}"] * (self.out is not None) + [f"out is {self.alias}"] * bool(self.alias)
+        parts += [f"{name} of out={one}" for name, one in self.more.items() if one]
         return f"{self.operation}({', '.join(parts)}) {self.plan} {self.where}"
 
 
@@ -161,20 +159,24 @@ def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
     elif recipe.alias and source.chance(0.15):
         alias = source.choice(recipe.alias)
         operands[alias] = _writable(operands[alias], device)
+    more: dict[str, Tensor | None] = {}
+    if recipe.more and source.chance(0.4):
+        for name, (shape, dtype) in recipe.more.items():
+            tensor = _tensor(source, shape, dtype, "integers", device, layouts, True)
+            more[name] = tensor if source.chance(0.6) else None
     if recipe.scaled and source.chance(0.3):
         factors["alpha"] = source.choice((0.5, -2.0, 3.0, 0.0))
     if recipe.scaled and out is not None and source.chance(0.4):
         factors["beta"] = source.choice((1.0, -0.5, 2.0))
     copied = any(t.origin in ("negated", "jax") or t.still or t.flipped for t in operands.values())
-    several = operation in SEVERAL or recipe.arguments.get("indices")
-    capturable = out is not None and not several and not copied  # nothing may be allocated
+    capturable = out is not None and not recipe.more and not copied  # nothing may be allocated
     where = _where(source, device, capturable)
     plan = recipe.plan if source.chance(0.2) and not alias else ""
     if plan:
         operands = {n: t._replace(still=(), flipped=()) for n, t in operands.items()}
     return Call(
         *(seed, number, operation, operands, recipe.arguments, out),
-        *(recipe.derived, alias, recipe.written, factors, plan, where),
+        *(recipe.derived, alias, recipe.written, factors, plan, where, more),
     )
 
 
@@ -536,7 +538,10 @@ def _batch_norm_training(source: Source) -> Recipe:
         arguments["activation"] = "relu"
     if source.chance(0.3):
         operands["z"] = (n.shape, n.dtype, "normal")
-    return Recipe(operands, arguments, (n.shape, n.dtype), written=written)
+    axes = (0,) if n.mode == "per_activation" else (0, *range(2, len(n.shape)))
+    statistics = tuple(1 if axis in axes else length for axis, length in enumerate(n.shape))
+    more = dict.fromkeys(("mean", "invstd"), (statistics, n.wide))
+    return Recipe(operands, arguments, (n.shape, n.dtype), written=written, more=more)
 
 
 def _batch_norm_backward(source: Source) -> Recipe:
@@ -553,7 +558,10 @@ def _batch_norm_backward(source: Source) -> Recipe:
     if source.chance(0.3):
         operands["y"] = (n.shape, n.dtype, "integers")  # the activation was off where it is 0
         arguments["activation"] = "relu"
-    return Recipe(operands, arguments, (n.shape, n.dtype), derived)
+    more = dict.fromkeys(("dscale", "dbias"), (n.parameters, n.wide))
+    if "activation" in arguments:
+        more["dz"] = (n.shape, n.dtype)
+    return Recipe(operands, arguments, (n.shape, n.dtype), derived, more=more)
 
 
 def _instance_norm(source: Source) -> Recipe:
@@ -561,7 +569,8 @@ def _instance_norm(source: Source) -> Recipe:
     wide = "float32" if dtype in HALF else dtype
     operands = {"x": (shape, dtype, "normal")}
     operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
-    return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype))
+    more = dict.fromkeys(("mean", "invstd"), ((*shape[:2], *(1 for _ in shape[2:])), wide))
+    return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype), more=more)
 
 
 def _instance_norm_backward(source: Source) -> Recipe:
@@ -573,7 +582,8 @@ def _instance_norm_backward(source: Source) -> Recipe:
         for name in ("mean", "invstd"):
             operands[name] = statistics
             derived[name] = Derived("instance_norm", name, drawn.arguments)
-    return Recipe(operands, drawn.arguments, drawn.out, derived)
+    more = dict.fromkeys(("dscale", "dbias"), scale[:2])
+    return Recipe(operands, drawn.arguments, drawn.out, derived, more=more)
 
 
 def _batch_norm_inference(source: Source) -> Recipe:
@@ -592,7 +602,8 @@ def _batch_norm_inference_backward(source: Source) -> Recipe:
     for name, values in (("scale", "normal"), ("mean", "normal"), ("var", "positive")):
         operands[name] = (n.parameters, n.wide, values)
     arguments = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
-    return Recipe(operands, arguments, (n.shape, n.dtype))
+    more = dict.fromkeys(("dscale", "dbias"), (n.parameters, n.wide))
+    return Recipe(operands, arguments, (n.shape, n.dtype), more=more)
 
 
 def _pair(source: Source) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -642,7 +653,8 @@ def _reduce(source: Source) -> Recipe:
         result = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
     else:
         result = tuple(n for axis, n in enumerate(shape) if axis not in axes)
-    return Recipe({"x": (shape, dtype, values)}, arguments, (result, dtype))
+    more = {"indices": (result, "int32")} if arguments.get("indices") else {}
+    return Recipe({"x": (shape, dtype, values)}, arguments, (result, dtype), more=more)
 
 
 def _scale(source: Source) -> Recipe:
@@ -699,7 +711,7 @@ def _grid_sample(source: Source) -> Recipe:
 def _grid_sample_backward(source: Source) -> Recipe:
     operands, result, dtype = _grids(source)
     operands["dy"] = (result, dtype, "normal")
-    return Recipe(operands, {}, (operands["x"][0], dtype))
+    return Recipe(operands, {}, (operands["x"][0], dtype), more={"dgrid": operands["grid"][:2]})
 
 
 def _spatial_transformer(source: Source) -> Recipe:
@@ -716,7 +728,8 @@ def _spatial_transformer_backward(source: Source) -> Recipe:
     recipe = _spatial_transformer(source)
     (shape, dtype, _), scales = recipe.operands["x"], recipe.arguments.values()
     image = tuple(ceil(n * scale) for n, scale in zip(shape[2:], scales, strict=True))
-    return recipe._replace(operands=recipe.operands | {"dy": ((*shape[:2], *image), dtype, "normal")})
+    operands = recipe.operands | {"dy": ((*shape[:2], *image), dtype, "normal")}
+    return recipe._replace(operands=operands, more={"dtheta": recipe.operands["theta"][:2]})
 
 
 def _dropout(source: Source) -> Recipe:

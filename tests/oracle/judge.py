@@ -100,20 +100,27 @@ def compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
     operands = operands_of(call, answers)
     old = None if call.out is None else values_of(call.out)
     laid_out = None if call.out is None else lay_out(call.out, old)
+    laid_more = {name: lay_out(one, values_of(one)) for name, one in call.more.items() if one}
     with device.stream(call.where.stream, call.where.late) as (keywords, stream):
         placed = {
             name: device.place(call.operands[name], laid, call.where.late)
             for name, laid in operands.laid.items()
         }
         out = None if laid_out is None else device.place(call.out, laid_out, call.where.late)
+        more = {
+            name: device.place(call.more[name], laid, call.where.late) for name, laid in laid_more.items()
+        }
         if not call.where.late:
             device.settle()
-        results = _made(call, device, placed, out, keywords, laid_out)
+        results = _made(call, device, placed, out, more, keywords, laid_out)
         ct.synchronize(stream)
         got = {name: _numpy(array) for name, array in results.items()}
     if not call.where.late:
         device.settle()
-    problem = _untouched(call, operands, placed) or _surroundings(call, out, laid_out)
+    problem = _untouched(call, operands, placed) or _surroundings("out", call.out, out, laid_out)
+    for name, laid in laid_more.items():
+        problem = problem or _surroundings(f"{name} of out", call.more[name], more[name], laid)
+        got[name] = _elements(call.more[name], laid, more[name].read())
     if problem:
         return Verdict("finding", problem)
     if out is not None:
@@ -151,6 +158,7 @@ def _made(
     device: Device,
     placed: dict[str, Placed],
     out: Placed | None,
+    more: dict[str, Placed],
     keywords: dict[str, Any],
     laid_out: Laid | None,
 ) -> dict[str, Any]:
@@ -161,6 +169,9 @@ def _made(
         keywords = keywords | {"out": arrays[call.alias]}
     if out is not None:
         keywords = keywords | {"out": out.array}
+    if call.more:
+        further = (more[name].array if name in more else None for name in call.more)
+        keywords = keywords | {"out": (keywords.get("out"), *further)}
     if call.where.captured and out is not None and out.rewrite is not None and laid_out is not None:
         made(call, arrays, given, keywords | {"stream": device.capturing_stream})
         device.settle()
@@ -192,11 +203,11 @@ def _untouched(call: Call, operands: Operands, placed: dict[str, Placed]) -> str
     return ""
 
 
-def _surroundings(call: Call, out: Placed | None, laid: Laid | None) -> str:
-    if out is None or laid is None or call.out is None:
+def _surroundings(name: str, tensor: Tensor | None, out: Placed | None, laid: Laid | None) -> str:
+    if out is None or laid is None or tensor is None:
         return ""
-    problem = _changed(call.out, laid, out.read(), elements=False)
-    return f"out {problem}" if problem else ""
+    problem = _changed(tensor, laid, out.read(), elements=False)
+    return f"{name} {problem}" if problem else ""
 
 
 def _changed(tensor: Tensor, laid: Laid, memory: np.ndarray, elements: bool) -> str:

@@ -61,14 +61,7 @@ def test_selftest_report_formats_rows_for_tables_and_json(capsys: Capture) -> No
     assert [row["error"] for row in told["rows"]] == [1e-7, None, None]
     table.show(COLUMNS, [cells(row) for row in rows])
     heading, first, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split() == [
-        "op",
-        "dtype",
-        "layout",
-        "error",
-        "tolerance",
-        "verdict",
-    ]
+    assert heading.split() == ["op", "dtype", "layout", "error", "tolerance", "verdict"]
     assert first.split() == ["conv", "float32", "nchw", "1.0e-07", "2.0e-03", "ok"]
 
 

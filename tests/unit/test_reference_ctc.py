@@ -31,6 +31,7 @@ def test_ctc_loss_writes_both_results_into_out() -> None:
         assert ours is one
         np.testing.assert_array_equal(ours, wanted)
     assert ctc_loss(x, [1], [1], [2], out=(given[0], None)).loss is given[0]
+    assert ctc_loss(x, [1], [1], [2], out=given[1]).gradient is given[1]
 
 
 def test_ctc_loss_has_a_gradient_when_there_are_no_labels() -> None:

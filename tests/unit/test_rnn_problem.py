@@ -10,17 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNInputMode, RNNMode
-from cudnn_ct.shapes.rnn import (
-    RNN_ALGOS,
-    RNNSpec,
-    rnn_spec,
-)
+from cudnn_ct.shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo
 from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
-from cudnn_ct.shapes.sequences import (
-    check_rnn_operands,
-)
+from cudnn_ct.shapes.sequences import check_rnn_operands
 from tests.rnn_cases import rnn_specs
 
 
@@ -138,12 +132,7 @@ def test_weights_by_name_are_put_in_order() -> None:
     [
         (from_torch, LSTM, dict(list(STATE.items())[1:]), "the state lacks weight_ih_l0"),
         (from_torch, LSTM, STATE | {"weight_ih_l1": 1}, "the state has weight_ih_l1, which this network has"),
-        (
-            from_torch,
-            LSTM,
-            STATE | {"bias_ih_l0": np.ones(3)},
-            r"bias_ih_l0 has shape \(3,\); .* \(12,\)",
-        ),
+        (from_torch, LSTM, STATE | {"bias_ih_l0": np.ones(3)}, r"bias_ih_l0 has shape \(3,\); .* \(12,\)"),
         (from_torch, LSTM._replace(bias="single_inp_bias"), STATE, "one bias where torch has two"),
         (from_torch, rnn_spec("gru", 3, 3, input_mode="skip"), {}, "torch has no skip input"),
         (arrange_weights, PLAIN, NAMED | {"l0.P": 1}, "the mapping of weights has l0.P, which this network"),

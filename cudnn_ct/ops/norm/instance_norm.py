@@ -6,26 +6,32 @@ from functools import partial
 from typing import Any
 
 from ...array import DeviceArray
+from ...array_creation import as_operand
 from ...context import Context
 from ...plans.base import Plan, tensors_of
 from ...plans.call import CallPlan
 from ...plans.chain import ChainPlan, Step
 from ...plans.float32 import PlanMaker
+from ...shapes.checks import result_slots
 from ...shapes.norm import (
+    WITHOUT_DZ,
     BatchNormGradients,
     BatchNormResult,
     instance_norm_gradient,
     instance_norm_training,
 )
 from ...shapes.specs import TensorSpec
-from ...typing import ArrayLike, StreamLike
+from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import Operation, execute
 from .._documented import documented
 from .._fallback import Implementation
+from .._operands import results_of_calls, stream_of
 from ..reduce.reduce import reduce
 from .plans import GRADIENT, TRAINING
 
 __all__ = ["instance_norm", "instance_norm_backward"]
+
+_GRADIENTS = ("out", "dscale of out", "dbias of out")
 
 
 @documented()
@@ -37,7 +43,7 @@ def instance_norm(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormResult[DeviceArray]:
     """Normalise each channel of each image by its own mean and variance (Ulyanov et al. 2016).
@@ -57,9 +63,9 @@ def instance_norm(
     Returns
     -------
     BatchNormResult
-        ``y``, DeviceArray of shape and dtype of x, or ``out`` as one; ``mean`` and
-        ``invstd = 1 / sqrt(var + epsilon)``, DeviceArrays of shape (N, C, 1, ...) and the dtype of scale. The
-        variance is divided by the number of elements, not by one less.
+        ``y``, DeviceArray of shape and dtype of x; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``,
+        DeviceArrays of shape (N, C, 1, ...) and the dtype of scale. The variance is divided by the
+        number of elements, not by one less.
 
     Notes
     -----
@@ -74,7 +80,7 @@ def instance_norm(
     array([[[-1.,  1.],
             [ 3.,  3.]]], dtype=float32)
     """
-    given, outs = (x, scale, bias), (out, None, None)
+    given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
     results = execute(_FORWARD, ("x", "scale", "bias"), given, (epsilon,), alpha, beta, outs, stream)
     return BatchNormResult(*results)
 
@@ -90,7 +96,7 @@ def instance_norm_backward(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`instance_norm`.
@@ -108,8 +114,7 @@ def instance_norm_backward(
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, as scale;
-        ``dz`` is None.
+        ``dx``, DeviceArray of shape and dtype of x; ``dscale`` and ``dbias``, as scale; ``dz`` is None.
 
     Notes
     -----
@@ -126,9 +131,21 @@ def instance_norm_backward(
     statistics = {"mean": mean, "invstd": invstd}
     operands = {"x": x, "dy": dy, "scale": scale}
     operands |= {name: array for name, array in statistics.items() if array is not None}
-    names, given, outs = tuple(operands), tuple(operands.values()), (out, None, None)
+    names, given = tuple(operands), tuple(operands.values())
+    dx_out, *sums = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
+    if any(one is not None for one in sums):
+        stream = where = stream_of(x, "x", stream)
+        arrays = [as_operand(array, name, where) for name, array in operands.items()]
+        x_spec, _, scale_spec = (array.spec for array in arrays[:3])
+        expected = dict(zip(_GRADIENTS, (x_spec, scale_spec, scale_spec), strict=True))
+        dx_out, *sums = results_of_calls((dx_out, *sums), expected, arrays, where)
+        given = tuple(arrays)
+    outs = (dx_out, None, None)
     dx, *of_images = execute(_BACKWARD, names, given, (epsilon,), alpha, beta, outs, stream)
-    dscale, dbias = (reduce(gradient, axis=0, stream=stream) for gradient in of_images)
+    dscale, dbias = (
+        reduce(gradient, axis=0, out=one, stream=stream)
+        for gradient, one in zip(of_images, sums, strict=True)
+    )
     return BatchNormGradients(dx, dscale, dbias, None)
 
 
@@ -170,11 +187,11 @@ _FORWARD = Operation(
     "an instance normalisation",
     instance_norm_training,
     _of_one_image(TRAINING),
-    written=("out", "mean", "invstd"),
+    written=("out", "mean of out", "invstd of out"),
 )
 _BACKWARD = Operation(
     "the gradient of an instance normalisation",
     instance_norm_gradient,
     _of_one_image(GRADIENT),
-    written=("out", "dscale", "dbias"),
+    written=_GRADIENTS,
 )

@@ -11,7 +11,9 @@ from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
+from ...shapes.checks import result_slots
 from ...shapes.norm import (
+    WITHOUT_DZ,
     BatchNormGradients,
     BatchNormResult,
     check_norm_parameters,
@@ -22,10 +24,10 @@ from ...shapes.norm import (
 )
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
-from ...typing import ArrayLike, NormMode, StreamLike
+from ...typing import ArrayLike, NormMode, OutLike, StreamLike
 from .._call import ONE, ZERO, Operation, execute, parse_scaling
 from .._documented import documented
-from .._operands import stream_of
+from .._operands import results_of_calls, stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
@@ -36,11 +38,12 @@ __all__ = [
     "batch_norm_training",
 ]
 
-_RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
+_RESULTS = ("out", "mean of out", "invstd of out", "running_mean", "running_var")
+_GRADIENTS = ("out", "dscale of out", "dbias of out", "dz of out")
 
 _TRAINING = Operation("a batch normalisation", norm_training, TRAINING, written=_RESULTS)
 _INFERENCE = Operation("a batch normalisation", norm_inference, INFERENCE)
-_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT)
+_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT, written=_GRADIENTS)
 _OPERANDS = ("x", "scale", "bias")
 
 
@@ -59,7 +62,7 @@ def batch_norm_training(
     z: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormResult[DeviceArray]:
     """Normalise a batch by its own mean and variance, then scale and shift it (Ioffe and Szegedy 2015).
@@ -91,9 +94,9 @@ def batch_norm_training(
     Returns
     -------
     BatchNormResult
-        ``y``, DeviceArray of shape and dtype of x, or ``out`` as one; ``mean`` and ``invstd = 1 / sqrt(var +
-        epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x and length 1 for reduced
-        axes. The mean of an empty batch is NaN.
+        ``y``, DeviceArray of shape and dtype of x; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``,
+        DeviceArrays in the dtype of the parameters, with the axes of x and length 1 for reduced axes. The
+        mean of an empty batch is NaN.
 
     Raises
     ------
@@ -118,11 +121,12 @@ def batch_norm_training(
     array([[-5.], [15.]], dtype=float32)
     """
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
+    outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = parse_scaling(alpha, beta, out)
+        alpha, beta = parse_scaling(alpha, beta, outs[0])
     arguments = (mode, epsilon, momentum, activation, alpha != 1 or beta != 0)
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
-    outs = (out, None, None, *running)
+    outs = (*outs, *running)
     y, mean, invstd, *_ = execute(_TRAINING, names, given, arguments, alpha, beta, outs, stream)
     return BatchNormResult(y, mean, invstd)
 
@@ -179,7 +183,7 @@ def batch_norm_backward(
     y: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_training` (Ioffe and Szegedy 2015).
@@ -201,8 +205,8 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, like scale;
-        ``dz``, like x: the gradient of the residual. It is None without activation, because it is ``dy``.
+        ``dx``, DeviceArray of shape and dtype of x; ``dscale`` and ``dbias``, like scale; ``dz``, like x: the
+        gradient of the residual. It is None without activation, because it is ``dy``.
 
     Notes
     -----
@@ -223,7 +227,7 @@ def batch_norm_backward(
             names.append(name)
             given.append(array)
     arguments = (mode, epsilon, activation)
-    outs = (out, None, None) if activation is None else (out, None, None, None)
+    outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ if activation is None else "")
     dx, dscale, dbias, *dz = execute(
         _GRADIENT, tuple(names), tuple(given), arguments, alpha, beta, outs, stream
     )
@@ -242,7 +246,7 @@ def batch_norm_inference_backward(
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_inference`, whose mean and variance are constants.
@@ -258,8 +262,7 @@ def batch_norm_inference_backward(
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, like scale;
-        ``dz`` is None.
+        ``dx``, DeviceArray of shape and dtype of x; ``dscale`` and ``dbias``, like scale; ``dz`` is None.
 
     Notes
     -----
@@ -278,9 +281,14 @@ def batch_norm_inference_backward(
     """
     where = stream_of(x, "x", stream)
     at: dict[str, Any] = {"mode": mode, "stream": where}
-    given = {"x": x, "scale": scale, "mean": mean, "var": var}
-    x, scale, center, variance = (as_operand(array, name, where) for name, array in given.items())
+    given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
+    operands = [as_operand(array, name, where) for name, array in given.items()]
+    dy, x, scale, center, variance = operands
     check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
+    outs = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
+    expected = dict(zip(_GRADIENTS, (x.spec, scale.spec, scale.spec), strict=False))
+    dx_out, *sums = results_of_calls(outs, expected, operands, where)
+    alpha, beta = parse_scaling(alpha, beta, dx_out)
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).
@@ -288,9 +296,9 @@ def batch_norm_inference_backward(
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     # The sums come first: they reject wrong operands before anything is written to out.
-    _, dscale, dbias, _ = batch_norm_backward(dy, x, scale, center, invstd, **at)
+    _, dscale, dbias, _ = batch_norm_backward(dy, x, scale, center, invstd, out=(None, *sums), **at)
     dx = batch_norm_inference(
-        dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
+        dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=dx_out, **at
     )
     return BatchNormGradients(dx, dscale, dbias, None)
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
+from ...shapes.checks import result_slots
 from ...shapes.reduction import IndexedReduction, indexed_reduce_problem, reduce_problem
-from ...typing import ArrayLike, ReduceOp, StreamLike
+from ...typing import ArrayLike, OutLike, ReduceOp, StreamLike
 from .._call import Operation, execute
 from .._documented import documented
 from .._fallback import Implementation, of_problem
@@ -29,7 +30,9 @@ IMPLEMENTATIONS = (
     Implementation(on_float32(legacy_reduction, *_HALF)),
 )
 _REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
-_INDEXED = Operation("a reduction", indexed_reduce_problem, IMPLEMENTATIONS)
+_INDEXED = Operation(
+    "a reduction", indexed_reduce_problem, IMPLEMENTATIONS, written=("out", "indices of out")
+)
 
 
 @documented()
@@ -98,7 +101,7 @@ def reduce_with_indices(
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: ArrayLike | None = None,
+    out: OutLike | None = None,
     stream: StreamLike | None = None,
 ) -> IndexedReduction[DeviceArray]:
     """Compute :func:`reduce` for the smallest or largest elements, and return their positions as well.
@@ -109,15 +112,13 @@ def reduce_with_indices(
     axis : int or tuple of int, optional
         Reduced axes, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the elements are those of x, and their positions 0.
-    out : device array, shape and dtype of the elements, optional
-        Destination of the elements. It must not overlap x.
 
     Returns
     -------
     IndexedReduction
-        ``y``, DeviceArray of the dtype of x, or ``out`` as one; ``indices``, DeviceArray of int32 and of the
-        same shape: positions in C order of the reduced axes. Both are new arrays in C order, as cuDNN writes
-        them, for x of any layout.
+        ``y``, DeviceArray of the dtype of x; ``indices``, DeviceArray of int32 and of the same shape:
+        positions in C order of the reduced axes. New arrays are in C order, as cuDNN writes them, for x of
+        any layout.
 
     Notes
     -----
@@ -131,5 +132,5 @@ def reduce_with_indices(
     >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    params = (op, axis, keepdims, propagate_nan)
-    return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, (out, None), stream))
+    params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
+    return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))

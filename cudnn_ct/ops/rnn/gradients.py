@@ -7,14 +7,15 @@ from typing import Any, NamedTuple, NoReturn
 
 from ...array import DeviceArray
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
+from ...shapes.checks import result_slots
 from ...shapes.parse import as_bool
-from ...typing import ArrayLike, StreamLike
+from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
 from .network import HasNetwork, RNNState
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 
-__all__ = ["RNNDataGradients", "RNNGradients", "RNNReserve", "result_slots"]
+__all__ = ["RNNDataGradients", "RNNGradients", "RNNReserve", "rnn_result_slots"]
 
 _GRADIENTS = {"backward_data": BACKWARD_DATA, "backward_weights": BACKWARD_WEIGHTS}
 
@@ -136,7 +137,7 @@ class RNNGradients(HasNetwork):
         dhy: ArrayLike | None = None,
         dcy: ArrayLike | None = None,
         *,
-        out: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+        out: OutLike | None = None,
         stream: StreamLike | None = None,
     ) -> RNNDataGradients:
         """Compute the gradients of a training pass with regard to its input and first states.
@@ -180,7 +181,7 @@ class RNNGradients(HasNetwork):
         """
         given = {"dy": dy, "dhy": dhy, "dcy": dcy}
         given = {name: array for name, array in given.items() if array is not None}
-        outs = result_slots(out, ("dx", "dh0", "dc0"), has_cells=self.spec.has_cells)
+        outs = rnn_result_slots(out, RNNDataGradients._fields, has_cells=self.spec.has_cells)
         kept = _as_reserve(reserve)
         results = kept._compute("backward_data", self, given, (), outs, stream)
         dx, dh0, *dc0 = results
@@ -241,16 +242,9 @@ class RNNGradients(HasNetwork):
         return kept._compute("backward_weights", self, {}, (add,), (out,), stream)[0]
 
 
-def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:
-    """Return the array given for each result by ``out``: one array for the first, or a tuple for all."""
-    outs = tuple(out) if isinstance(out, tuple | list) else (out, None, None)
-    if len(outs) != len(names):
-        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
-    if has_cells:
-        return outs
-    if outs[2] is not None:
-        raise ValueError(f"out has {names[2]}, but the network has no cells; only 'lstm' has")
-    return outs[:2]
+def rnn_result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:
+    """Return the array given for each result by ``out``; the last one exists for networks with cells only."""
+    return result_slots(out, names, absent="" if has_cells else "the network has no cells; only 'lstm' has")
 
 
 def _as_reserve(reserve: Any) -> RNNReserve:

@@ -22,6 +22,7 @@ from ...typing import (
     Algo,
     ArrayLike,
     DTypeLike,
+    OutLike,
     Precision,
     RNNBias,
     RNNDirection,
@@ -33,7 +34,7 @@ from .._call import execute
 from .._documented import documented
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
-from .gradients import RNNDataGradients, RNNGradients, RNNReserve, result_slots
+from .gradients import RNNDataGradients, RNNGradients, RNNReserve, rnn_result_slots
 from .network import Network, RNNState
 from .operations import FORWARD, RNNParams, table
 from .weights import RNNWeights
@@ -191,7 +192,7 @@ class RNN(RNNGradients, RNNWeights):
         layout: SequenceLayout = "sequence_major",
         training: bool = False,
         padding_value: float = 0,
-        out: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+        out: OutLike | None = None,
         stream: StreamLike | None = None,
     ) -> RNNForward:
         """Run the network over sequences.
@@ -254,7 +255,7 @@ class RNN(RNNGradients, RNNWeights):
             names,
             tuple([given[name] for name in names]),
             (network, lengths, order, training, padding),
-            outs=result_slots(out, ("y", "hy", "cy"), has_cells=network.spec.has_cells),
+            outs=rnn_result_slots(out, ("y", "hy", "cy"), has_cells=network.spec.has_cells),
             stream=stream,
             state=state,
         )
