@@ -8,12 +8,17 @@ from typing import Any
 
 import click
 
+import cudnn_ct as ct
+
 from .._config import config
+from ..errors import BadParamError
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here
 from .errors import need_gpu, plainly, usage
+from .offline import plan, read_description
 from .options import Convolution, convolution_options
+from .random_array import some
 from .table import Column, show
 
 __all__ = ["command", "operands_of"]
@@ -68,8 +73,6 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
     """Allocate the operands of a convolution, and return them with the shape of its gradient."""
-    from .random_array import some
-
     *inputs, result = ROLES[convolution.direction].operands
     shapes = convolution.shapes
     first, second = (
@@ -79,8 +82,6 @@ def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | N
 
 
 def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
-    import cudnn_ct as ct
-
     return ct.conv_algorithms(
         *operands_of(convolution),
         direction=convolution.direction,
@@ -91,9 +92,6 @@ def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
 
 
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
-    from ..errors import BadParamError
-    from .offline import plan, read_description
-
     with usage():
         description = read_description(path)
     try:

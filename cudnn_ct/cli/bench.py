@@ -11,15 +11,23 @@ from typing import Any, NamedTuple
 
 import click
 
+import cudnn_ct as ct
+
+from ..autotune import benchmark
+from ..cuda import event as events
+from ..cuda import stream as streams
 from ..errors import CudnnError
 from ..plans.base import Candidate
 from ..shapes.checks import FLOATS
+from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from ..shapes.pooling import POOLING_MODES
 from ..shapes.rnn import RNN_ALGOS, RNN_MODES
+from ..shapes.specs import INT_MAX
 from ..typing import Layout, RNNDirection
+from .algorithms import operands_of
 from .device import name_here
 from .errors import fail, first_line, need_gpu, plainly, usage
-from .options import INT_MAX, INTS, SHAPE, Convolution, choice, convolution_options, image_options
+from .options import INTS, SHAPE, Convolution, choice, convolution_options, image_options
 from .random_array import some
 from .table import Column, Tick, progress, show
 
@@ -89,11 +97,6 @@ def printed(benchmark: Callable[..., Report]) -> Callable[..., Any]:
 @printed
 def conv(convolution: Convolution) -> Report:
     """Time a convolution with each algorithm and engine of cuDNN."""
-    import cudnn_ct as ct
-
-    from ..autotune import benchmark
-    from .algorithms import operands_of
-
     need_gpu()
     first, second, shape = operands_of(convolution)
     keywords: dict[str, Any] = {
@@ -118,7 +121,7 @@ def conv(convolution: Convolution) -> Report:
         return run
 
     with progress("conv", len(usable)) as tick:
-        times = benchmark.benchmark([call_of(row, tick) for row in usable], _stream())
+        times = benchmark.benchmark([call_of(row, tick) for row in usable], streams.current_stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
         name = f"{row.backend} {row.algorithm}"
@@ -140,8 +143,6 @@ def conv(convolution: Convolution) -> Report:
 @printed
 def pool(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time pooling and its gradient."""
-    import cudnn_ct as ct
-
     y_shape = ct.pool_output_shape(x, **{name: options[name] for name in ("window", "stride", "padding")})
     need_gpu()
     image, y, dx = (some(shape, dtype, layout) for shape in (x, y_shape, x))
@@ -159,8 +160,6 @@ def pool(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Repo
 @printed
 def softmax(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time softmax and its gradient."""
-    import cudnn_ct as ct
-
     need_gpu()
     image, y, dy, dx = (some(x, dtype, layout) for _ in range(4))
     runs = {
@@ -176,10 +175,6 @@ def softmax(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> R
 @printed
 def batch_norm(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -> Report:
     """Time batch normalisation: training, its gradient, and inference."""
-    import cudnn_ct as ct
-
-    from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
-
     need_gpu()
     image, y, dx = (some(x, dtype, layout) for _ in range(3))
     kept = norm_parameter_shape(x, options["mode"]), norm_parameter_dtype(image.spec.dtype)
@@ -206,8 +201,6 @@ def batch_norm(x: tuple[int, ...], dtype: str, layout: Layout, **options: Any) -
 @printed
 def rnn(x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, **options: Any) -> Report:
     """Time an RNN: the forward pass for inference and for training, and with its gradients."""
-    import cudnn_ct as ct
-
     if len(x) != 3:
         raise click.UsageError(f"x has shape {x}; expected (T, N, C): time steps, batch, input size")
     need_gpu()
@@ -236,12 +229,6 @@ def rnn(x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, **opt
 # --- shared by all benchmarks -----------------------------------------------------------------------------
 
 
-def _stream() -> Any:
-    from ..cuda import stream as streams
-
-    return streams.current_stream()
-
-
 def _timed(runs: Mapping[str, Run]) -> list[Row]:
     rows = []
     with progress("bench", ROUNDS * len(runs)) as tick:
@@ -253,13 +240,12 @@ def _timed(runs: Mapping[str, Run]) -> list[Row]:
 
 def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
     """Return the milliseconds per call of each round. The first call loads kernels and is not counted."""
-    from ..cuda import event as events
 
     def loop() -> None:
         for _ in range(calls):
             run()
 
-    calls, stream = 1, _stream()
+    calls, stream = 1, streams.current_stream()
     run()
     calls = max(1, min(MAX_CALLS, int(ROUND / max(events.elapsed(stream, loop), 1e-6))))
     times = []

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..doctor.terminal import printable
 from .errors import FAILED, fail, plainly, usage
 from .table import show
 
-if TYPE_CHECKING:
-    from ..autotune.store import Store
-
 __all__ = ["command"]
 
+COLUMNS = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
@@ -30,8 +28,6 @@ def command() -> None:
 @plainly
 def path() -> None:
     """Print the path of the folder."""
-    from ..autotune.store import store
-
     here = store().path
     if here is None:
         fail(OFF)
@@ -43,8 +39,6 @@ def path() -> None:
 @plainly
 def show_(as_json: bool) -> None:
     """List the fastest algorithm of each problem and GPU."""
-    from ..autotune.store import store
-
     kept = store()
     choices = kept.export()
     if as_json:
@@ -53,23 +47,16 @@ def show_(as_json: bool) -> None:
     elif kept.path is None:
         click.echo(OFF)
     elif choices or not kept.failed:
-        _show(kept.path, choices)
+        click.echo(f"{printable(str(kept.path))}: {len(choices)} tuned algorithms")
+        if choices:
+            show(COLUMNS, [_cells(key, choice) for key, choice in choices.items()])
     _end(kept)
-
-
-def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
-    click.echo(f"{printable(str(path))}: {len(choices)} tuned algorithms")
-    if choices:
-        columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
-        show(columns, [_cells(key, choice) for key, choice in choices.items()])
 
 
 @command.command()
 @plainly
 def clear() -> None:
     """Delete all tuned algorithms."""
-    from ..autotune.store import store
-
     kept = store()
     had = len(kept.export())
     kept.clear()
@@ -85,8 +72,6 @@ def clear() -> None:
 @plainly
 def export_(file: str) -> None:
     """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
-    from ..autotune.store import export_algo_cache
-
     click.echo(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
 
 
@@ -95,8 +80,6 @@ def export_(file: str) -> None:
 @plainly
 def import_(file: str) -> None:
     """Read tuned algorithms from FILE of `cudnn-ct cache export`, replacing those of the same problems."""
-    from ..autotune.store import import_algo_cache, store
-
     with usage():
         count = import_algo_cache(file)
     if store().path is None:

@@ -6,6 +6,10 @@ import sys
 
 import click
 
+from .. import context
+from ..cuda import device as devices
+from ..cuda import stream as streams
+from ..graph import offline
 from .errors import need_gpu, plainly
 
 __all__ = ["command", "name_here"]
@@ -28,21 +32,12 @@ def command(export: str | None) -> None:
     cuDNN writes the description; needs cuDNN >= 9.8.
     """
     need_gpu()
-    from .. import context
-    from ..cuda import device as devices
-    from ..cuda import stream as streams
-
     stream = streams.current_stream()
-    previous = streams.set_device(stream.device)
-    try:
-        if export is None:
-            click.echo(f"{devices.device_name(stream.device)}, device {stream.device}")
-            return
-        from ..graph.offline import describe_device
-
-        text = describe_device(context.current(stream))
-    finally:
-        streams.restore_device(previous)
+    if export is None:
+        click.echo(f"{name_here()}, device {stream.device}")
+        return
+    with streams.on_device(stream.device):
+        text = offline.describe_device(context.current(stream))
     if export == STDOUT:
         click.echo(text)
         return
@@ -53,7 +48,4 @@ def command(export: str | None) -> None:
 
 def name_here() -> str:
     """Return the name of the current device."""
-    from ..cuda import device as devices
-    from ..cuda import stream as streams
-
     return devices.device_name(streams.current_stream().device)

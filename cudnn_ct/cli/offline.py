@@ -14,7 +14,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _lib
+from .._config import config
+from ..doctor import libraryset, stub_libcuda
 from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
+from ..graph.offline import Planner
+from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
@@ -53,15 +58,13 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     Raises BadParamError if cuDNN rejects the description, NotSupportedError for a cuDNN older than 9.8, the
     first version that plans without a device, and CudnnError if the child process fails.
     """
-    from .. import _lib
-    from .._config import config
-
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)
         raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
-    folder = os.path.dirname(library.path)
-    stub = _stub_file(folder)
+    # The descriptor of a file in memory with all functions that the libraries need.
+    found = libraryset.read(os.path.dirname(library.path))
+    stub = stub_libcuda.in_memory(found.driver_functions if found else ())
     environ = {
         **os.environ,
         "CUDNN_CT_LIBRARY": library.path,
@@ -93,14 +96,6 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise
 
 
-def _stub_file(folder: str) -> int:
-    """Write the stub with all functions that the libraries need to memory, and return its descriptor."""
-    from ..doctor import libraryset, stub_libcuda
-
-    found = libraryset.read(folder)
-    return stub_libcuda.in_memory(found.driver_functions if found else ())
-
-
 def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
@@ -125,9 +120,6 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
 
 def answer() -> None:
     """Run as the child process: read the request from stdin, and write the candidates to stdout."""
-    from ..graph.offline import Planner
-    from ..ops.conv.graph import candidates
-
     request = json.load(sys.stdin)
     result: dict[str, Any]
     try:

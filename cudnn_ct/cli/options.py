@@ -10,13 +10,12 @@ import click
 
 from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
 from ..shapes.conv_dtype import CONV_DTYPES, conv_dtypes
-from ..shapes.specs import LAYOUTS, TensorSpec
+from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .errors import usage
 
 __all__ = ["INTS", "PADDING", "SHAPE", "Convolution", "choice", "convolution_options", "image_options"]
 
-INT_MAX = 2**31 - 1
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -129,8 +128,7 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a convolution; the command receives them as one valid `Convolution`."""
 
     def gathered(**given: Any) -> Any:
-        described = {name: given.pop(name) for name in Convolution._fields}
-        wanted = Convolution(**described)
+        wanted = Convolution(**{name: given.pop(name) for name in Convolution._fields})
         with usage():
             wanted.problem()
         return command(convolution=wanted, **given)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..array import DeviceArray
+from ..array_creation import asarray
+from ..dtypes import as_dtype
+from ..errors import AllocationError
 from ..typing import Layout
-
-if TYPE_CHECKING:
-    from ..array import DeviceArray
 
 __all__ = ["some"]
 
@@ -20,12 +22,6 @@ def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 
 
     Raises AllocationError if it exceeds the memory of the device or of the host.
     """
-    import numpy as np
-
-    from ..array_creation import asarray
-    from ..dtypes import as_dtype
-    from ..errors import AllocationError
-
     rng = np.random.default_rng(seed)
     block = rng.integers(-128, 128, BLOCK) if dtype == "int8" else rng.standard_normal(BLOCK, np.float32)
     block = block.astype(as_dtype(dtype).numpy)

@@ -9,11 +9,14 @@ from functools import partial
 import click
 
 from .._lib import load
+from ..context import available
 from ..errors import CudnnError, format_version
 from .device import name_here
 from .errors import NO_GPU, fail, need_library, plainly
 from .selftest_cases import OPERATIONS, cases
+from .selftest_cpu import checks
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count
+from .selftest_run import attempt
 from .table import progress, show
 
 __all__ = ["command"]
@@ -32,9 +35,6 @@ def command(op: tuple[str, ...], as_json: bool) -> None:
     Exits with 0 if all rows pass, with 1 after a failure. Without a GPU it prints the reason, checks the
     parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
-    from ..context import available
-    from .selftest_cpu import checks
-
     here = available()
     chosen = list(_on_gpu(op) if here else checks())
     rows = []
@@ -57,8 +57,6 @@ def command(op: tuple[str, ...], as_json: bool) -> None:
 
 
 def _on_gpu(only: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], Outcome]]]:
-    from .selftest_run import attempt
-
     for case in cases():
         if not only or case.operation in only:
             yield case.operation, partial(attempt, case)

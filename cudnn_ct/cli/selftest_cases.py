@@ -264,11 +264,9 @@ def _tensors() -> Iterator[Case]:
         yield from _each("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
     for op in ("add", "max", "avg"):
         yield from _each("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
-    yield from _each("reduce_with_indices", "max", _distinct_image, ROUNDED)
-
-
-def _distinct_image(draw: Draw) -> Inputs:
-    return Inputs((draw.distinct(*IMAGE),), {"op": "max", "axis": (2, 3)})
+    indexed = {"op": "max", "axis": (2, 3)}
+    make = _by_name("reduce_with_indices", indexed, lambda draw: draw.distinct(*IMAGE))
+    yield from _each("reduce_with_indices", "max", make, ROUNDED)
 
 
 def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:

@@ -9,6 +9,10 @@ from typing import Any
 import cudnn_ct as ct
 
 from .. import _lib
+from .._find import find_cudnn
+from ..doctor import diagnose
+from ..doctor.finding import Severity
+from ..doctor.report import verdict
 from ..errors import CudnnError, format_version
 from .selftest_report import FAILED, OK, Outcome, outcome_of
 
@@ -53,11 +57,6 @@ def _descriptors() -> str:
 
 def _doctor() -> str:
     """Run the doctor on the cuDNN of this machine, even if it cannot be loaded."""
-    from .._find import find_cudnn
-    from ..doctor import diagnose
-    from ..doctor.finding import Severity
-    from ..doctor.report import verdict
-
     diagnosis = diagnose(find_cudnn().path)
     errors = [found for found in diagnosis.findings if found.severity == Severity.ERROR]
     if diagnosis.exit_code():

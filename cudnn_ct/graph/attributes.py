@@ -177,30 +177,14 @@ def _type(attribute: str) -> str:
 
 # --- types in C and in Python -----------------------------------------------------------------------------
 
+# Enums whose names do not follow from the names of their attribute types.
 _ENUMS: dict[str, Any] = {
-    "CONVOLUTION_MODE": enums.ConvolutionMode,
-    "HEUR_MODE": enums.BackendHeurMode,
-    "KNOB_TYPE": enums.BackendKnobType,
-    "NAN_PROPOGATION": enums.NanPropagation,
-    "NUMERICAL_NOTE": enums.BackendNumericalNote,
-    "BEHAVIOR_NOTE": enums.BackendBehaviorNote,
-    "LAYOUT_TYPE": enums.BackendLayoutType,
     "ATTRIB_NAME": enums.BackendAttributeName,
-    "POINTWISE_MODE": enums.PointwiseMode,
     "GENSTATS_MODE": enums.GenStatsMode,
-    "BN_FINALIZE_STATS_MODE": enums.BnFinalizeStatsMode,
+    "NAN_PROPOGATION": enums.NanPropagation,
+    "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
     "REDUCTION_OPERATOR_TYPE": enums.ReduceTensorOp,
     "TENSOR_REORDERING_MODE": enums.BackendTensorReordering,
-    "RESAMPLE_MODE": enums.ResampleMode,
-    "PADDING_MODE": enums.PaddingMode,
-    "SIGNAL_MODE": enums.SignalMode,
-    "NORM_MODE": enums.BackendNormMode,
-    "NORM_FWD_PHASE": enums.BackendNormFwdPhase,
-    "RNG_DISTRIBUTION": enums.RngDistribution,
-    "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
-    "RESHAPE_MODE": enums.BackendReshapeMode,
-    "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
-    "CUDA_GRAPH_RETENTION": enums.CudaGraphRetention,
 }
 
 _PLAIN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
@@ -229,10 +213,16 @@ def element(name: str) -> Element:
         return Element(code, _POINTERS[name], lambda owner: owner._as_parameter_, lambda pointer: pointer)
     if name == "DATA_TYPE":
         return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
-    enum = _ENUMS[name]
+    enum = _enum_of(name)
     return Element(
         code, ctypes.c_int, lambda value: _member(enum, value), lambda value: _name_in(enum, value)
     )
+
+
+def _enum_of(name: str) -> Any:
+    """Return the enum of an attribute type: BackendHeurMode for HEUR_MODE, PaddingMode for PADDING_MODE."""
+    camel = name.title().replace("_", "")
+    return _ENUMS.get(name) or getattr(enums, f"Backend{camel}", None) or getattr(enums, camel)
 
 
 def _dtype_code(dtype: Any) -> int:

@@ -49,13 +49,8 @@ class Engine(NamedTuple):
         >>> Engine.parse("engine 38 knobs 2=0,5=1").knobs
         ((2, 0), (5, 1))
         """
-        match text.split(" "):
-            case ["engine", index]:
-                pairs = []
-            case ["engine", index, "knobs", knobs]:
-                pairs = [pair.split("=") for pair in knobs.split(",")]
-            case _:
-                index, pairs = "", []
+        index, _, knobs = text.removeprefix("engine ").partition(" knobs ")
+        pairs = [pair.split("=") for pair in knobs.split(",")] if knobs else []
         try:
             engine = cls(int(index), tuple((int(knob), int(choice)) for knob, choice in pairs))
         except ValueError:

@@ -208,9 +208,6 @@ def _pointwise(mode: str, **attributes: object) -> Node:
     return node("pointwise", mode=mode, math_prec="float32", **attributes)
 
 
-_IMPLEMENTATIONS = (
-    Implementation(graph_plan, aligned=True, scales=False),
-    of_problem(legacy_plan),
-)
+_IMPLEMENTATIONS = (Implementation(graph_plan, aligned=True, scales=False), of_problem(legacy_plan))
 _ACTIVATION = Operation("an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)
 _GRADIENT = Operation("the gradient of an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)

@@ -49,11 +49,8 @@ def last_plan() -> PlanDescription | None:
     True
     """
     where = streams.current_stream()
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         call = context.current(where).last_call
-    finally:
-        streams.restore_device(previous)
     if call is None:
         return None
     selected = call.selected

@@ -147,15 +147,8 @@ def conv_bias_activation(
     """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
     others = {name: array for name, array in (("b", b), ("z", z)) if array is not None}
     given = _operands("fused", x=x, w=w, **others)
-    sums = alpha1 * conv(
-        wide(given["x"]),
-        wide(given["w"]),
-        padding=padding,
-        stride=stride,
-        dilation=dilation,
-        groups=groups,
-        mode=mode,
-    )
+    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+    sums = alpha1 * conv(wide(given["x"]), wide(given["w"]), mode=mode, **geometry)
     if "z" in given:
         if given["z"].shape != sums.shape:
             raise ValueError(f"z has shape {given['z'].shape}; y has {sums.shape}")
@@ -188,10 +181,8 @@ class _Geometry:
             x_shape, w_shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
         )
         window = self.w_shape[2:]
-        strides, dilations = (
-            per_axis(stride, len(window), "stride", 1),
-            per_axis(dilation, len(window), "dilation", 1),
-        )
+        strides = per_axis(stride, len(window), "stride", 1)
+        dilations = per_axis(dilation, len(window), "dilation", 1)
         pairs = pad_pairs(padding, window, dilations)
         self.windows = Windows(self.x_shape[2:], window, pairs, strides, dilations, self.y_shape[2:])
         self.flips = as_choice(mode, MODES, "mode") == "convolution"

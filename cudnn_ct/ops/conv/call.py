@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ..._config import config
 from ...autotune.request import AlgoRequest, request
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroOrScale
-from ...shapes.conv import ConvProblem, conv_problem, conv_transpose_output_shape
+from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
 from .._call import Operation, Select
 from .._keys import enum_names, freeze
@@ -46,51 +46,33 @@ def _problem(
     specs: dict[str, TensorSpec],
     outs: Sequence[TensorSpec | None],
     shape: Any,
-    params: ConvParams,
-    scaled: str,
-    aligned: bool,
-) -> ConvProblem:
-    return conv_problem(
-        direction,
-        *specs.values(),
-        shape=shape,
-        mode=params.mode,
-        precision=params.precision,
-        allow_tf32=config.allow_tf32,
-        out=outs[0],
-        scaled=scaled,
-        aligned=aligned,
-        **params.geometry,
-    )
-
-
-def _operation(direction: str) -> Operation:
-    def problem(
-        specs: dict[str, TensorSpec],
-        outs: Sequence[TensorSpec | None],
-        shape: Any,
-        *params: Any,
-        scaled: str,
-        aligned: bool,
-    ) -> ConvProblem:
-        return _problem(direction, specs, outs, shape, ConvParams(*params), scaled, aligned)
-
-    return Operation("a convolution", problem, select=_select, freeze=_freeze)
-
-
-def _transposed(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    output_padding: Any,
     *params: Any,
     scaled: str,
     aligned: bool,
 ) -> ConvProblem:
+    given = ConvParams(*params)
+    return conv_problem(
+        direction,
+        *specs.values(),
+        shape=shape,
+        mode=given.mode,
+        precision=given.precision,
+        allow_tf32=config.allow_tf32,
+        out=outs[0],
+        scaled=scaled,
+        aligned=aligned,
+        **given.geometry,
+    )
+
+
+def _transposed(
+    specs: dict[str, TensorSpec], outs: Any, output_padding: Any, *params: Any, **facts: Any
+) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
     x, w = specs.values()
-    parsed = ConvParams(*params)
-    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **parsed.geometry)
-    return _problem("backward_data", specs, outs, shape, parsed, scaled, aligned)
+    geometry = ConvParams(*params).geometry
+    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
+    return _problem("backward_data", specs, outs, shape, *params, **facts)
 
 
 def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
@@ -132,5 +114,9 @@ def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
     return now if parsed is was else (now[0], *parsed)
 
 
-CONV = {direction: _operation(direction) for direction in ("forward", "backward_data", "backward_filter")}
-TRANSPOSED = Operation("a convolution", _transposed, select=_select, freeze=_freeze)
+def _operation(problem: Callable[..., ConvProblem]) -> Operation:
+    return Operation("a convolution", problem, select=_select, freeze=_freeze)
+
+
+CONV = {direction: _operation(partial(_problem, direction)) for direction in ROLES}
+TRANSPOSED = _operation(_transposed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -96,15 +95,9 @@ def conv_bias_activation(
 _CONV = len(ConvParams._fields)  # so many arguments come before those of the fused operations
 
 
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,
-    aligned: bool,
-) -> FusedConv:
+def _problem(specs: dict[str, TensorSpec], outs: Any, *params: Any, **facts: Any) -> FusedConv:
     operands = {name: specs[name] for name in ("x", "w")}
-    conv = CONV["forward"].problem(operands, outs, None, *params[:_CONV], scaled=scaled, aligned=aligned)
+    conv = CONV["forward"].problem(operands, outs, None, *params[:_CONV], **facts)
     return fused_problem(conv, specs.get("b"), specs.get("z"), *params[_CONV:])
 
 

@@ -62,7 +62,6 @@ class ConvolutionPlan:
         )
 
     def describe(self) -> str:
-        """Describe the implementation."""
         return f"chosen: {self.candidate}"
 
 
@@ -89,7 +88,6 @@ class FusedPlan(ConvolutionPlan):
         self._enqueue(context, (x, w, residual), *self._factors, self._bias, b, self._activation, result, y)
 
     def describe(self) -> str:
-        """Describe the implementation."""
         return f"{super().describe()}, in one fused call"
 
 
@@ -131,7 +129,6 @@ class UnfusedPlan:
             library.cudnnActivationForward(handle, self._activation, one, self._y, y, zero, self._y, y)
 
     def describe(self) -> str:
-        """Describe the implementation."""
         return f"{self._inner.describe()}; bias, residual and activation by separate calls"
 
 

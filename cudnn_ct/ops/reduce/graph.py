@@ -22,7 +22,7 @@ from ...plans.elementwise import op_tensor_of
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
-from ...typing import OpTensorOp, ReduceOp
+from ...typing import ReduceOp
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]
@@ -105,8 +105,9 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
         return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
     steps = [Step(plan, (0, 2))]
     if form.root:
-        steps.append(Step(_each("sqrt", 1.0, ordered, ordered), (2, 2)))
-    steps.append(Step(_each("max", factor, ordered, y), (2, 1)))
+        steps.append(Step(op_tensor_of("sqrt", ordered, ordered), (2, 2)))
+    # The maximum of x and x scales and converts.
+    steps.append(Step(op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor), (2, 1)))
     return ChainPlan([ordered], steps)
 
 
@@ -127,19 +128,13 @@ def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Gra
     rows, columns, kept, _ = matrix
     x = Tensor(1, pixels(rows, columns, dtype))
     y = Tensor(2, pixels(rows if kept == "rows" else 1, columns if kept == "columns" else 1, "float32"))
-    if not form.before:
-        return Graph(
-            (node("reduction", operator=form.operator, comp_type="float32", xdesc=x, ydesc=y),), (x, y)
-        )
-    each = Tensor(3, pixels(rows, columns, "float32"), virtual=True)
-    second = {"bdesc": x} if form.before == "mul" else {}
-    return Graph(
-        (
-            node("pointwise", mode=form.before, math_prec="float32", xdesc=x, ydesc=each, **second),
-            node("reduction", operator=form.operator, comp_type="float32", xdesc=each, ydesc=y),
-        ),
-        (x, y),
-    )
+    each = Tensor(3, pixels(rows, columns, "float32"), virtual=True) if form.before else x
+    nodes = [node("reduction", operator=form.operator, comp_type="float32", xdesc=each, ydesc=y)]
+    if form.before:
+        second = {"bdesc": x} if form.before == "mul" else {}
+        before = node("pointwise", mode=form.before, math_prec="float32", xdesc=x, ydesc=each, **second)
+        nodes.insert(0, before)
+    return Graph(tuple(nodes), (x, y))
 
 
 def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
@@ -180,8 +175,3 @@ def _rows(rows: int, columns: int) -> MatrixView | None:
     if rows * pieces < FEW:
         return None
     return MatrixView(rows * pieces, columns // pieces, "rows", ((rows, pieces), 1))
-
-
-def _each(op: OpTensorOp, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan for an element-wise ``op`` with the dtype of y; "max" of x and x scales and converts."""
-    return op_tensor_of(op, x, y, alpha1=factor, alpha2=factor)

@@ -154,5 +154,4 @@ class ReducePlan:
         context.library.cudnnReduceTensor(context.handle, self._reduction, *indices, *workspace, *x, *y)
 
     def describe(self) -> str:
-        """Describe the implementation."""
         return f"chosen: cudnnReduceTensor, {self._op}"
