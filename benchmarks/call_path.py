@@ -87,7 +87,8 @@ def measured(number: int, repeat: int) -> dict[str, float]:
     for key, one in list(prepared.items()):
         prepared[key] = one._replace(selected=NoPlan())
     times = [timeit.timeit(call, number=repeat) / repeat * 1e6 for _ in range(ROUNDS)]
-    return {"us": round(min(times), 2), "functions": functions(call)}
+    # A call after a garbage collection enters more functions: it reuses the blocks that were collected.
+    return {"us": round(min(times), 2), "functions": min(functions(call) for _ in range(3))}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

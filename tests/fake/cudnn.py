@@ -273,7 +273,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
             assert not (p1 | p2 | p3) % 16, "misaligned int8 operands"
         a, b = factors(layer["compute"].numpy, alpha, beta)
         result = direction.roles[-1]
-        wide = {role: array.astype(np.float64) for role, array in memory.items()}
+        # The old content of a result may be a signalling NaN, for which the cast warns.
+        wide = {role: array.astype(np.float64) for role, array in memory.items() if role != result}
         wide[result] = np.zeros(memory[result].shape)
         slide(result, wide, layer)
         store(memory[result], a * wide[result], b)
