@@ -308,6 +308,7 @@ def test_extent_covers_exactly_the_elements(axes: list[tuple[int, int]]) -> None
     offsets = {sum(i * s for i, (_, s) in zip(at, axes, strict=True)) for at in np.ndindex(*spec.shape)}
     assert spec.extent == (min(offsets), max(offsets) + 1)
     assert spec.is_dense == (offsets == set(range(spec.size)))
+    assert spec.representable == all(s > 0 for n, s in axes if n > 1)
 
 
 def test_copy_of_a_view_keeps_the_order_of_its_axes(fake: FakeCudnn, host: Host) -> None:
