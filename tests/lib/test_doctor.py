@@ -7,6 +7,7 @@ case runs on each, and parts of one are copied into another.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def loaded(site: Site) -> list[doctor.Finding]:
 @pytest.mark.parametrize(
     ("part", "replaced", "expected", "words"),
     [
-        ("graph", "", "probe-crashed", "with SIGABRT in cudnnGetVersion: Invalid handle. Cannot load symbol"),
+        ("graph", "", "probe-crashed", "SIGABRT in cudnnGetVersion: .*Invalid handle. Cannot load symbol"),
         ("heuristic", "", "jit-only finalize-failed", ""),
         ("engines_precompiled", "", "jit-only finalize-failed", ""),
         ("engines_runtime_compiled", "", "jit-only finalize-failed", ""),
@@ -134,7 +135,7 @@ def test_load_check_names_the_cause(site: Site, part: str, replaced: str, expect
     if replaced:  # a string in it, by its reverse
         site.write(site.file(part), data.replace(replaced.encode(), replaced[::-1].encode()))
     findings = loaded(site)
-    assert any(words in found.message for found in findings if found.code in expected.split())
+    assert any(re.search(words, found.message) for found in findings if found.code in expected.split())
     assert "system" not in expected or not any("reinstall" in found.fix for found in findings)
 
 
