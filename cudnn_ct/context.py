@@ -25,7 +25,17 @@ from .cuda.stream import Stream
 from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
 from .typing import StreamLike
 
-__all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
+__all__ = [
+    "Availability",
+    "Context",
+    "Handle",
+    "available",
+    "current",
+    "empty_cache",
+    "pinning",
+    "synchronize",
+    "use",
+]
 
 WORKSPACES = 32  # streams for which a thread keeps workspaces on a device
 
@@ -179,9 +189,13 @@ class Context:
         return self.stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(self.stream)
 
     def pin(self, thing: object) -> None:
-        """Keep an object and the handle until the process ends: a graph may outlive its thread and plan."""
+        """Keep an object and the handle as long as the captured graph: by default until the process ends.
+
+        A graph may outlive the thread and the plan that it was captured from.
+        """
+        store = getattr(_thread, "pins", _pinned)
         for kept in (thing, self.handle):
-            _pinned[id(kept)] = kept
+            store[id(kept)] = kept
 
     def drop_workspace(self) -> None:
         """Release this stream's workspace unless it was captured; it is recreated when needed."""
@@ -196,6 +210,17 @@ class Context:
 
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
 _thread = threading.local()
+
+
+@contextmanager
+def pinning(store: dict[int, object]) -> Iterator[None]:
+    """Keep what graphs captured by this thread use in ``store`` within a block, by identity."""
+    outer = getattr(_thread, "pins", _pinned)
+    _thread.pins = store
+    try:
+        yield
+    finally:
+        _thread.pins = outer
 
 
 def current(stream: Stream) -> Context:
