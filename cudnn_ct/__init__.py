@@ -26,7 +26,8 @@ _PUBLIC = {
     "array_creation": "asarray empty full zeros",
     "autotune.store": "export_algo_cache import_algo_cache",
     "autotune.table": "Algorithms",
-    "context": "Availability available empty_cache synchronize use",
+    "availability": "Availability available",
+    "context": "empty_cache synchronize use",
     "cuda.stream": "Stream",
     "descriptors": (
         "ActivationDescriptor CTCLossDescriptor ConvolutionDescriptor FilterDescriptor "

@@ -16,8 +16,8 @@ from .array_creation import zeros as zeros
 from .autotune.store import export_algo_cache as export_algo_cache
 from .autotune.store import import_algo_cache as import_algo_cache
 from .autotune.table import Algorithms as Algorithms
-from .context import Availability as Availability
-from .context import available as available
+from .availability import Availability as Availability
+from .availability import available as available
 from .context import empty_cache as empty_cache
 from .context import synchronize as synchronize
 from .context import use as use

@@ -84,6 +84,9 @@ SETTINGS: dict[str, Setting] = {
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
         "a path, 'off' or None", _PATH, str,
     ),
+    "replay": Setting(
+        True, "whether calls that repeat with the same memory are launched as CUDA graphs"
+    ),
     "debug_sync": Setting(
         False, "whether to wait for each operation, so that an error on the device names it"
     ),
@@ -92,7 +95,7 @@ SETTINGS: dict[str, Setting] = {
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
     "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "allow_runtime_compilation",
+    "allow_runtime_compilation", "replay", "debug_sync",
 )  # fmt: skip
 
 
@@ -155,6 +158,7 @@ class Config:
     autotune_max_engines: int
     allow_runtime_compilation: bool
     algo_cache: str | None
+    replay: bool
     debug_sync: bool
     snapshot: Snapshot
     dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module

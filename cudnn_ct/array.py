@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceArray", "ResultSlot"]
 
-ResultSlot = tuple[TensorSpec, int, ArrayKey]
-"""The spec of a result, its bytes, with gaps between elements, and its key."""
+ResultSlot = tuple[int, ArrayKey]
+"""The bytes of a result, with gaps between elements, and its key."""
 
 
 class DeviceArray(TypedMemory):
@@ -46,8 +46,6 @@ class DeviceArray(TypedMemory):
 
     Attributes
     ----------
-    spec : TensorSpec
-        Shape, strides in elements and dtype name, as one hashable value.
     pointer : int
         Address of the first element on the device.
     home : Stream or None
@@ -56,8 +54,6 @@ class DeviceArray(TypedMemory):
         The stream whose work the contents depend on.
     external : bool
         Whether the memory belongs to another library.
-    readonly : bool
-        Whether its owner forbids writing.
 
     Examples
     --------
@@ -81,7 +77,7 @@ class DeviceArray(TypedMemory):
     def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array on ``stream``, whose device is current; its contents are undefined."""
         buffer = allocator.allocate_block(nbytes, stream, what)
-        return cls(spec, buffer.handle, buffer, stream, stream)
+        return cls.over(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod
     def allocate_many(
@@ -95,15 +91,15 @@ class DeviceArray(TypedMemory):
         grain, block, pointer = allocator.GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None:
-                spec, nbytes, key = room
+                nbytes, key = room
                 if nbytes > grain:
                     buffer = allocator.allocate_block(nbytes, stream, what)
-                    own = cls(spec, buffer.handle, buffer, stream, stream, key)
+                    own = cls(key, buffer.handle, buffer, stream, stream)
                 else:
                     if block is None:
                         block = allocator.allocate_block(len(rooms) * grain, stream, what)
                         pointer = block.handle
-                    own = cls(spec, pointer, block, stream, stream, key)
+                    own = cls(key, pointer, block, stream, stream)
                     pointer += grain
             arrays.append(own)
         return arrays

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from .array import DeviceArray
-from .cuda import interop
+from .cuda import event as events
+from .cuda import foreign, interop
 from .cuda import stream as streams
 from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType, as_dtype
@@ -176,8 +177,10 @@ def asarray(
     if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
         return _from_host(obj, kind, name, stream)
     device = obj.device if isinstance(obj, DeviceArray) else interop.device_of(obj)
+    if stream is None and streams.in_use.get() is None:
+        stream = foreign.current_stream((obj,))
     run = resolve_stream(stream, device)
-    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
+    array = obj if isinstance(obj, DeviceArray) else _read(obj, run, kept=True) or _wrap(obj, run)
     if array is None:
         return _from_host(obj, kind, name, run)
     if (kind is None or kind.name == array.spec.dtype) and (name is None or name in array.spec.layouts):
@@ -189,14 +192,14 @@ def asarray(
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
     """Return an operand as a DeviceArray, without copying from the host; raise if it cannot be used here."""
-    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
+    array = obj if isinstance(obj, DeviceArray) else _read(obj, stream, written) or _wrap(obj, stream)
     if array is None:
         raise not_on_device(obj, name)
-    if array.device != stream.device:
+    if array.key.device != stream.device:
         raise ValueError(f"{name} is on another device: got {array.device}, expected {stream.device}")
-    if written and array.readonly:
+    if written and array.key.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
-    if written and array is not obj and _is_negated(obj):
+    if written and array.external and array is not obj and _is_negated(obj):
         raise ValueError(f"{name} cannot be written: its negative bit is set; pass tensor.resolve_neg()")
     return array
 
@@ -219,6 +222,27 @@ def _from_host(obj: Any, dtype: DType | None, layout: Layout | None, stream: Any
     return DeviceArray.from_host(host, kind, layout or "nchw", resolve_stream(stream))
 
 
+def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
+    """Wrap an array whose library has a row in `foreign`; return None for one that only DLPack describes.
+
+    ``kept`` is set if the result may be used after the call.
+    """
+    library = foreign.library_of(type(obj))
+    found = None if library is None else library.read(obj)
+    if library is None or found is None:
+        return None
+    pointer, key = found
+    home = library.current(key.device)
+    memory = obj
+    if home is not stream:
+        if key.device == stream.device and home != stream and not streams.is_capturing(stream):
+            events.wait_stream(home, stream)
+        kept = True
+    if kept:
+        memory = library.owner(obj)
+    return DeviceArray(key, pointer, memory, home, home, True)
+
+
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     """Wrap a device array of another library; return None for an object without device memory."""
     if _is_negated(obj):
@@ -231,7 +255,7 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     memory = (foreign.spec, foreign.pointer, foreign.owner, writer, foreign.home)
-    return DeviceArray(*memory, external=True, readonly=foreign.readonly)
+    return DeviceArray.over(*memory, external=True, readonly=foreign.readonly)
 
 
 def _is_negated(obj: Any) -> bool:

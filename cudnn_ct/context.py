@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,20 +17,19 @@ from ._config import config
 from ._handle import NativeHandle
 from .cuda import allocator
 from .cuda import device as devices
-from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.debug import watch
-from .cuda.lifetime import ExportedMemory, release_finished
+from .cuda.lifetime import release_finished
+from .cuda.replay import ReplayPool
 from .cuda.stream import Stream
-from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
+from .cuda.workspace import Workspace
+from .errors import AllocationError, CudnnError, NotInitializedError
 from .typing import StreamLike
 
 __all__ = [
-    "Availability",
     "Context",
     "Handle",
-    "available",
     "current",
     "empty_cache",
     "pinning",
@@ -75,25 +75,6 @@ def _created(library: Any) -> Any:
     return pointer
 
 
-class Workspace:
-    """Memory for one stream of one thread, which may outlive that stream.
-
-    A stream that was given as an address, or that its library can close, may be destroyed before the
-    workspace is freed. To free memory on it may end the process, so the memory belongs to a stream of this
-    package.
-    """
-
-    __slots__ = ("exported", "handle", "size")
-
-    def __init__(self, nbytes: int, stream: Stream) -> None:
-        home = stream if stream.lasts else streams.own_stream(stream.device)
-        memory = allocator.allocate(nbytes, home, "a workspace")
-        events.wait_stream(home, stream)
-        self.handle = int(memory.handle)
-        self.size = int(memory.size)
-        self.exported = ExportedMemory(memory, home, stream)
-
-
 class Context:
     """The state of one thread on one device.
 
@@ -108,17 +89,21 @@ class Context:
 
     def __init__(self, device: int) -> None:
         self.device = device
+        self.default = streams.default_stream(device)
+        self.alone = devices.device_count() == 1  # then the device stays current in this thread
         self.library = _lib.load()
         if config.debug_sync:
             watch(self.library)
         handle = Handle(self.library, device)
-        self.stream = Stream(streams.LEGACY_DEFAULT, device)  # the stream of a new handle
+        self.stream = self.default  # the stream of a new handle
         self.calls = CallCache(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.running = False
+        self.replays = ReplayPool(device)
         self._inner: Context | None = None
+        self._recorded: Stream | None = None  # the stream of the call that is recorded
         self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # last, so that it is released after the plans above
 
@@ -132,12 +117,28 @@ class Context:
         finally:
             self.running = outer
 
+    def enter(self) -> int | None:
+        """Make the device current; return the previous one for `streams.restore_device`, or None."""
+        return None if self.alone else streams.set_device(self.device)
+
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
+
+    @contextmanager
+    def recording(self, captured: Stream) -> Iterator[dict[int, object]]:
+        """Work on a captured stream, with the workspace of the present one; yield what the work uses."""
+        stream, used = self.stream, dict[int, object]()
+        self._recorded = stream
+        try:
+            with self.working(captured), pinning(used):
+                yield used
+        finally:
+            self._recorded = None
+            self.set_stream(stream)
 
     def idle(self) -> Context:
         """Return this context, or while a plan is running one for the calls that interrupt it."""
@@ -156,7 +157,7 @@ class Context:
         """
         if not nbytes:
             return 0
-        held = self._workspaces.get(self.stream)
+        held = self._workspaces.get(self.call_stream)
         if self.capturing:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
@@ -184,6 +185,11 @@ class Context:
         return held.handle
 
     @property
+    def call_stream(self) -> Stream:
+        """The stream of the call; while a call is recorded, its work is captured on another stream."""
+        return self._recorded or self.stream
+
+    @property
     def capturing(self) -> bool:
         """Whether a CUDA graph is being captured on the stream."""
         return self.stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(self.stream)
@@ -193,9 +199,8 @@ class Context:
 
         A graph may outlive the thread and the plan that it was captured from.
         """
-        store = getattr(_thread, "pins", _pinned)
         for kept in (thing, self.handle):
-            store[id(kept)] = kept
+            _thread.pins[id(kept)] = kept
 
     def drop_workspace(self) -> None:
         """Release this stream's workspace unless it was captured; it is recreated when needed."""
@@ -203,19 +208,30 @@ class Context:
 
     def drop_workspaces(self) -> None:
         """Release all workspaces that were not captured; they are recreated when needed."""
+        self.replays.clear()
         self._workspaces.clear()
         if self._inner is not None:
             self._inner.drop_workspaces()
 
 
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    """The contexts of this thread by device, and where what its captures use is kept."""
+
+    def __init__(self) -> None:
+        self.contexts: dict[int, Context] = {}
+        self.pins = _pinned
+
+
+_thread = _Thread()
 
 
 @contextmanager
 def pinning(store: dict[int, object]) -> Iterator[None]:
     """Keep what graphs captured by this thread use in ``store`` within a block, by identity."""
-    outer = getattr(_thread, "pins", _pinned)
+    outer = _thread.pins
     _thread.pins = store
     try:
         yield
@@ -223,33 +239,28 @@ def pinning(store: dict[int, object]) -> Iterator[None]:
         _thread.pins = outer
 
 
-def current(stream: Stream) -> Context:
-    """Return this thread's context on the device of ``stream``, which is current; it works on ``stream``.
+def of_device(device: int) -> Context:
+    """Return this thread's context on a device, which :meth:`Context.enter` makes current.
 
     Raises CudnnError without a usable cuDNN, driver or device; :func:`available` has the reason in one line.
     """
-    try:
-        context: Context = _thread.contexts[stream.device]
-    except (AttributeError, KeyError):
-        context = _first(stream.device)
-    if context.running:
-        context = context.idle()
-    if context.stream is not stream:
-        context.set_stream(stream)
-    return context
+    context = _thread.contexts.get(device)
+    if context is None:
+        with streams.on_device(device), streams.relaxed():  # cuDNN allocates memory for a handle
+            context = _thread.contexts[device] = Context(device)
+    return context.idle() if context.running else context
 
 
-@streams.relaxed()  # cuDNN allocates memory for a handle
-def _first(device: int) -> Context:
-    if not hasattr(_thread, "contexts"):
-        _thread.contexts = {}
-    context = _thread.contexts[device] = Context(device)
+def current(stream: Stream) -> Context:
+    """Return this thread's context on the device of ``stream``, which is current; it works on ``stream``."""
+    context = of_device(stream.device)
+    context.set_stream(stream)
     return context
 
 
 def _forget() -> None:
     """Destroy this thread's contexts and all idle handles, for tests that replace the library."""
-    _thread.contexts = {}
+    _thread.contexts.clear()
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
         previous = streams.set_device(device)  # else cuDNN would create a context on another device
@@ -295,11 +306,11 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     if device is not None and chosen.device != where:
         raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
     previous = streams.set_device(chosen.device)
-    token = streams._current.set(chosen)
+    token = streams.in_use.set(chosen)
     try:
         yield chosen
     finally:
-        streams._current.reset(token)
+        streams.in_use.reset(token)
         streams.restore_device(previous)
 
 
@@ -353,7 +364,7 @@ def empty_cache(device: int | None = None) -> None:
     >>> ct.empty_cache()
     """
     where = streams.current_stream().device if device is None else devices.as_device(device)
-    contexts = getattr(_thread, "contexts", {})
+    contexts = _thread.contexts
     if where in contexts and not contexts[where].running:  # else the interrupted call uses one
         contexts[where].drop_workspaces()
     allocator.release(where)
@@ -363,50 +374,11 @@ def empty_cache(device: int | None = None) -> None:
         memories.trim(where)
 
 
-class Availability:
-    """Result of :func:`available`, not constructed by users: true, or false with ``reason`` in one line."""
-
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str = "") -> None:
-        self.reason = reason
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-    def __repr__(self) -> str:
-        return f"Availability({'yes' if self else self.reason!r})"
+def _after_fork() -> None:
+    """Make calls of a forked child, which cannot use CUDA, fail."""
+    for context in _thread.contexts.values():
+        context.alone = False
 
 
-def available() -> Availability:
-    """Return whether operations can run on the current device, without raising.
-
-    Returns
-    -------
-    Availability
-        True with a cuDNN whose parts and header have one version, its libcublasLt, a driver that is new
-        enough and a device that this cuDNN has code for. Otherwise false, and ``reason`` is one line. The
-        device is that of ``ct.use``, or the current one.
-
-    Examples
-    --------
-    >>> operations = ct if ct.available() else ct.reference
-    """
-    try:
-        _lib.version()
-        library = _lib.load()
-        if not devices.device_count():
-            return Availability("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
-        driver, wanted = devices.driver_version() // 1000, library.cuda_version // 1000
-        if driver < wanted:
-            return Availability(
-                f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
-                f"update the driver or install nvidia-cudnn-cu{driver}"
-            )
-        device = streams.current_stream().device
-        if lacking := library.lacks_code(devices.compute_capability(device)):
-            return Availability(f"device {device} is not supported: {lacking}")
-        library.cudnnCreate  # noqa: B018 - binds the function, which needs libcublasLt
-    except (CudnnError, CudnnWarning) as error:  # a warning if warnings are errors
-        return Availability(str(error).splitlines()[0])
-    return Availability()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

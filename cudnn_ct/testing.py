@@ -13,10 +13,11 @@ from . import _lib, algo_cache, context, descriptors
 from ._dlopen import Lookup
 from ._lib import Library
 from .autotune import store
-from .cuda import allocator, launch_log
+from .cuda import allocator, launch_log, replay
 from .cuda import stream as streams
+from .ops import _replay
 
-__all__ = ["CacheSize", "cache_sizes", "install", "reset"]
+__all__ = ["CacheSize", "cache_sizes", "install", "replay_after", "reset"]
 
 
 def reset() -> None:
@@ -88,6 +89,25 @@ def install(library: Library | Lookup | None) -> Iterator[Library | None]:
         _lib._install(before)
 
 
+@contextmanager
+def replay_after(runs: int) -> Iterator[None]:
+    """Record calls as CUDA graphs after ``runs`` runs with the same memory, within a ``with`` block.
+
+    Examples
+    --------
+    >>> from cudnn_ct import testing
+    >>> x, y = ct.full((2, 3), 1), ct.empty((2, 3))
+    >>> with testing.replay_after(1):
+    ...     for _ in range(2):  # the second call is a replay
+    ...         y = ct.activation(x, out=y)
+    """
+    before, _replay.REPEATS = _replay.REPEATS, runs
+    try:
+        yield
+    finally:
+        _replay.REPEATS = before
+
+
 class CacheSize(NamedTuple):
     """Number of entries of a cache, and the number at which it drops the oldest one (None: unlimited)."""
 
@@ -114,4 +134,5 @@ def cache_sizes() -> dict[str, CacheSize]:
         "descriptors": CacheSize(described.currsize, described.maxsize),
         "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),
         "captured": CacheSize(len(context._pinned), None),
+        "replayed nodes": CacheSize(replay.count_nodes(), None),
     }

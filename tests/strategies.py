@@ -81,7 +81,7 @@ def own(array: np.ndarray) -> ct.DeviceArray:
     offset = array.ctypes.data - memory.ctypes.data
     assert offset + low * array.itemsize >= 0
     assert offset + high * array.itemsize <= flat.nbytes
-    return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
+    return ct.DeviceArray.over(spec, flat.pointer + offset, flat, flat.writer, flat.home)
 
 
 def placing(place: Place, *offsets: int) -> Place:

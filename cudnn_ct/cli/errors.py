@@ -32,7 +32,7 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 
 def need_gpu(otherwise: str = "") -> None:
     """Exit with ``NO_GPU`` if no GPU can be used; raise CudnnError if cuDNN or its libcublasLt cannot."""
-    from ..context import available
+    from ..availability import available
 
     here = available()
     if not here:

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from .._lib import load
-from ..context import available
+from ..availability import available
 from ..errors import CudnnError, format_version
 from .device import name_here
 from .errors import NO_GPU, fail, need_library, plainly

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import TensorSpec, packed_strides
 from . import driver as cuda
-from . import event as events
 from . import stream as streams
 from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, intern_stream
 
@@ -37,42 +36,6 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
-    return _from_tensor(obj, stream) if _is_cuda_tensor(obj) else _from_protocol(obj, stream)
-
-
-_TENSORS = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
-
-
-def _is_cuda_tensor(obj: Any) -> bool:
-    """Return whether an object is a strided tensor of torch, not of a subclass, whose memory may differ."""
-    kind = type(obj)
-    if (kind.__module__, kind.__qualname__) not in _TENSORS:
-        return False
-    return bool(obj.is_cuda) and obj.layout is sys.modules["torch"].strided
-
-
-def _from_tensor(tensor: Any, stream: Stream) -> ExternalArray:
-    """Import a tensor by its own methods, in a tenth of the time that an exchange by DLPack takes."""
-    if tensor.requires_grad:
-        _refuse_gradient()
-    try:
-        pointer, storage = tensor.data_ptr(), tensor.untyped_storage()
-    except RuntimeError as error:  # of a transformation of functions, or of a trace
-        raise TypeError(f"{type_name(tensor)} does not export usable device memory: {error}") from error
-    spec = TensorSpec(tuple(tensor.shape), tensor.stride(), _dtype_of_torch(tensor.dtype))
-    device = tensor.get_device()
-    home = _current_of_torch(sys.modules["torch"], device)
-    if home is not stream and home != stream and not streams.is_capturing(stream):
-        events.wait_stream(home, stream)
-    return ExternalArray(pointer, spec, device, readonly=False, owner=storage, home=home)
-
-
-@cache
-def _dtype_of_torch(dtype: Any) -> str:
-    return as_dtype(str(dtype).removeprefix("torch.")).name
-
-
-def _from_protocol(obj: Any, stream: Stream) -> ExternalArray | None:
     obj = _without_gradient(obj)
     try:
         here = _NO_WAIT if streams.is_capturing(stream) else stream.handle
@@ -193,9 +156,9 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     uses on the default stream.
     """
     if isinstance(obj, _type_of("torch", "Tensor")):
-        return _current_of_torch(sys.modules["torch"], device)
+        return current_of_torch(sys.modules["torch"], device)
     if isinstance(obj, _type_of("cupy", "ndarray")):
-        return _current_of_cupy(sys.modules["cupy"], device)
+        return current_of_cupy(sys.modules["cupy"], device)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
@@ -207,25 +170,32 @@ def consumer_stream(stream: Any, device: int) -> Stream:
     """Return the stream of a DLPack consumer, with its object if it is the current one of PyTorch or CuPy."""
     found = as_stream(stream, device)
     if found.owner is None and found.handle != LEGACY_DEFAULT:
-        known = (("torch", "Tensor", _current_of_torch), ("cupy", "ndarray", _current_of_cupy))
+        known = (("torch", "Tensor", current_of_torch), ("cupy", "ndarray", current_of_cupy))
         for name, kind, current in known:
             if _type_of(name, kind) and (theirs := current(sys.modules[name], device)) == found:
                 return theirs
     return found
 
 
-def _current_of_torch(torch: Any, device: int) -> Stream:
+def current_of_torch(torch: Any, device: int) -> Stream:
     """Return the current stream of torch."""
     # The address takes a twentieth of the time of the object, which is needed only to keep a stream alive.
     # The function belongs to torch's own compiler, and may be missing.
-    address = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-    if address is not None and (known := streams.known_stream(address(device), device, "torch")) is not None:
-        return known
+    try:
+        address = torch._C._cuda_getCurrentRawStream(device)
+    except AttributeError:
+        pass
+    else:
+        if not address:
+            return default_stream(device)
+        if (known := streams.known_stream(address, device, "torch")) is not None:
+            return known
     stream = torch.cuda.current_stream(device)
     return intern_stream(stream.cuda_stream, device, stream)
 
 
-def _current_of_cupy(cupy: Any, device: int) -> Stream:
+def current_of_cupy(cupy: Any, device: int) -> Stream:
+    """Return the current stream of CuPy."""
     stream = cupy.cuda.get_current_stream(device)
     return intern_stream(stream.ptr, device, stream)
 

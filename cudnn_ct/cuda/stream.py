@@ -20,7 +20,14 @@ PER_THREAD_DEFAULT = 2
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    """The only device of the system, if it is current in this thread."""
+
+    only: int | None = None
+
+
+thread = _Thread()
 
 
 class Stream:
@@ -65,7 +72,7 @@ def _library_of(owner: object) -> str:
 
 # --- which stream ------------------------------------------------------------------------------------------
 
-_current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None)
+in_use: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None)  # set by `ct.use`
 
 
 @cache
@@ -105,7 +112,7 @@ def known_stream(handle: int, device: int, library: str) -> Stream | None:
 
 def current_stream(device: int | None = None) -> Stream:
     """Return the stream that ``ct.use`` set, or the default stream of ``device`` or the current device."""
-    return _current.get() or default_stream(current_device() if device is None else device)
+    return in_use.get() or default_stream(current_device() if device is None else device)
 
 
 def as_stream(stream: Any, device: int) -> Stream:
@@ -178,14 +185,14 @@ def set_device(device: int) -> int | None:
 
     In a thread without a current device, only device 0 stays current afterwards, as after CUDA's own calls.
     """
-    if getattr(_thread, "only", None) == device:
+    if thread.only == device:
         return None
     count = devices.check_device(device)
     previous = _current_device()
     if previous != device:
         _make_current(device)
     if count == 1:
-        _thread.only = device  # later calls return at once
+        thread.only = device  # later calls return at once
     if previous is None:
         return NO_DEVICE if device else None
     return None if previous == device else previous
@@ -278,12 +285,17 @@ class _Own:
     """Owner of the package's own streams, which are never destroyed."""
 
 
-@cache
-def own_stream(device: int) -> Stream:
-    """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
+def new_stream(device: int) -> Stream:
+    """Create a stream of this package, which does not wait for the default stream."""
     with on_device(device), relaxed():
         handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
     return Stream(int(handle), device, owner=_Own())
+
+
+@cache
+def own_stream(device: int) -> Stream:
+    """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
+    return new_stream(device)
 
 
 # --- forks -------------------------------------------------------------------------------------------------
@@ -291,9 +303,9 @@ def own_stream(device: int) -> Stream:
 
 def _after_fork() -> None:
     """Discard the contexts of the parent: a forked child cannot use them."""
-    global _thread
+    global thread
     own_stream.cache_clear()
-    _thread = threading.local()
+    thread = _Thread()
 
 
 if hasattr(os, "register_at_fork"):

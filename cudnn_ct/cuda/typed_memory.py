@@ -48,33 +48,40 @@ class TypedMemory:
     `record_use` or `after_write` afterwards. ``memory`` is the owner of the memory, None after ``close()``.
     """
 
-    __slots__ = (
-        *("__weakref__", "_uses", "device", "external", "home", "key", "memory", "pointer", "readonly"),
-        *("spec", "writer"),
-    )
+    __slots__ = ("__weakref__", "_uses", "external", "home", "key", "memory", "pointer", "writer")
 
     def __init__(
         self,
+        key: ArrayKey,
+        pointer: int,
+        memory: object,
+        writer: Stream,
+        home: Stream | None,
+        external: bool = False,
+    ) -> None:
+        self.key = key
+        self.pointer = pointer
+        self.memory = memory
+        self.home = home
+        self.writer = writer
+        self.external = external
+        self._uses: StreamUses | None = None
+
+    @classmethod
+    def over(
+        cls,
         spec: TensorSpec,
         pointer: int,
         memory: object,
         writer: Stream,
         home: Stream | None = None,
-        key: ArrayKey | None = None,
         *,
         external: bool = False,
         readonly: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.pointer = pointer
-        self.memory = memory
-        self.device = writer.device
-        self.home = home
-        self.writer = writer
-        self.external = external
-        self.readonly = readonly
-        self._uses: StreamUses | None = None
-        self.key = key or array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
+    ) -> Self:
+        """Return an array over memory that ``memory`` owns, on the device of ``writer``."""
+        key = array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
+        return cls(key, pointer, memory, writer, home, external)
 
     if not TYPE_CHECKING:  # type checkers would accept any attribute
 
@@ -82,6 +89,21 @@ class TypedMemory:
             if name == "pointer":  # `close` empties the slot
                 raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
             raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape, strides in elements and dtype name, as one hashable value."""
+        return self.key.spec
+
+    @property
+    def device(self) -> int:
+        """Number of the device."""
+        return self.key.device
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the owner of the memory forbids writing."""
+        return self.key.readonly
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -150,7 +172,7 @@ class TypedMemory:
         """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
         address = self.pointer + offset * self.itemsize
         memory = (spec, address, self.memory, self.writer, self.home)
-        view = type(self)(*memory, external=self.external, readonly=self.readonly)
+        view = self.over(*memory, external=self.external, readonly=self.readonly)
         self.share_order(view)
         return view
 

@@ -14,7 +14,7 @@ from .. import _lib
 from .._config import config
 from .._installation import header_version
 from .._libraries import version_number
-from ..context import available
+from ..availability import available
 from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
 

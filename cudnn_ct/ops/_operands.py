@@ -9,9 +9,9 @@ from typing import Any
 from ..array import DeviceArray
 from ..array_creation import as_operand, not_on_device
 from ..cuda import device as devices
-from ..cuda import interop
+from ..cuda import foreign, interop
 from ..cuda import stream as streams
-from ..cuda.stream import Stream
+from ..cuda.stream import Stream, in_use
 from ..dtypes import DTYPES
 from ..shapes.checks import result_spec
 from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
@@ -20,6 +20,7 @@ __all__ = [
     "byte_extent",
     "check_writable",
     "contiguous",
+    "import_arrays",
     "refuse_overlap",
     "representable",
     "results_of_calls",
@@ -35,17 +36,63 @@ def check_writable(out: TensorSpec | None, name: str = "out") -> None:
         raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
 
 
-def stream_of(x: Any, name: str, stream: Any) -> Stream:
-    """Return the stream of a call: the given one, the current one, or the default stream of x's device."""
+def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Stream:
+    """Return the stream of a call on x, which must be on a device, and other arrays.
+
+    It is the given one, that of ``ct.use``, the current stream of the first array of a library that has
+    current streams, or the default stream of the device of x.
+    """
+    if type(x).__module__ in ("numpy", "builtins"):  # raise before a device is needed
+        raise not_on_device(x, name)
+    if stream is None:
+        found = streams.in_use.get()
+        if found is None:
+            found = foreign.current_stream([x, *others])
+        if found is not None:
+            return found
     if isinstance(x, DeviceArray):
         device: int | None = x.device
-    elif type(x).__module__ in ("numpy", "builtins"):  # raise before a device is needed
-        raise not_on_device(x, name)
     else:
         device = interop.device_of(x) if devices.device_count() > 1 else 0
     if stream is None:
         return streams.current_stream(device)
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)
+
+
+def import_arrays(
+    operands: Sequence[Any], outs: Sequence[Any], names: Sequence[str], written: Sequence[str], stream: Any
+) -> tuple[tuple[Any, ...], tuple[Any, ...], Stream | None]:
+    """Import the arrays of a call that belong to other libraries; return all arrays, and its stream.
+
+    The stream is ordered after the work of the other libraries on their arrays.
+    """
+    where = in_use.get() if stream is None else stream if type(stream) is Stream else None
+    arrays: list[Any] = []
+    library = kind = home = None
+    count = len(operands)
+    for array in (*operands, *outs):
+        if type(array) is not DeviceArray and (array is not None or len(arrays) < (count or 1)):
+            if type(array) is not kind:
+                kind = type(array)
+                library, home = foreign.library_of(kind), None
+            found = None if library is None else library.read(array)
+            if library is not None and found is not None:
+                home = home or library.current(found[1].device)
+                if where is None and stream is None:
+                    where = home
+            if library is not None and found is not None and home is not None and home is where:
+                memory = array if len(arrays) < count else library.owner(array)
+                array = DeviceArray(found[1], found[0], memory, home, home, True)
+            else:
+                if where is None:
+                    first, *others = (*operands, *outs)
+                    where = stream_of(first, (*names, *written)[0], stream, others)
+                with streams.on_device(where.device):
+                    place = len(arrays) - count  # among the results, or negative
+                    name = names[place] if place < 0 else written[place]
+                    array = as_operand(array, name, where, written=place >= 0)
+        arrays.append(array)
+    return tuple(arrays[:count]), tuple(arrays[count:]), where
 
 
 def representable(spec: TensorSpec) -> TensorSpec:

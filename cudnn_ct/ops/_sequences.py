@@ -31,8 +31,8 @@ class DeviceInts:
         self._name = name
 
     def on(self, ctx: Context, owner: object = None) -> DeviceArray:
-        """Return the array for work on the stream of a context; a captured graph keeps ``owner``, or it."""
-        array, stream = self._array, ctx.stream
+        """Return the array for work on the stream of a context; a captured graph keeps it, and ``owner``."""
+        array, stream = self._array, ctx.call_stream
         if stream is not array.home:
             capturing = ctx.capturing
             if not self._is_written:  # once, because the numbers do not change
@@ -41,7 +41,8 @@ class DeviceInts:
                 streams.synchronize(streams.default_stream(array.device))
                 self._is_written = True
             if capturing:
-                ctx.pin(owner or array)
+                ctx.pin(owner)
+                ctx.pin(array)
         array.writer = stream  # nothing has to wait
         return array
 

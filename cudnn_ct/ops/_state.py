@@ -10,7 +10,8 @@ from .._caches import CallCache
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda.stream import Stream
-from ._call import PreparedCall, run
+from ._call import run
+from ._operation import PreparedCall
 
 __all__ = ["CallState", "OwnedCache", "PerContext"]
 
@@ -85,9 +86,11 @@ class CallState:
     A plan reads it as ``context.state``. :func:`execute` sets ``call``, ``operands`` and ``results``: the
     prepared call and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to
     an object. ``changed`` is memory that the plan reads and writes, and that belongs to no caller.
+    ``variant`` has the part of the state that a run depends on; None, the default, for a run that must not be
+    replayed.
     """
 
-    __slots__ = ("cache", "call", "changed", "operands", "results")
+    __slots__ = ("cache", "call", "changed", "operands", "results", "variant")
 
     call: PreparedCall
     operands: tuple[DeviceArray, ...]
@@ -96,6 +99,7 @@ class CallState:
     def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
         self.cache = cache
         self.changed = changed
+        self.variant: tuple[str, ...] | None = None
 
     def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call."""
@@ -107,6 +111,8 @@ class CallState:
         call: PreparedCall,
         operands: tuple[DeviceArray, ...],
         given: tuple[DeviceArray | None, ...],
+        facts: list[Any],
+        elsewhere: bool,
         alpha: Any,
         beta: float,
         stream: Stream,
@@ -118,7 +124,9 @@ class CallState:
         self.call, self.operands = call, operands
         outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
-            self.results = run(ctx, call, operands, given, alpha, beta, stream)
+            self.results = run(
+                ctx, call, operands, given, facts, elsewhere, alpha, beta, stream, self.variant
+            )
         finally:
             ctx.state = outer
             for array in self.changed:

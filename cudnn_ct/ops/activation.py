@@ -18,9 +18,10 @@ from ..shapes.layer import LayerProblem
 from ..shapes.layers import activation_problem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
+from ._operation import Operation
 from .conv.graph_nodes import MODES
 
 __all__ = ["activation", "activation_backward"]

@@ -24,9 +24,10 @@ from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_proba
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
 from ..typing import ArrayLike, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
+from ._operation import Operation
 from ._state import CallState, OwnedCache
 
 if TYPE_CHECKING:

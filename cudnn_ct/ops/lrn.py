@@ -12,9 +12,10 @@ from ..shapes.layer import LayerProblem
 from ..shapes.layers import lrn_problem
 from ..shapes.specs import LRNSpec
 from ..typing import ArrayLike, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
+from ._operation import Operation
 
 __all__ = ["lrn", "lrn_backward"]
 

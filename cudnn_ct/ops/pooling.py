@@ -19,9 +19,10 @@ from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem
+from ._operation import Operation
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 

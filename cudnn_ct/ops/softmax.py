@@ -15,9 +15,10 @@ from ..shapes.layer import LayerProblem
 from ..shapes.layers import SoftmaxParams, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem
+from ._operation import Operation
 
 __all__ = ["softmax", "softmax_backward"]
 

@@ -27,10 +27,11 @@ from ..shapes.spatial import (
 )
 from ..shapes.specs import SpatialTransformerSpec, TensorSpec
 from ..typing import ArrayLike, OutLike, Shape, StreamLike
-from ._call import Operation, execute
+from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
 from ._operands import results_of_calls, stream_of
+from ._operation import Operation
 
 __all__ = [
     "affine_grid",

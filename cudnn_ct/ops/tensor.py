@@ -25,9 +25,10 @@ from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
-from ._call import ONE, Operation, execute
+from ._call import ONE, execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
+from ._operation import Operation
 from ._state import CallState
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -179,6 +180,7 @@ class FillState(CallState):
     def __init__(self, value: float) -> None:
         super().__init__()
         self.value = value
+        self.variant = (repr(value),)
 
 
 @documented()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 from ctypes import CFUNCTYPE, cast
 from functools import partialmethod
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
+from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
 from .convolution import slide
@@ -90,6 +92,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
         self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
         self._addresses = itertools.count(0x1000, 16)
+        self._recorded = threading.local()  # the objects of a graph that is launched
 
     def lookup(self, name: str) -> Any:
         """The C function of a name, None for one that this cuDNN lacks."""
@@ -108,12 +111,49 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
                 ordered = self.fail_at.get(len(self.calls)) or self.fail.get(name)
                 if ordered:
                     return ordered
-                return NOT_SUPPORTED if body is None else body(*args) or 0
+                if body is None:
+                    return NOT_SUPPORTED
+                capture = None if name.startswith(NOT_ENQUEUING) else self._capture_of(args)
+                if capture is not None:
+                    capture.graph.append(self._deferred(body, args))
+                    return 0
+                return body(*args) or 0
             except BaseException as error:  # ctypes would print it and go on
                 self.raised = error
                 return -1
 
         return CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
+
+    def _capture_of(self, args: tuple[Any, ...]) -> Any:
+        """Return the capture that defers a call: that of the stream of its handle, the first argument."""
+        if not args or isinstance(args[0], int):  # handles are pointers of ctypes
+            return None
+        handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0, {})
+        capture = self.host.capturing.get(handle.get("stream"))
+        return capture if capture is not None and capture.deferred else None
+
+    def _deferred(self, body: Any, args: tuple[Any, ...]) -> Any:
+        """Return a function that makes a call with the present native objects and factors."""
+        objects = dict(self.objects)
+        ints = [arg if isinstance(arg, int) and self._is_of_host(arg) else None for arg in args]
+        copies = [arg and ctypes.create_string_buffer(ctypes.string_at(arg, 16)) for arg in ints]
+        now = [ctypes.addressof(copy) if copy else arg for copy, arg in zip(copies, args, strict=True)]
+
+        def launch(_: Any = copies) -> None:
+            self._recorded.objects = objects  # of this thread
+            try:
+                assert not body(*now)
+            finally:
+                self._recorded.objects = None
+
+        return launch
+
+    def _is_of_host(self, address: int) -> bool:
+        """Whether an argument is an address in host memory, such as that of a factor."""
+        device = any(
+            one.handle <= address < one.handle + one.size + 64 for one in list(self.host.live.values())
+        )
+        return address > 2**32 and not device
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
@@ -138,7 +178,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         out[0] = cast(address, type(out[0]))
 
     def _get(self, pointer: Any, kind: str) -> dict[str, Any]:
-        state = self.objects.get(cast(pointer, ctypes.c_void_p).value or 0)
+        address = cast(pointer, ctypes.c_void_p).value or 0
+        state = (getattr(self._recorded, "objects", None) or {}).get(address) or self.objects.get(address)
         assert state is not None, f"a {kind} that does not exist"
         assert state["kind"] == kind, f"a {state['kind']} where a {kind} is due"
         return state

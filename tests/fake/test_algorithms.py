@@ -337,7 +337,7 @@ def test_plan_rejects_operands_of_another_kind(fake: FakeCudnn) -> None:
     x, w = operands()
     plan = ct.conv_plan(x, w)
     whole = ct.zeros((2 * 3 * 5 * 6 + 1,))
-    shifted = ct.DeviceArray(x.spec, whole.pointer + 4, whole, whole.writer, whole.home)
+    shifted = ct.DeviceArray.over(x.spec, whole.pointer + 4, whole, whole.writer, whole.home)
     both, one = images(1, 1, 3, 3), images(1, 1, 1, 1)
     square, added = ct.conv_plan(both, one), ct.conv_plan(x, w, beta=1)
     calls: list[tuple[Any, type[Exception], str]] = [

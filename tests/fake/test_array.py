@@ -233,7 +233,9 @@ def test_dlpack_rejects_a_read_only_array_when_the_consumer_cannot_see_the_flag(
 ) -> None:
     """The flag came with DLPack 1.0: an older capsule would hand the array out as writable."""
     array = ct.zeros((2, 3))
-    array = ct.DeviceArray(array.spec, array.pointer, array.memory, array.writer, array.home, readonly=True)
+    array = ct.DeviceArray.over(
+        array.spec, array.pointer, array.memory, array.writer, array.home, readonly=True
+    )
     host.log.clear()
     with pytest.raises(BufferError, match=r"read-only.* DLPack 1\.0 or newer: got .*max_version"):
         array.__dlpack__(stream=0x55, max_version=max_version)

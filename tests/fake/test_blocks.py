@@ -67,7 +67,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     stream, key = default_stream(0), array_key(spec, 0, True, False)
     given = ct.empty((10,))
     host.log.clear()
-    small, apart = (spec, 40, key), (large, 4000, array_key(large, 0, True, False))
+    small, apart = (40, key), (4000, array_key(large, 0, True, False))
     first, apart, own, last = ct.DeviceArray.allocate_many(
         (small, apart, small, small), (None, None, given, None), stream, ""
     )

@@ -213,7 +213,7 @@ def test_conv_writes_next_to_its_operand_when_slices_do_not_overlap(fake: FakeCu
 
     def part(first: int, count: int) -> ct.DeviceArray:
         spec = TensorSpec((2, count, 4, 4), strides, "float32")
-        return ct.DeviceArray(spec, both.pointer + 4 * first * 16, both, both.writer, both.home)
+        return ct.DeviceArray.over(spec, both.pointer + 4 * first * 16, both, both.writer, both.home)
 
     both.fill(1)
     w = ct.full((3, 3, 1, 1), 1.0)
@@ -325,7 +325,7 @@ def test_plan_checks_operands_again_when_anything_but_their_address_differs(
 ) -> None:
     x, w, out = images(1, 1, 4, 4), images(1, 1, 2, 2), ct.zeros((1, 1, 3, 3))
     plan = ct.conv_plan(x, w)
-    readonly = ct.DeviceArray(out.spec, out.pointer, out, out.writer, out.home, readonly=True)
+    readonly = ct.DeviceArray.over(out.spec, out.pointer, out, out.writer, out.home, readonly=True)
     other = ForeignArray(host, np.zeros((1, 1, 3, 2), np.float32))
     for keywords, message in (
         ({"stream": default_stream(1)}, "x is on another device"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from tests.unit.cuda_driver import FALLIBLE
@@ -57,8 +58,16 @@ def copies(host: Host) -> np.ndarray:
     return ct.full((3, 5), 0.1, "float64").numpy()
 
 
+def replayed(host: Host) -> np.ndarray:
+    x, out = images(2, 3, 4), ct.zeros((2, 3, 4), stream=SIDE)
+    with testing.replay_after(1):
+        for _ in range(3):
+            ct.softmax(x, out=out, stream=SIDE)
+    return out.numpy()
+
+
 CALLS: tuple[Callable[[Host], Any], ...] = (
-    into_the_result_of_another_stream, foreign_in_and_out, autotuned, rnn, copies,
+    into_the_result_of_another_stream, foreign_in_and_out, autotuned, rnn, copies, replayed,
 )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def test_pool_takes_numbers_of_numpy(fake: FakeCudnn) -> None:
 def test_operation_names_its_operands_when_no_descriptor_holds_them(fake: FakeCudnn) -> None:
     spec = ct.TensorSpec.packed((4, 2**30, 2))
     x = images(4)
-    large = ct.DeviceArray(spec, x.pointer, x, x.writer)
+    large = ct.DeviceArray.over(spec, x.pointer, x, x.writer)
     with pytest.raises(NotSupportedError, match=r"(?s)softmax over axes \[1\].*float32\[4, 1073741824, 2\]"):
         ct.softmax(large, out=large)
 
@@ -55,7 +55,7 @@ def test_implementation_rejected_for_misaligned_operands_stays_for_aligned_ones(
     whole = ct.asarray(np.arange(2 * 3 * 8 + 1, dtype=np.float32) % 5)
     spec = ct.TensorSpec.packed((2, 3, 8), "float32")
     for offset in (0, 1, 0, 1, 0):
-        x = ct.DeviceArray(spec, whole.pointer + 4 * offset, whole, whole.writer, whole.home)
+        x = ct.DeviceArray.over(spec, whole.pointer + 4 * offset, whole, whole.writer, whole.home)
         fake.calls.clear()
         got = ct.conv_backward_bias(x).numpy()
         np.testing.assert_array_equal(got, ct.reference.conv_backward_bias(x.numpy()))
@@ -92,7 +92,7 @@ def test_identity_in_place_copies_nothing(fake: FakeCudnn) -> None:
 
 def test_softmax_in_place_ignores_strides_of_axes_of_length_1(fake: FakeCudnn) -> None:
     x = images(1, 4)
-    same = ct.DeviceArray(ct.TensorSpec((1, 4), (99, 1), "float32"), x.pointer, x, x.writer, x.home)
+    same = ct.DeviceArray.over(ct.TensorSpec((1, 4), (99, 1), "float32"), x.pointer, x, x.writer, x.home)
     expected = ct.reference.softmax(x.numpy())
     ct.softmax(x, out=same)
     np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)

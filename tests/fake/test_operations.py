@@ -388,7 +388,7 @@ def test_out_is_rejected(fake: FakeCudnn, host: Host, operation: str) -> None:
 
 
 def part_of(memory: ct.DeviceArray, spec: ct.TensorSpec, offset: int) -> ct.DeviceArray:
-    return ct.DeviceArray(spec, memory.pointer + offset, memory, memory.writer)
+    return ct.DeviceArray.over(spec, memory.pointer + offset, memory, memory.writer)
 
 
 def bad_outs(host: Host, operands: list[Any], y: ct.DeviceArray) -> list[tuple[Any, Any, str]]:

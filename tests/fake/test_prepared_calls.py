@@ -139,7 +139,7 @@ def test_prepared_call_rejects_arrays_of_another_device_and_read_only_results(fa
         ct.add(x, result)
     with pytest.raises(ValueError, match="b is on another device: got 1, expected 0"):
         ct.add(x, elsewhere, out=y)
-    locked = ct.DeviceArray(y.spec, y.pointer, y, y.writer, y.home, readonly=True)
+    locked = ct.DeviceArray.over(y.spec, y.pointer, y, y.writer, y.home, readonly=True)
     with pytest.raises(ValueError, match="out is read-only"):
         ct.add(x, x, out=locked)
 

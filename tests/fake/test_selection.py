@@ -16,7 +16,8 @@ from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops._call import Operation, Select, execute
+from cudnn_ct.ops._call import execute
+from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.plans.base import Candidate, Heuristic
 from cudnn_ct.plans.elementwise import copy_plan
 from cudnn_ct.shapes.specs import TensorSpec

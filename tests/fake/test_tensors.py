@@ -111,7 +111,7 @@ def test_gradient_of_a_strided_grid_is_contiguous(fake: FakeCudnn) -> None:
 
 def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((3,) * 6))
-    view = ct.DeviceArray(x.spec._replace(shape=(2,) * 6), x.pointer, x, x.writer)
+    view = ct.DeviceArray.over(x.spec._replace(shape=(2,) * 6), x.pointer, x, x.writer)
     before = view.numpy()
     np.testing.assert_array_equal(ct.scale(view, alpha=2).numpy(), 2 * before)
     assert made(fake, "cudnnScaleTensor") == 2
@@ -126,7 +126,7 @@ def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> No
 def every_tenth(rows: int, columns: int) -> ct.DeviceArray:
     """A view whose copy is much smaller than the memory that it spans."""
     whole = ct.asarray(integers((rows, 10 * columns)))
-    return ct.DeviceArray(
+    return ct.DeviceArray.over(
         TensorSpec((rows, columns), (10 * columns, 10), "float32"), whole.pointer, whole, whole.writer
     )
 
@@ -172,7 +172,7 @@ def test_reduce_gives_only_aligned_memory_to_kernels_that_need_it(
     """The fake rejects misaligned memory where a GPU would end the context."""
     monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
     whole = ct.asarray(integers((421,)))
-    x = ct.DeviceArray(
+    x = ct.DeviceArray.over(
         TensorSpec.packed((6, 70)), whole.pointer + 4 * offset, whole, whole.writer, whole.home
     )
     for axes in (1, None):

@@ -36,7 +36,7 @@ def strided(
     low, high = spec.extent
     memory = array((high - low + 1 + offset,), dtype)
     pointer = memory.pointer + (offset - low) * memory.itemsize
-    return ct.DeviceArray(spec, pointer, memory, memory.writer, memory.home)
+    return ct.DeviceArray.over(spec, pointer, memory, memory.writer, memory.home)
 
 
 def unaligned(shape: tuple[int, ...] = (2, 3, 4, 5), dtype: str = "float32") -> ct.DeviceArray:
@@ -53,7 +53,7 @@ def closed(shape: tuple[int, ...] = (2, 3, 4, 5)) -> ct.DeviceArray:
 
 def readonly(shape: tuple[int, ...] = (2, 3, 4, 5)) -> ct.DeviceArray:
     one = array(shape)
-    return ct.DeviceArray(one.spec, one.pointer, one, one.writer, one.home, readonly=True)
+    return ct.DeviceArray.over(one.spec, one.pointer, one, one.writer, one.home, readonly=True)
 
 
 def elsewhere(shape: tuple[int, ...] = (2, 3, 4, 5)) -> ct.DeviceArray:

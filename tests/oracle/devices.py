@@ -36,7 +36,7 @@ class Device:
     def _own(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         flat = ct.asarray(laid.memory)
         spec = ct.TensorSpec(tensor.shape, laid.strides, tensor.dtype)
-        array = ct.DeviceArray(spec, flat.pointer + laid.offset, flat, flat.writer, flat.home)
+        array = ct.DeviceArray.over(spec, flat.pointer + laid.offset, flat, flat.writer, flat.home)
         return Placed(array, flat.numpy)
 
     def relax(self) -> None:

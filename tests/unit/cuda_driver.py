@@ -37,6 +37,7 @@ class CUresult(IntEnum):
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
 
 
@@ -53,7 +54,8 @@ OK = CUresult.CUDA_SUCCESS
 FALLIBLE = {
     *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
     *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
-    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"),
+    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuGraphLaunch"),
+    *("cuGraphInstantiate", "cuGraphGetNodes", "cuStreamBeginCapture", "cuStreamEndCapture"),
 }
 
 
@@ -78,8 +80,9 @@ class Allocation:
 class Capture:
     """A capture of a stream: what its graph does, and whether a call has invalidated it."""
 
-    def __init__(self, mode: CUstreamCaptureMode) -> None:
+    def __init__(self, mode: CUstreamCaptureMode, *, deferred: bool = False) -> None:
         self.mode = mode
+        self.deferred = deferred  # whether the work is done by launches only, as on a GPU
         self.thread = threading.get_ident()
         self.valid = True
         self.graph: list[Callable[[], object]] = []
@@ -149,6 +152,9 @@ class Driver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
+    CUgraphNodeType = SimpleNamespace(
+        CU_GRAPH_NODE_TYPE_KERNEL=0, CU_GRAPH_NODE_TYPE_MEMCPY=1, CU_GRAPH_NODE_TYPE_MEMSET=2
+    )
     CUmemPool_attribute = Mock()
     CUpointer_attribute = Mock()
     cuuint64_t = int
@@ -174,7 +180,11 @@ class Driver:
         self.clock = 0.0  # milliseconds; advanced by each computation
         self._numbers = itertools.count()
         self._events = itertools.count(0x1000, 0x10)
-        self._streams = itertools.count(OWN_STREAM, 0x10000)
+        self._streams = itertools.count(OWN_STREAM, 0x1000000)
+        self.graphs: dict[int, list[Callable[[], object]]] = {}
+        self.executables: dict[int, list[Callable[[], object]]] = {}
+        self._graphs = itertools.count(0x6000)
+        self._kept: list[Any] = []  # C functions
         self._thread = threading.local()
 
     # --- what tests do as another library, or as the program ---
@@ -259,9 +269,15 @@ class Driver:
 
     def _enqueue(self, stream: int, target: int, source: int | bytes, nbytes: int) -> None:
         self.check(target, nbytes)
-        if stream in self.capturing:
-            self.capturing[stream].graph.append(lambda: ctypes.memmove(target, source, nbytes))
-        ctypes.memmove(target, source, nbytes)
+        self.do(stream, lambda: ctypes.memmove(target, source, nbytes))
+
+    def do(self, stream: int, work: Callable[[], object]) -> None:
+        """Do the work of a stream, or add it to the graph that is captured."""
+        capture = self.capturing.get(stream)
+        if capture is not None:
+            capture.graph.append(work)
+        if capture is None or not capture.deferred:
+            work()
 
     # --- the functions ---
 
@@ -335,6 +351,49 @@ class Driver:
         self.check(source, nbytes)
         self._enqueue(stream, target, source, nbytes)
 
+    # --- graphs ---
+
+    @call(results=0, stream=0)
+    def cuStreamBeginCapture(self, stream: int, mode: CUstreamCaptureMode) -> Any:
+        if stream == LEGACY_DEFAULT or stream in self.capturing:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        self.capturing[stream] = Capture(mode, deferred=True)
+        return None
+
+    @call(stream=0)
+    def cuStreamEndCapture(self, stream: int) -> Any:
+        capture = self.capturing.pop(stream, None)
+        if capture is None or not capture.valid or capture.thread != threading.get_ident():
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        self.graphs[number := next(self._graphs)] = capture.graph
+        return number
+
+    @call(unsafe=True)
+    def cuGraphInstantiate(self, graph: int, flags: int) -> int:
+        self.executables[number := next(self._graphs)] = self.graphs[graph]
+        return number
+
+    def launch(self, executable: int, stream: int) -> int:
+        self.calls.append("cuGraphLaunch")
+        self._check_stream(stream, enqueues=True)
+        assert stream not in self.capturing, "a graph would become a node of another one"
+        if error := self._requested("cuGraphLaunch"):
+            return int(error)
+        for node in self.executables[executable]:
+            node()
+        return 0
+
+    def _is_capturing(self, stream: int, status: int) -> int:
+        self.check_stream(stream)
+        ctypes.c_int.from_address(status).value = int(stream in self.capturing)
+        return 0
+
+    def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
+        functions = {b"cuGraphLaunch": self.launch, b"cuStreamIsCapturing": self._is_capturing}
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
+        self._kept.append(made := kind(functions[name]))
+        return OK, ctypes.cast(made, ctypes.c_void_p).value, 0
+
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
 
@@ -361,6 +420,16 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
         {"stream": 0, "enqueues": False},
         lambda driver, stream: int(stream in driver.capturing),
     ),
+    "cuGraphGetNodes": (
+        {"results": 2},
+        lambda driver, graph, room: ([0] * room, len(driver.graphs[graph])),
+    ),
+    "cuGraphNodeGetType": ({}, lambda driver, node: node),
+    "cuGraphDestroy": ({"results": 0}, lambda driver, graph: driver.graphs.pop(graph)),
+    "cuGraphExecDestroy": (
+        {"results": 0, "unsafe": True, "context": False},
+        lambda driver, graph: driver.executables.pop(graph),
+    ),
     "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._events)),
     "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda driver, event: driver.events.pop(event, None)),
     "cuEventSynchronize": ({"results": 0, "unsafe": True}, lambda *_: None),
@@ -380,13 +449,15 @@ for _name, (_checks, _function) in SHORT.items():
 @contextmanager
 def driver_installed(made: Driver) -> Iterator[ExitStack]:
     """Replace the driver in this process within a block; the yielded stack undoes further replacements."""
-    from cudnn_ct.cuda import device, driver, memory, stream
+    from cudnn_ct.cuda import device, driver, graph, memory, stream
 
     def forget() -> None:
         device._after_fork()
         stream._after_fork()
         stream.default_stream.cache_clear()
         memory._pool.cache_clear()
+        driver.native.cache_clear()
+        graph._idle.clear()
 
     @cache
     def installed() -> Driver:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cudnn_ct.cuda import device as devices
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
@@ -88,7 +89,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     View.seen = []
     monkeypatch.setattr(devices, "device_count", lambda: 1)
     monkeypatch.setattr(interop, "_memory_view", lambda: View)
-    monkeypatch.setattr(interop.events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
+    monkeypatch.setattr(events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
     monkeypatch.setattr(streams, "is_capturing", lambda stream: False)
     monkeypatch.setattr(streams, "_known", {})
     return seen

@@ -21,7 +21,7 @@ LEVELS = (
         "_bad_combinations",
         *("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
     ),
-    ("cuda", "array", "array_creation", "descriptors", "context"),
+    ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
     ("__init__", "cli", "dnn", "testing", "__main__"),
@@ -140,7 +140,7 @@ def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
     importers = {found.by for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
     users = {found.by for found in IMPORTS if found.of == ".cuda.driver"}
-    assert users <= {"cuda.device", "cuda.stream", "cuda.event", "cuda.memory", "cuda.interop"}
+    assert users <= {f"cuda.{name}" for name in ("device", "stream", "event", "graph", "memory", "interop")}
 
 
 def test_package_imports_no_array_library_but_numpy() -> None:

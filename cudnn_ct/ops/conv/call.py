@@ -13,8 +13,8 @@ from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
-from .._call import Operation, Select
 from .._keys import enum_names, freeze
+from .._operation import Operation, Select
 from . import candidates
 from .algorithm_names import named_algorithm
 

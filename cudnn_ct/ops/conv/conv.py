@@ -10,8 +10,9 @@ from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Precision, Shape, StreamLike
-from .._call import Operation, execute
+from .._call import execute
 from .._documented import documented
+from .._operation import Operation
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from .call import CONV, TRANSPOSED
 

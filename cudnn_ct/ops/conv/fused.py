@@ -10,9 +10,10 @@ from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Precision, StreamLike
-from .._call import Operation, Select, execute
+from .._call import execute
 from .._documented import documented
 from .._keys import enum_names, freeze
+from .._operation import Operation, Select
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
 from .legacy_plans import UnfusedPlan

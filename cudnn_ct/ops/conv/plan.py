@@ -6,17 +6,19 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from ... import algo_cache, context
+from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
+from ...cuda.stream import Stream, in_use
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, SelectedPlan
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
-from .._call import NEW, CallSignature, Operation, PreparedCall, check_beta, run
-from .._operands import stream_of
+from .._call import check_beta, run
+from .._operands import import_arrays, stream_of
+from .._operation import NEW, CallSignature, Operation, PreparedCall
 from .._state import PerContext
 
 __all__ = ["ConvPlan", "SampleOperands"]
@@ -81,7 +83,7 @@ class ConvPlan:
         where = stream_of(given[0], names[0], stream)
         self._default = streams.default_stream(where.device)
         self._calls = PerContext[PreparedCall]()
-        self._checked: tuple[Any, ...] | None = None  # the device and the keys of the last operands
+        self._checked: list[Any] = []  # the settings, the device and the keys of the last operands
         with streams.on_device(where.device):
             operands = SampleOperands(names, given, out, where)
             signature = operands.signature(params, *factors)
@@ -113,31 +115,46 @@ class ConvPlan:
         if len(inputs) != len(self._names):
             raise TypeError(f"the plan takes {', '.join(self._names)}; got {len(inputs)} operands")
         first = inputs[0]
-        if stream is None and type(first) is DeviceArray:
-            where = streams.current_stream(first.device)
-        else:
-            where = stream_of(first, self._names[0], stream)
-        previous = streams.set_device(where.device)
+        if type(first) is not DeviceArray:
+            return self._imported(inputs, out, stream)
+        where = in_use.get() if stream is None else streams.as_stream(stream, first.key.device)
+        ctx = context.of_device(first.key.device if where is None else where.device)
+        if where is None:
+            where = ctx.default
+        previous = None if ctx.alone else ctx.enter()
         try:
-            ctx = context.current(where)
-            call = self._call_of(ctx)
-            given: tuple[Any, ...] = (out,)
+            call = ctx.plans.get(self._calls.token) or self._call_of(ctx)
+            checked: list[Any] = [config.snapshot, where.device]
+            facts: list[Any] = [where.handle]
+            elsewhere = False  # whether an array belongs to another stream, or was used on one
+            arrays: Any = inputs
+            given: Any = out
             try:
-                arrays: tuple[Any, ...] = inputs if out is None else (*inputs, out)
-                checked = (where.device, *[array.key for array in arrays])
-            except AttributeError:  # an array of another library
-                checked = None
-            if checked is None or checked != self._checked:
-                inputs = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
-                if out is not None:
-                    given = (as_operand(out, "out", where, written=True),)
-                # type checkers do not see that these are DeviceArrays now
-                self._check(inputs if out is None else (*inputs, *given), call)  # type: ignore[arg-type]
+                for array in arrays:
+                    checked.append(array.key)
+                    facts.append(array.pointer)
+                    if array.writer is not where or array.home is not where:
+                        elsewhere = True
+                if given is not None:
+                    checked.append(given.key)
+                    if given.writer is not where or given.home is not where or given._uses is not None:
+                        elsewhere = True
+            except AttributeError:
+                return self._imported(inputs, out, stream)
+            if checked != self._checked:
+                self._check(arrays, given, call, where)
                 self._checked = checked
-            return run(ctx, call, inputs, given, self._alpha, self._beta, where)[0]  # type: ignore[arg-type]
+            return run(ctx, call, arrays, (given,), facts, elsewhere, self._alpha, self._beta, where)[0]
         finally:
             if previous is not None:
                 streams.restore_device(previous)
+
+    def _imported(
+        self, inputs: tuple[ArrayLike, ...], out: ArrayLike | None, stream: StreamLike | None
+    ) -> DeviceArray:
+        """Import the arrays of other libraries, and compute."""
+        arrays, given, where = import_arrays(inputs, (out,), self._names, ("out",), stream)
+        return self(*arrays, out=given[0], stream=where)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
@@ -174,13 +191,19 @@ class ConvPlan:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""
         return self._calls.get(ctx) or self._calls.put(ctx, self._prepare(ctx))
 
-    def _check(self, arrays: tuple[DeviceArray, ...], call: PreparedCall) -> None:
+    def _check(
+        self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, call: PreparedCall, stream: Stream
+    ) -> None:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
-        expected = zip(arrays, (*call.inputs, *call.results), (*self._names, "out"), strict=False)
-        for array, spec, name in expected:
+        if not config.replay:
+            call.replays.clear()
+        names = dict(zip(self._names, arrays, strict=True))
+        given = names if out is None else names | {"out": out}
+        for (name, array), spec in zip(given.items(), (*call.inputs, *call.results), strict=False):
+            as_operand(array, name, stream, written=name == "out")
             if array.spec != spec:
                 raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
-        if self._aligned and any(array.pointer % ALIGNMENT for array in arrays):
+        if self._aligned and not all(array.key.aligned for array in given.values()):
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )

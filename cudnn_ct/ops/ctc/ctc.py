@@ -34,10 +34,11 @@ from ...shapes.ctc import (
 from ...shapes.parse import as_choice
 from ...shapes.specs import CTCLossSpec, Shape
 from ...typing import ArrayLike, StreamLike
-from .._call import Operation, execute
+from .._call import execute
 from .._documented import documented
 from .._fallback import Implementation
 from .._operands import stream_of
+from .._operation import Operation
 from .._sequences import DeviceInts, not_on_stream
 from .legacy import CTCState
 from .legacy import ctc_loss as ctc_plan

@@ -22,10 +22,11 @@ from ...shapes.norm import (
 )
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, OutLike, StreamLike
-from .._call import Operation, execute
+from .._call import execute
 from .._documented import documented
 from .._fallback import Implementation
 from .._operands import results_of_calls, stream_of
+from .._operation import Operation
 from ..reduce.reduce import reduce
 from .plans import GRADIENT, TRAINING
 

@@ -10,9 +10,10 @@ from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
 from ...shapes.reduction import IndexedReduction, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, OutLike, ReduceOp, StreamLike
-from .._call import Operation, execute
+from .._call import execute
 from .._documented import documented
 from .._fallback import Implementation, of_problem
+from .._operation import Operation
 from .fast_sum import channel_sum, fast_sum
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction

@@ -14,7 +14,8 @@ from ...cuda.stream import Stream
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
-from .._call import PreparedCall
+from .._call import NO_VARIANT
+from .._operation import PreparedCall
 from .._state import CallState, OwnedCache
 from ..dropout import DropoutState
 
@@ -88,6 +89,8 @@ class RNNState(CallState):
         super().__init__(cache, () if memory is None else (memory,))
         self._network = network
         self._training = training
+        if not training and memory is None:  # else the reserve is new memory, or is used up
+            self.variant = NO_VARIANT
         self.algorithm: Any = None
         self.dropout: DropoutState | None = None
         self.memory = memory

@@ -19,7 +19,7 @@ from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNStep, rnn_problem
 from ...shapes.sequences import check_rnn_operands, check_states, packed_for_cudnn
 from ...shapes.specs import TensorSpec
-from .._call import CallSignature, Operation, Select
+from .._operation import CallSignature, Operation, Select
 from .._state import OwnedCache
 from .candidates import RNNFamily
 from .network import Network, RNNState

@@ -1,0 +1,46 @@
+"""Workspaces: memory that calls use while they run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from weakref import WeakSet
+
+from . import allocator
+from . import event as events
+from . import stream as streams
+from .lifetime import ExportedMemory
+from .replay import Replay
+from .stream import Stream
+
+__all__ = ["Workspace"]
+
+
+class Workspace:
+    """Memory for one stream of one thread, which may outlive that stream.
+
+    A stream that was given as an address, or that its library can close, may be destroyed before the
+    workspace is freed. To free memory on it may end the process, so the memory belongs to a stream of this
+    package.
+    """
+
+    __slots__ = ("_replays", "exported", "handle", "size")
+
+    def __init__(self, nbytes: int, stream: Stream) -> None:
+        self._replays: WeakSet[Replay] = WeakSet()
+        home = stream if stream.lasts else streams.own_stream(stream.device)
+        memory = allocator.allocate(nbytes, home, "a workspace")
+        events.wait_stream(home, stream)
+        self.handle = int(memory.handle)
+        self.size = int(memory.size)
+        self.exported = ExportedMemory(memory, home, stream)
+
+    def add(self, replay: Replay) -> None:
+        """Drop a replay that uses this memory before the memory is freed."""
+        self._replays.add(replay)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return
+        for replay in list(self._replays):
+            replay.drop()

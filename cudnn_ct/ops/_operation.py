@@ -1,0 +1,156 @@
+"""Operations, and calls of them that are prepared: all that depends on specs, not on pointers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+from ..array import ResultSlot
+from ..context import Context
+from ..cuda import stream as streams
+from ..cuda.replay import ReplayTable
+from ..cuda.typed_memory import array_key
+from ..plans.base import SelectedPlan
+from ..shapes.specs import TensorSpec
+from ._fallback import FirstSupported, Implementation
+from ._keys import freeze, scaling_kind
+from ._operands import byte_extent, check_writable, representable
+
+__all__ = ["NEW", "CallSignature", "Operation", "PreparedCall", "Select"]
+
+NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls
+MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
+
+
+class PreparedCall(NamedTuple):
+    """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
+
+    ``needs_copy`` is set if some input has strides that no descriptor holds, and is copied first;
+    ``in_place`` if a result may lie exactly where an input does. ``label`` names the results in messages.
+    ``result_slots`` are what the results take. ``spans`` are the bytes that each operand reaches from its
+    pointer, the results last. ``runs`` counts the runs with each set of pointers, whose results are known to
+    overlap nothing; ``replays`` are the graphs that are launched for some of them. ``fresh`` is not empty
+    before the first run.
+    """
+
+    problem: Any
+    inputs: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    selected: SelectedPlan
+    needs_copy: bool
+    in_place: bool
+    label: str
+    result_slots: tuple[ResultSlot, ...]
+    spans: tuple[tuple[int, int], ...]
+    runs: dict[Any, int]
+    replays: ReplayTable
+    fresh: list[bool]
+
+    @classmethod
+    def of(
+        cls,
+        problem: Any,
+        inputs: tuple[TensorSpec, ...],
+        results: tuple[TensorSpec, ...],
+        selected: SelectedPlan,
+        device: int,
+        *,
+        label: str,
+        needs_copy: bool = False,
+        in_place: bool = False,
+    ) -> Self:
+        """Make a call, with the fields that follow from the specs."""
+        slots = tuple((byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
+        spans = tuple(map(byte_extent, (*inputs, *results)))
+        layout = (needs_copy, in_place, f"the result of {label}", slots, spans)
+        return cls(problem, inputs, results, selected, *layout, {}, ReplayTable(), [True])
+
+    @streams.relaxed()
+    def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
+        self.selected.run(ctx, pointers, alpha, beta)
+        self.fresh.clear()
+
+    def set_runs(self, facts: Any, count: int) -> None:
+        """Set the number of runs with a set of pointers."""
+        if len(self.runs) >= MAX_POINTER_SETS:
+            self.runs.clear()
+        self.runs[facts] = count
+
+
+class CallSignature(NamedTuple):
+    """All that a prepared call depends on, except for the settings.
+
+    ``names`` and ``specs`` are those of the operands. ``outs`` are the specs of results that the caller gave,
+    None for new ones. ``params`` are the other arguments as the caller wrote them. ``scaled`` is whether
+    alpha is not 1 and whether beta is not 0; ``aligned`` whether all pointers are multiples of 16 bytes.
+    """
+
+    names: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    outs: tuple[TensorSpec | None, ...] = NEW
+    params: tuple[Any, ...] = ()
+    scaled: tuple[bool, bool] = (False, False)
+    aligned: bool = True
+
+
+Select = Callable[[Context], SelectedPlan]
+"""Select the plan that runs a problem in a thread."""
+
+
+class Operation(NamedTuple):
+    """An operation: its name, the function that makes its problem, and how a plan is selected.
+
+    ``problem`` takes the specs of the operands by their names, the specs of the results that are given (None
+    for a new one), and the arguments as the caller wrote them. Most operations list ``implementations``, the
+    fastest first. Those that are autotuned have ``select`` instead, which takes the problem and the
+    arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
+
+    ``in_place`` is set if a result may be an operand itself. ``written`` are the names of the results in
+    messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
+    immutable snapshot of the arguments.
+    """
+
+    name: str
+    problem: Callable[..., Any]
+    implementations: tuple[Implementation, ...] = ()
+    in_place: bool = False
+    written: tuple[str, ...] = ("out",)
+    relayout: bool = True
+    select: Callable[[Any, tuple[Any, ...]], Select] | None = None
+    freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
+
+    def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
+        """Check arguments, and return a function that prepares their call for a thread and a device."""
+        inputs = tuple(map(representable, signature.specs))
+        for name, out in zip(self.written, signature.outs, strict=False):
+            check_writable(out, name)
+        problem = self.problem_of(signature, inputs)
+        select = self.select(problem, signature.params) if self.select else None
+
+        def prepare(ctx: Context) -> PreparedCall:
+            return PreparedCall.of(
+                problem,
+                inputs,
+                problem.results,
+                select(ctx) if select else self._first_supported(problem, ctx, any(signature.scaled)),
+                ctx.device,
+                needs_copy=inputs != signature.specs,
+                in_place=self.in_place,
+                label=self.name,
+            )
+
+        return prepare
+
+    def problem_of(self, signature: CallSignature, inputs: tuple[TensorSpec, ...]) -> Any:
+        """Make the problem of a call whose operands are ``inputs``."""
+        specs = dict(zip(signature.names, inputs, strict=True))
+        if self.select is None:
+            return self.problem(specs, signature.outs, *signature.params)
+        scaled = scaling_kind(*signature.scaled)
+        return self.problem(
+            specs, signature.outs, *signature.params, scaled=scaled, aligned=signature.aligned
+        )
+
+    def _first_supported(self, problem: Any, ctx: Context, scaled: bool) -> FirstSupported:
+        return FirstSupported(problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout)
