@@ -23,7 +23,6 @@ import conv_layers
 import conv_report
 from conv_cache import cache_record, first_call_ever
 from conv_fused import fused_record
-from conv_host import host_record
 from conv_layers import DIRECTIONS, KINDS, NETWORKS
 from conv_rows import (
     CONTENDERS,
@@ -38,7 +37,7 @@ from harness import command
 from harness.command import keep
 from harness.results import Results
 
-SECTIONS = ("rows", "new", "fused", "host", "cache")
+SECTIONS = ("rows", "new", "fused", "cache")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -72,9 +71,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
     """Yield the jobs of a section that the results lack."""
-    if section in ("host", "cache"):  # one record, for the first shard
+    if section == "cache":  # one record, for the first shard
         if options.shard[0] == 1 and not results.has(section, section):
-            yield functools.partial(keep, results, host_record if section == "host" else cache_record)
+            yield functools.partial(keep, results, cache_record)
     elif section == "fused":
         some = {"networks": ["resnet50"], "directions": ["forward"], "kinds": ["fp16"]}
         for row in conv_layers.rows(**some, shard=options.shard):

@@ -48,7 +48,6 @@ def bars(records: list[Record]) -> list[Bar]:
         *_guess_bars(rows),
         _new_problem_bar(records),
         *_fused_bars(of_section(records, "fused")),
-        *_host_bars(of_section(records, "host")),
         *_cache_bars(of_section(records, "cache")),
     ]
 
@@ -116,18 +115,6 @@ def _fused_bars(rows: list[Record]) -> Iterator[Bar]:
         yield Bar(f"conv + bias + relu fused ({ours}) / torch eager", geomean(eager), 0.6, len(eager), detail)
 
 
-def _host_bars(found: list[Record]) -> Iterator[Bar]:
-    times = found[-1]["times"] if found else {}
-    for ours, theirs, limit in (
-        ("conv", "torch", 0.8),
-        ("plan_out", "torch", 0.5),
-        ("plan_out", "frontend", 0.55),
-    ):
-        value = quotient(times, ours, theirs)
-        detail = f"{times[ours]:.2f} / {times[theirs]:.2f} us" if value else ""
-        yield Bar(f"host time, {ours} / {theirs}", value, limit, int(value is not None), detail)
-
-
 def _cache_bars(found: list[Record]) -> Iterator[Bar]:
     for state in ("warm", "cold"):
         times = found[-1]["times"].get(state, {}) if found else {}
@@ -169,7 +156,6 @@ def render(records: list[Record]) -> str:
         _listing("ten worst of the other rows, time / torch", time_over_torch, 0, "time",
                  [row for row in rows if not ROW_LIMIT.kernel_bound(row)], 10),
         _listing(f"guess rows above {SLOW_GUESS}, guess / time", guess_over_time, SLOW_GUESS, "guess", rows),
-        _host_listing(of_section(records, "host")),
         failures(records),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
@@ -223,14 +209,6 @@ def _listing(
         for name in dict.fromkeys((ours, "time")):
             lines += [f"        {name}: {chosen[name]}"] if name in chosen else []
     return "\n".join(lines)
-
-
-def _host_listing(found: list[Record]) -> str:
-    if not found:
-        return ""
-    notes = found[-1].get("errors", {})
-    lines = [f"  {name:12} {time:6.2f}" for name, time in found[-1]["times"].items()]
-    return "\n".join(["host time per call, us", *lines, *(f"  {name}: {why}" for name, why in notes.items())])
 
 
 if __name__ == "__main__":

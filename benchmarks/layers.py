@@ -1,6 +1,6 @@
 """Compare pooling, softmax, batch normalisation and the other layers with PyTorch on one GPU.
 
-    python benchmarks/layers.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
+    python benchmarks/layers.py --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
 A row is an operation on a layer of a network, forward or backward, in a dtype and a layout. PyTorch, called
 as in a network, and cudnn_ct have the same data. GPU time is the median of loops of calls between two events.
@@ -22,18 +22,14 @@ import layers_workload
 from harness import command
 from harness.command import keep
 from harness.results import Results
-from layers_host import host_record, key_of
 from layers_rows import CONTENDERS, came_since, line, row_record, warm_up
 from layers_workload import FAMILIES, KINDS
-
-SECTIONS = ("rows", "host")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     results = Results(options.rows)
-    work = [job for section in options.section for job in jobs(section, options, results)]
-    command.carry_out(work, results, warm_up, options.seconds)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
     print(layers_report.render(results.merged()))
     if options.json:
         layers_report.write_whole(options.json, results.merged())
@@ -41,28 +37,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("compare layers with PyTorch")
-    parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["rows"])
     parser.add_argument("--family", nargs="+", choices=tuple(FAMILIES), default=tuple(FAMILIES))
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
-    options = parser.parse_args(argv)
-    if "all" in options.section:
-        options.section = SECTIONS
-    return options
+    return parser.parse_args(argv)
 
 
-def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
-    """Yield the jobs of a section that the results lack."""
+def jobs(options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
+    """Yield the jobs that the results lack."""
     again = {record["id"] for record in results.merged() if came_since(record)}
-    if section == "rows":
-        selection = {"kinds": options.kinds, "every": options.every, "shard": options.shard}
-        for row in layers_workload.rows(families=options.family, **selection):
-            if row.id in again or not results.has("rows", row.id, CONTENDERS):
-                yield functools.partial(keep, results, row_record, row, line=line)
-    elif options.shard[0] == 1:  # host: a few seconds, only in the first shard
-        for operation, row in layers_workload.operations().items():
-            key = key_of(operation)
-            if row.family in options.family and (key in again or not results.has("host", key)):
-                yield functools.partial(keep, results, host_record, operation)
+    selection = {"kinds": options.kinds, "every": options.every, "shard": options.shard}
+    for row in layers_workload.rows(families=options.family, **selection):
+        if row.id in again or not results.has("rows", row.id, CONTENDERS):
+            yield functools.partial(keep, results, row_record, row, line=line)
 
 
 if __name__ == "__main__":

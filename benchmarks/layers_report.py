@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import command, results
-from harness.figures import Bar, Limit, geomean, quotient, ranked, values
+from harness.figures import Bar, Limit, geomean, ranked, values
 from harness.results import Record, of_section
 from harness.text import about_lines, cell, failures, figure, times_of
 from layers_workload import DIRECTIONS, FAMILIES, KINDS
 
 ROW_LIMIT = Limit("ours", "torch", 1.1)  # maximum for each row
-HOST_LIMIT = 0.8  # host time of a call, for each operation
 AT_THE_FLOOR = 1.15  # memory bandwidth limits a row that takes at most this multiple of its floor
 
 
@@ -39,7 +38,7 @@ def write_whole(path: Path, records: list[Record]) -> None:
 def bars(records: list[Record]) -> list[Bar]:
     """Return the targets with the measured values."""
     rows = of_section(records, "rows")
-    return [*_family_bars(rows), _row_bar(rows), *_host_bars(of_section(records, "host"))]
+    return [*_family_bars(rows), _row_bar(rows)]
 
 
 def _family_bars(rows: list[Record]) -> Iterator[Bar]:
@@ -62,19 +61,6 @@ def _row_bar(rows: list[Record]) -> Bar:
     ratios = values(ours_over_torch, rows)
     detail = f"{len(above)} above, {floored} of them at the floor"
     return Bar("ours / torch, the worst row", max(ratios, default=None), ROW_LIMIT.most, len(ratios), detail)
-
-
-def _host_bars(found: list[Record]) -> Iterator[Bar]:
-    if not found:
-        yield Bar("host time, ours / torch", None, HOST_LIMIT, 0)
-    for record in sorted(found, key=lambda record: record["id"]):
-        times = record["times"]
-        value = quotient(times, "ours", "torch")
-        detail = times_of(record) + " us"
-        alone = quotient(times, "c_calls", "torch")
-        if alone and alone > HOST_LIMIT:
-            detail += f"; cuDNN's functions alone take {alone:.2f} of PyTorch's time"
-        yield Bar(f"host time, {record['operation']}", value, HOST_LIMIT, int(value is not None), detail)
 
 
 def ours_over_torch(row: Record) -> float | None:
@@ -115,9 +101,8 @@ def render(records: list[Record]) -> str:
 
 
 def _heading(records: list[Record]) -> str:
-    rows, host = (len(of_section(records, section)) for section in ("rows", "host"))
     speeds = [row["bytes"] / row["floor_us"] / 1e6 for row in records if row.get("floor_us")]
-    lines = [f"{rows} rows, {host} operations on the host", *about_lines(records)]
+    lines = [f"{len(of_section(records, 'rows'))} rows", *about_lines(records)]
     if speeds:
         lines.append(f"floors at the speed of a copy, {min(speeds):.2f} to {max(speeds):.2f} TB/s")
     return "\n".join(lines)

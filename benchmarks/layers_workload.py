@@ -47,6 +47,7 @@ KINDS = {
     )
 }
 DIRECTIONS = ("forward", "backward")
+SMALL = 8  # maximum length of an axis in a row of which the host time is measured
 
 
 class Row(NamedTuple):
@@ -122,6 +123,15 @@ def operations() -> dict[str, Row]:
                 row = Row(name, operation, case.layers[0], KINDS[case.kinds[0]])
                 found.setdefault(operation, row)
     return found
+
+
+def small(row: Row) -> Row:
+    """Return the row with axes of length `SMALL` at most."""
+    layer = row.layer._replace(x=tuple(min(n, SMALL) for n in row.layer.x))
+    if "b" in row.parameters:
+        shape = tuple(min(n, SMALL) for n in row.parameters["b"])
+        layer = layer._replace(parameters=tuple((row.parameters | {"b": shape}).items()))
+    return row._replace(layer=layer)
 
 
 def _text(value: Any) -> str:

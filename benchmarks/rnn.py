@@ -1,6 +1,6 @@
 """Compare recurrent networks with PyTorch on one GPU.
 
-    python benchmarks/rnn.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
+    python benchmarks/rnn.py --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
 A row is a network, a batch and a computation. The computation is a forward pass (PyTorch in inference mode),
 or a training step with the gradients of input and weights (PyTorch by autograd). Both sides have the same
@@ -23,11 +23,10 @@ import rnn_workload
 from harness import command
 from harness.command import keep
 from harness.results import Results
-from rnn_host import host_record, key_of
 from rnn_rows import CONTENDERS, came_since, line, row_record, warm_up
 from rnn_workload import KINDS, MODES
 
-SECTIONS = ("padded", "packed", "host")
+SECTIONS = ("padded", "packed")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def jobs(options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
-    """Yield the jobs that the results lack. Only the first shard measures host time."""
+    """Yield the jobs that the results lack."""
     again = {record["id"] for record in results.merged() if came_since(record)}
     selection = {"modes": options.modes, "kinds": options.kinds}
     for row in rnn_workload.rows(
@@ -59,11 +58,6 @@ def jobs(options: argparse.Namespace, results: Results) -> Iterator[Callable[[],
     ):
         if row.id in again or not results.has("rows", row.id, CONTENDERS):
             yield functools.partial(keep, results, row_record, row, line=line)
-    if "host" in options.section and options.shard[0] == 1:
-        for mode in options.modes:
-            key = key_of(mode)
-            if key in again or not results.has("host", key):
-                yield functools.partial(keep, results, host_record, mode)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from rnn_workload import KINDS, MODES, PASSES
 
 ROW_LIMIT = Limit("time", "torch", 1.05)  # maximum for each row
 PADDED_LIMIT, PACKED_LIMIT = 0.85, 1.0  # geometric means
-HOST_LIMIT = 0.6  # host time of a forward pass, for each mode
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def write_whole(path: Path, records: list[Record]) -> None:
 def bars(records: list[Record]) -> list[Bar]:
     """Return the targets with the measured values."""
     rows = of_section(records, "rows")
-    return [*_mean_bars(rows), _row_bar(rows), *_host_bars(of_section(records, "host"))]
+    return [*_mean_bars(rows), _row_bar(rows)]
 
 
 def _mean_bars(rows: list[Record]) -> Iterator[Bar]:
@@ -63,15 +62,6 @@ def _row_bar(rows: list[Record]) -> Bar:
     return Bar("time / torch, the worst row", max(ratios, default=None), ROW_LIMIT.most, len(ratios), above)
 
 
-def _host_bars(found: list[Record]) -> Iterator[Bar]:
-    if not found:
-        yield Bar("host time, ours / torch", None, HOST_LIMIT, 0)
-    for record in sorted(found, key=lambda record: record["id"]):
-        value = quotient(record["times"], "ours", "torch")
-        detail = times_of(record) + " us"
-        yield Bar(f"host time, {record['mode']}", value, HOST_LIMIT, int(value is not None), detail)
-
-
 def time_over_torch(row: Record) -> float | None:
     """Return the ratio of the autotuned choice to PyTorch, or the median ratio of a remeasured row."""
     return ROW_LIMIT.ratio(row)
@@ -93,10 +83,7 @@ def guess_over_time(row: Record) -> float | None:
 def render(records: list[Record]) -> str:
     """Return the whole report."""
     rows = of_section(records, "rows")
-    heading = [
-        f"{len(rows)} rows, {len(of_section(records, 'host'))} modes on the host",
-        *about_lines(records),
-    ]
+    heading = [f"{len(rows)} rows", *about_lines(records)]
     parts = [
         "\n".join(heading),
         failures(records),

@@ -20,11 +20,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import conv_report  # type: ignore[import-not-found]  # noqa: E402
+import host_report  # type: ignore[import-not-found]  # noqa: E402
 import layers_report  # type: ignore[import-not-found]  # noqa: E402
 import rnn_report  # type: ignore[import-not-found]  # noqa: E402
 import rnn_workload  # type: ignore[import-not-found]  # noqa: E402
 from conv_layers import DIRECTIONS, KINDS  # type: ignore[import-not-found]  # noqa: E402
-from harness.figures import geomean, quotient, values  # type: ignore[import-not-found]  # noqa: E402
+from harness.figures import geomean, values  # type: ignore[import-not-found]  # noqa: E402
 from harness.results import of_section, read  # type: ignore[import-not-found]  # noqa: E402
 from layers_workload import FAMILIES  # type: ignore[import-not-found]  # noqa: E402
 
@@ -173,16 +174,33 @@ def _rnn_groups(rows: list[Record]) -> Iterator[tuple[str, list[Record]]]:
     yield "all", rows
 
 
-def host_times(records: list[Record]) -> str:
-    """Return a table of the host time of calls in microseconds, compared with PyTorch."""
-    found = sorted(of_section(records, "host"), key=lambda record: str(record["id"]))
+def host_targets(records: list[Record]) -> str:
+    """Return a table of the targets of host time."""
     lines = []
-    for record in found:
-        times = record["times"]
-        shown = (f"{times[name]:.1f}" if name in times else "-" for name in ("ours", "ours_out", "torch"))
-        name = record.get("operation") or record["mode"]
-        lines.append([f"`{name}`", *shown, ratio(quotient(times, "ours", "torch"))])
-    return markdown(("", "us", "with `out=`", "PyTorch", "ours / PyTorch"), lines)
+    for target in host_report.TARGETS:
+        found = [value for value, _ in host_report.rows_of(target, records)]
+        limits = f"{target.limit:.2f}" + (f", each {target.row_limit:.2f}" if target.row_limit else "")
+        means = (geomean(found), max(found, default=None))
+        lines.append([target.name, str(len(found)), *map(ratio, means), limits])
+    return f"{_about(records)}\n\n{markdown(('', 'rows', 'ratio', 'worst', 'target'), lines)}"
+
+
+def host_times(records: list[Record]) -> str:
+    """Return a table of the host time of operations in microseconds, compared with PyTorch."""
+    sides = ("ours", "torch")
+    rows = [row for section in HOST_SECTIONS for row in of_section(records, section)]
+    rows = [row for row in rows if row["times"].keys() >= set(sides)]
+    lines = []
+    for name in dict.fromkeys(row["operation"] for row in rows):
+        some = [row["times"] for row in _where(rows, operation=name)]
+        means = [geomean([times[side] for times in some]) for side in sides]
+        ratios = [times["ours"] / times["torch"] for times in some]
+        shown = (*(f"{mean:.1f}" for mean in means), ratio(geomean(ratios)), ratio(max(ratios)))
+        lines.append([f"`{name}`", str(len(some)), *shown])
+    return markdown(("", "rows", "us", "PyTorch", "ours / PyTorch", "worst"), lines)
+
+
+HOST_SECTIONS = ("conv", "plan", "layers", "rnn", "network", "other")
 
 
 def ratio(value: float | None) -> str:
@@ -233,9 +251,9 @@ TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("layers", "layers", "docs/layers.md", layers_by_family),
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
-    ("layers-host", "layers", "docs/performance.md", host_times),
     ("rnn", "rnn", "docs/performance.md", rnn_in_full),
-    ("rnn-host", "rnn", "docs/performance.md", host_times),
+    ("host", "host", "docs/performance.md", host_targets),
+    ("host-operations", "host", "docs/performance.md", host_times),
 )
 
 

@@ -94,12 +94,17 @@ def of_section(records: list[Record], section: str) -> list[Record]:
     return [record for record in records if record["section"] == section and record.get("times")]
 
 
-def write_whole(path: Path, benchmark: str, records: list[Record], bars: Iterable[Record] = ()) -> None:
+GPU_TIME = "microseconds of GPU time per call, medians; ratios are ours / theirs"
+
+
+def write_whole(
+    path: Path, benchmark: str, records: list[Record], bars: Iterable[Record] = (), unit: str = GPU_TIME
+) -> None:
     """Write all records to one JSON file, one record per line."""
     about = [record for record in records if record["section"] == "about"]
     head = {
         "about": [{k: v for k, v in one.items() if k not in ("section", "id")} for one in about],
-        "unit": "microseconds of GPU time per call, medians; ratios are ours / theirs",
+        "unit": unit,
         "bars": list(bars),
     }
     lines = [f' "{key}": {json.dumps(value)}' for key, value in head.items()]

@@ -18,7 +18,6 @@ CALLS = (5, 500)  # minimum and maximum number of calls in a loop
 LOOPS = 7
 LONG, LOOPS_OF_LONG = 25_000, 3  # loops longer than LONG microseconds are repeated less often
 AGAIN = 5  # number of repeated measurements of a row above its limit
-HOST_CALLS, HOST_LOOPS = 400, 75  # fewer calls than the launch queue holds
 
 Call = Callable[[int], Any]  # takes the index of a set of operands
 
@@ -167,22 +166,30 @@ def lost_context() -> str:
     return ""
 
 
-def host_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+class HostCall(NamedTuple):
+    """Call to time on the host. ``sets`` returns the operands of the calls of a loop, before the loop."""
+
+    call: Callable[..., Any]
+    sets: Callable[[], Sequence[Sequence[Any]]]
+
+
+def host_times(calls: dict[str, HostCall], rounds: int) -> dict[str, float]:
     """Return the median host time per call in microseconds. Each round has one loop of every contender."""
     import torch
 
     with torch.inference_mode():
-        rounds = [[host_loop(call) for call in calls.values()] for _ in range(HOST_LOOPS)]
-    medians = map(statistics.median, zip(*rounds, strict=True))
+        taken = [[host_loop(*one) for one in calls.values()] for _ in range(rounds)]
+    medians = map(statistics.median, zip(*taken, strict=True))
     return dict(zip(calls, medians, strict=True))
 
 
-def host_loop(call: Callable[[], Any]) -> float:
+def host_loop(call: Callable[..., Any], sets: Callable[[], Sequence[Sequence[Any]]]) -> float:
     """Return the host time per call of one loop in microseconds. The GPU is idle at its start."""
     import torch
 
+    loop = sets()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(HOST_CALLS):
-        call()
-    return 1e6 * (time.perf_counter() - start) / HOST_CALLS
+    for operands in loop:
+        call(*operands)
+    return 1e6 * (time.perf_counter() - start) / len(loop)
