@@ -91,7 +91,16 @@ def install(library: Library | Lookup | None) -> Iterator[Library | None]:
 
 @contextmanager
 def replay_after(runs: int) -> Iterator[None]:
-    """Record calls as CUDA graphs after ``runs`` runs with the same memory, within a ``with`` block.
+    """Record calls as CUDA graphs after fewer runs with the same memory than usual, within a ``with`` block.
+
+    Parameters
+    ----------
+    runs : int
+        Number of runs; 8 by default.
+
+    Yields
+    ------
+    None
 
     Examples
     --------

@@ -71,6 +71,12 @@ class PreparedCall(NamedTuple):
         self.selected.run(ctx, pointers, alpha, beta)
         self.fresh.clear()
 
+    def describe(self) -> str:
+        """Describe the plan, and for how many sets of pointers it is replayed."""
+        count = len(self.replays)
+        lines = [f"  replayed as CUDA graphs: {count} {'set' if count == 1 else 'sets'} of pointers"]
+        return "\n".join([self.selected.describe(), *(lines if count else ())])
+
     def set_runs(self, facts: Any, count: int) -> None:
         """Set the number of runs with a set of pointers."""
         if len(self.runs) >= MAX_POINTER_SETS:

@@ -59,5 +59,5 @@ def last_plan() -> PlanDescription | None:
         selected.candidate,
         selected.plan.workspace,
         selected.fallback_reason,
-        selected.describe(),
+        call.describe(),
     )

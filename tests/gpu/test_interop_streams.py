@@ -41,8 +41,8 @@ class Ours:
     """Our stream, its address, and operands that are made on it, so that they need no order."""
 
     def __init__(self, stream: str) -> None:
-        self.stream = own_stream() if stream == "side" else None
-        self.handle = LEGACY_DEFAULT if self.stream is None else self.stream.__cuda_stream__()[1]
+        self.stream = own_stream() if stream == "side" else LEGACY_DEFAULT
+        self.handle = LEGACY_DEFAULT if stream != "side" else self.stream.__cuda_stream__()[1]
         self.x, self.w = (ct.asarray(array, stream=self.stream) for array in values()[:2])
 
     def conv(self, x: Any, **out: Any) -> ct.DeviceArray:

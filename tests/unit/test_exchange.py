@@ -50,22 +50,6 @@ class Tensor:
         return 3, 1, 3, 3
 
 
-class CudaTensor(Tensor):
-    """A tensor of torch, which is imported by its own methods: DLPack takes ten times as long."""
-
-    layout, dtype, shape = "strided", "torch.bfloat16", (2, 3, 1, 1)
-    __module__, __qualname__ = "torch", "Tensor"
-
-    def data_ptr(self) -> int:
-        return 0x7000
-
-    def untyped_storage(self) -> str:
-        return "the storage"
-
-    def get_device(self) -> int:
-        return 0
-
-
 class View:
     """The view that cuda.core makes of an array; ``seen`` has each array and stream that it was made with."""
 
@@ -131,11 +115,8 @@ def test_import_array_makes_arrays_of_jax_read_only(monkeypatch: pytest.MonkeyPa
     assert [imported(array).readonly for array in (Both(), Interface())] == [True, False]
 
 
-@pytest.mark.parametrize("tensor", [Tensor, CudaTensor])
-def test_import_array_rejects_a_tensor_when_its_gradient_would_be_lost(
-    torch: SimpleNamespace, tensor: type[Tensor]
-) -> None:
-    array = tensor()
+def test_import_array_rejects_a_tensor_when_its_gradient_would_be_lost(torch: SimpleNamespace) -> None:
+    array = Tensor()
     array.requires_grad = True
     with pytest.raises(TypeError, match=r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"):
         imported(array)
@@ -159,26 +140,6 @@ def test_import_array_keeps_strides_of_torch_when_axes_have_length_1(
         assert imported(Tensor()).spec.strides == strides
 
 
-def test_import_array_reads_a_cuda_tensor_without_dlpack(torch: SimpleNamespace, waits: Waits) -> None:
-    found = imported(CudaTensor())
-    assert (found.pointer, found.owner, found.device, found.readonly) == (0x7000, "the storage", 0, False)
-    assert found.spec == TensorSpec((2, 3, 1, 1), (3, 1, 3, 3), "bfloat16")
-    assert waits == [(0x55, default_stream(0).handle)]
-    assert not View.seen
-
-
-def test_import_array_keeps_the_stream_of_a_tensor_alive(torch: SimpleNamespace) -> None:
-    """Only the first import reads the object that keeps the stream alive; a bare address has none."""
-    streams.intern_stream(0x55, 0)
-    requested: list[int] = []
-    current = torch.cuda.current_stream
-    torch.cuda.current_stream = lambda device: requested.append(device) or current(device)
-    first, second = imported(CudaTensor()), imported(CudaTensor())
-    assert first.home is second.home
-    assert first.home.lasts
-    assert requested == [0]
-
-
 def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
     torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, waits: Waits
 ) -> None:
@@ -186,7 +147,6 @@ def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
     imported(Both())
     monkeypatch.setattr(streams, "is_capturing", lambda stream: True)
     imported(Both())
-    imported(CudaTensor())
     assert [stream for _, stream in View.seen] == [default_stream(0).handle, -1]
     assert waits == []
 
@@ -198,17 +158,8 @@ def test_import_array_names_the_reason_when_a_tensor_has_no_memory(
         raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
 
     monkeypatch.setattr(View, "from_any_interface", reject)
-    monkeypatch.setattr(CudaTensor, "data_ptr", reject)
-    for array in (Tensor(), CudaTensor()):
-        with pytest.raises(TypeError, match="does not export usable device memory: Cannot access data"):
-            imported(array)
-
-
-def test_import_array_rejects_a_tensor_of_complex_numbers(torch: SimpleNamespace) -> None:
-    tensor = CudaTensor()
-    tensor.dtype = "torch.complex64"
-    with pytest.raises(TypeError, match="complex64"):
-        imported(tensor)
+    with pytest.raises(TypeError, match="does not export usable device memory: Cannot access data"):
+        imported(Tensor())
 
 
 def test_export_describes_the_strides_and_the_bytes_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:

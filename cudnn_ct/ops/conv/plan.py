@@ -13,7 +13,7 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream, in_use
 from ...dtypes import DTYPES
-from ...plans.base import Candidate, SelectedPlan
+from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import check_beta, run
@@ -162,30 +162,30 @@ class ConvPlan:
     @property
     def candidate(self) -> Candidate | None:
         """The algorithm that runs in this thread; None for sums without terms."""
-        return self._selected.candidate
+        return self._call.selected.candidate
 
     @property
     def workspace(self) -> int:
         """Bytes of workspace that a run needs."""
-        return self._selected.plan.workspace
+        return self._call.selected.plan.workspace
 
     @property
     def fallback_reason(self) -> str:
         """The reason why a named algorithm does not run; empty if it runs."""
-        return self._selected.fallback_reason
+        return self._call.selected.fallback_reason
 
     def describe(self) -> str:
-        """Describe the problem, the algorithm, its selection, and the rejected candidates."""
-        return f"{self.problem}\n{self._selected.describe()}"
+        """Describe the problem, the algorithm, its selection, the rejected candidates, and replays."""
+        return f"{self.problem}\n{self._call.describe()}"
 
     def __repr__(self) -> str:
         return f"<ConvPlan of {self.problem}>"
 
     @property
-    def _selected(self) -> SelectedPlan:
+    def _call(self) -> PreparedCall:
         with streams.on_device(self._default.device):
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
-            return self._call_of(ctx).selected
+            return self._call_of(ctx)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""

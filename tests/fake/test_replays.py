@@ -1,0 +1,315 @@
+"""Calls that are launched as CUDA graphs, on the fakes: when, with which results, and for how long."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context, testing
+from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda import replay as replays
+from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.ops import _replay
+from tests.both.replays import *  # noqa: F403
+from tests.both.replays import configured, values
+from tests.unit.cuda_driver import GLOBAL
+
+from .cudnn import FakeCudnn
+from .host import Host
+
+LAUNCH = "cuGraphLaunch"
+SIDE = 0x5500
+BLOCKS = allocator.MAX_BLOCK
+
+
+@pytest.fixture
+def side_streams() -> tuple[int, int]:
+    return SIDE, 0x6600
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch, fake: FakeCudnn) -> Iterator[None]:
+    """Record calls after their first run; reuse the memory of results, as on a GPU."""
+    monkeypatch.setattr(allocator, "MAX_BLOCK", BLOCKS)
+    with testing.replay_after(1):
+        yield
+    gc.collect()
+    ct.empty_cache()
+
+
+class Relu:
+    """A call with its own arrays."""
+
+    def __init__(self, seed: int = 0, **options: Any) -> None:
+        self.x, self.y, self.options = ct.asarray(values(seed)), ct.zeros(values(0).shape), options
+
+    def __call__(self, **options: Any) -> np.ndarray:
+        return ct.activation(self.x, out=self.y, **self.options | options).numpy()
+
+
+def launches(host: Host) -> int:
+    return host.calls.count(LAUNCH)
+
+
+def pool() -> replays.ReplayPool:
+    return context.current(default_stream(0)).replays
+
+
+# --- when --------------------------------------------------------------------------------------------------
+
+
+def test_call_is_recorded_after_some_runs_with_the_same_memory(host: Host) -> None:
+    relu = Relu()
+    with testing.replay_after(3):
+        counts = []
+        for _ in range(5):
+            relu()
+            counts.append(launches(host))
+    assert counts == [0, 0, 0, 1, 2]
+    assert _replay.REPEATS == 1
+
+
+def test_replay_reads_and_writes_the_memory_of_its_call(host: Host, fake: FakeCudnn) -> None:
+    relu = Relu(0)
+    for seed in (0, 1, 2):
+        ct.transform(ct.asarray(values(seed)), out=relu.x)
+        before = len(fake.calls)
+        np.testing.assert_array_equal(relu(), np.maximum(values(seed), 0))
+        assert (len(fake.calls) == before) == (seed > 0)
+
+
+def test_new_results_are_replayed_when_their_memory_repeats(host: Host) -> None:
+    x = ct.asarray(values(0))
+    for _ in range(4):
+        np.testing.assert_array_equal(ct.activation(x).numpy(), np.maximum(values(0), 0))
+    assert launches(host) == 3
+
+
+def test_calls_with_other_memory_are_not_replayed(host: Host) -> None:
+    for seed in range(4):
+        kept = Relu(seed)
+        np.testing.assert_array_equal(kept(), np.maximum(values(seed), 0))
+        ct.activation(kept.x, out=ct.zeros(values(0).shape))
+    assert launches(host) == 0
+
+
+def test_factors_and_fill_values_belong_to_a_replay() -> None:
+    x = ct.asarray(values(0))
+    for alpha in (2.0, 0.5, 0.0, -0.0, 2.0, 0.5, 0.0, -0.0):
+        y = ct.full(values(0).shape, 8)
+        ct.activation(x, alpha=alpha, beta=0.5, out=y)
+        np.testing.assert_array_equal(y.numpy(), alpha * np.maximum(values(0), 0) + 4)
+    facts = {key for call in context.current(default_stream(0)).calls.values() for key in call.replays}
+    assert len([key for key in facts if "-0.0" in key]) == len([key for key in facts if "0.0" in key]) == 1
+    y = ct.zeros((5,))
+    for value in (1, 2, 1.5, 2, 1):
+        np.testing.assert_array_equal(ct.fill(y, value).numpy(), np.full(5, value, np.float32))
+
+
+def test_each_stream_has_its_own_replays(host: Host) -> None:
+    relu = Relu()
+    for stream in (None, SIDE) * 4:
+        relu(stream=stream)
+    assert launches(host) == 6
+    assert len(pool()) == 2
+
+
+def test_each_thread_has_its_own_replays(host: Host) -> None:
+    relu = Relu()
+    relu()
+    other = threading.Thread(target=relu)
+    other.start()
+    other.join()
+    assert launches(host) == 0
+    gc.collect()
+    assert len(host.executables) == 1, "the replay of the thread is gone with the thread"
+
+
+# --- when not ----------------------------------------------------------------------------------------------
+
+
+def test_setting_switches_replays_off(host: Host) -> None:
+    relu, plan = Relu(), ct.conv_plan(x := ct.asarray(values(0)), w := ct.asarray(values(1, (4, 4, 3, 3))))
+    y = ct.zeros((2, 4, 4, 4))
+    for _ in range(2):
+        relu()
+        plan(x, w, out=y)
+    assert launches(host) == 2
+    with configured(replay=False):
+        for _ in range(3):
+            relu()
+            plan(x, w, out=y)
+    assert launches(host) == 2
+    with configured(debug_sync=True):
+        for _ in range(3):
+            relu()
+    assert launches(host) == 2
+
+
+def test_captured_call_is_no_replay(host: Host, fake: FakeCudnn) -> None:
+    relu = Relu(stream=SIDE)
+    relu()
+    relu()
+    assert launches(host) == 1
+    capture = host.capturing.add(SIDE, GLOBAL)
+    before = len(fake.calls)
+    ct.activation(relu.x, out=relu.y, stream=SIDE)
+    assert capture.valid
+    assert len(fake.calls) > before, "the kernels are in the capture"
+    assert launches(host) == 1
+    del host.capturing[SIDE]
+    relu()
+    assert launches(host) == 2
+
+
+def test_recording_leaves_captures_of_other_streams_alone(host: Host) -> None:
+    capture = host.capturing.add(SIDE, GLOBAL)
+    relu = Relu()
+    relu()
+    relu()
+    assert capture.valid
+    assert launches(host) == 1
+    del host.capturing[SIDE]
+
+
+@pytest.mark.parametrize("kind", [3, 1], ids=["host function", "copy from the host"])
+def test_call_is_not_recorded_when_its_graph_uses_the_host(
+    host: Host, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    parameters = type("Copy", (), {"srcDevice": 0x1000, "dstDevice": 0x2000})
+    monkeypatch.setattr(Host, "cuGraphNodeGetType", lambda *_: (0, kind))
+    monkeypatch.setattr(Host, "cuGraphMemcpyNodeGetParams", lambda *_: (0, parameters), raising=False)
+    relu = Relu()
+    for _ in range(4):
+        np.testing.assert_array_equal(relu(), np.maximum(values(0), 0))
+    assert host.calls.count("cuStreamBeginCapture") == 1, "it is not tried again"
+    assert launches(host) == 0
+    assert not host.graphs
+
+
+def test_dropout_and_training_passes_are_not_replayed(host: Host) -> None:
+    x, state = ct.asarray(values(0)), ct.DropoutState(0.5, seed=1)
+    masks = {ct.dropout(x, state).y.numpy().tobytes() for _ in range(4)}
+    assert len(masks) == 4
+    assert launches(host) == 0
+
+
+def test_misaligned_operands_are_not_recorded(host: Host) -> None:
+    flat, y = ct.asarray(values(0).ravel()), ct.zeros((100,))
+    for _ in range(3):
+        np.testing.assert_array_equal(
+            ct.activation(flat[1:101], out=y).numpy(), np.maximum(values(0).ravel()[1:101], 0)
+        )
+    assert launches(host) == 0
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+def test_call_runs_its_plan_when_a_launch_fails(host: Host) -> None:
+    relu = Relu()
+    relu()
+    host.failing[LAUNCH] = 700
+    np.testing.assert_array_equal(relu(), np.maximum(values(0), 0))
+
+
+def test_replay_is_dropped_when_another_plan_was_selected(host: Host, fake: FakeCudnn) -> None:
+    x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros((2, 4, 4, 4))
+    for _ in range(3):
+        ct.conv(x, w, out=y)
+    assert launches(host) == 2
+    selected = next(iter(context.current(default_stream(0)).calls.values())).selected
+    selected.plan = selected._next_plan(context.current(default_stream(0)))
+    ct.conv(x, w, out=y)
+    assert launches(host) == 2
+    ct.conv(x, w, out=y)
+    assert launches(host) == 3
+    assert len(host.executables) == 1
+
+
+def test_result_that_overlaps_an_operand_is_rejected_after_replays() -> None:
+    relu = Relu()
+    relu()
+    relu()
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.softmax(relu.x[:, 1:], out=relu.x[:, :3])
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_replays_are_bounded_and_those_launched_lately_stay(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    hot = [Relu(seed) for seed in range(3)]
+    others = [Relu(seed) for seed in range(20)]
+    for cold in others:
+        for relu in (*hot, cold, cold):
+            relu()
+        assert len(host.executables) <= 4
+        assert testing.cache_sizes()["replayed nodes"].entries == len(host.executables)
+    before = launches(host)
+    for relu in hot:
+        relu()
+    assert launches(host) == before + 3
+
+
+def test_many_calls_in_turn_do_not_replace_the_replays_of_each_other(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    calls = [Relu(seed) for seed in range(8)]
+    for _ in range(40):
+        for relu in calls:
+            relu()
+    assert host.calls.count("cuStreamBeginCapture") < 20
+
+
+def test_empty_cache_and_the_end_of_a_call_drop_its_replays(host: Host) -> None:
+    relu, net = Relu(), ct.RNN("rnn_relu", 2, 3)
+    w, x = ct.zeros((net.weight_size,)), ct.zeros((3, 2, 2))
+    outs = tuple(ct.zeros(array.shape) for array in net.forward(x, w)[:2])
+    for _ in range(3):
+        relu()
+        net.forward(x, w, out=outs)
+    assert len(host.executables) == 3, "one for the results that are new"
+    del net
+    gc.collect()
+    assert len(host.executables) == 1
+    ct.empty_cache()
+    assert not host.executables
+    relu()
+    relu()
+    assert len(host.executables) == 1
+
+
+def test_replay_is_dropped_before_its_workspace(host: Host, fake: FakeCudnn) -> None:
+    fake.workspaces = {"GEMM": 4096}
+    x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros((2, 4, 4, 4))
+    for _ in range(3):
+        ct.conv(x, w, out=y)
+    before, expected = set(host.executables), y.numpy()
+    fake.workspaces = {"GEMM": 8192}
+    ct.conv(x, w, stride=2)  # takes a larger workspace
+    assert not before & set(host.executables)
+    for _ in range(3):
+        np.testing.assert_array_equal(ct.conv(x, w, out=y).numpy(), expected)
+
+
+def test_plan_reports_its_replays(host: Host) -> None:
+    x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros((2, 4, 4, 4))
+    plan = ct.conv_plan(x, w)
+    assert "replay" not in plan.describe()
+    for _ in range(2):
+        plan(x, w, out=y)
+    assert "replayed as CUDA graphs: 1 set of pointers" in plan.describe()
+    last = ct.last_plan()
+    assert last is not None
+    assert "replayed as CUDA graphs: 1 set of pointers" in last.describe()

@@ -1,0 +1,191 @@
+"""Arrays that are read by the attributes of their library, and their streams. No library, no device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudnn_ct.array_creation import as_operand
+from cudnn_ct.cuda import device as devices
+from cudnn_ct.cuda import event as events
+from cudnn_ct.cuda import foreign, interop
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.ops._operands import import_arrays
+from cudnn_ct.shapes.specs import TensorSpec
+
+Waits = list[tuple[int, int]]
+THEIRS = 0x55  # the current stream of the libraries
+
+
+class Tensor:
+    """A tensor of torch on a device."""
+
+    dtype, shape, strides = "torch.bfloat16", (2, 3, 1, 1), (3, 1, 3, 3)
+    requires_grad = negative = False
+    number, pointer = 0, 0x7000
+
+    def is_neg(self) -> bool:
+        return self.negative
+
+    def data_ptr(self) -> int:
+        return self.pointer
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def untyped_storage(self) -> str:
+        return "the storage"
+
+    def get_device(self) -> int:
+        return self.number
+
+
+class Array:
+    """An array of cupy."""
+
+    shape, strides, dtype = (2, 3), (-24, 4), "float32"
+    data = SimpleNamespace(ptr=0x9004, device_id=0, mem="the memory")
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
+    """Replace the driver and the libraries; yield pairs of streams: the awaited one, and the waiting one."""
+    seen: Waits = []
+    current = type("Stream", (SimpleNamespace,), {"__module__": "torch.cuda.streams"})(cuda_stream=THEIRS)
+    torch = SimpleNamespace(
+        Tensor=Tensor,
+        nn=SimpleNamespace(Parameter=type("Parameter", (Tensor,), {})),
+        cuda=SimpleNamespace(current_stream=lambda device: current),
+        is_grad_enabled=lambda: True,
+        _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: THEIRS),
+    )
+    cupy = SimpleNamespace(
+        ndarray=Array,
+        cuda=SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=THEIRS)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    monkeypatch.setattr(events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: False)
+    monkeypatch.setattr(streams, "set_device", lambda device: None)
+    monkeypatch.setattr(streams, "_known", {})
+    monkeypatch.setattr(foreign, "_known", {})
+    default_stream.cache_clear()
+    yield seen
+    default_stream.cache_clear()
+
+
+def imported(array: Any) -> Any:
+    return as_operand(array, "x", default_stream(0))
+
+
+def test_tensor_is_read_without_dlpack(waits: Waits) -> None:
+    found = imported(Tensor())
+    assert (found.pointer, found.device, found.readonly, found.external) == (0x7000, 0, False, True)
+    assert found.spec == TensorSpec((2, 3, 1, 1), (3, 1, 3, 3), "bfloat16")
+    assert found.memory == "the storage", "it may be used after the call"
+    assert waits == [(THEIRS, default_stream(0).handle)]
+
+
+def test_array_of_cupy_is_read_with_its_strides_and_address() -> None:
+    found = imported(Array())
+    assert (found.pointer, found.key.aligned, found.memory) == (0x9004, False, "the memory")
+    assert found.spec == TensorSpec((2, 3), (-6, 1), "float32")
+
+
+def test_call_works_on_the_current_stream_of_the_first_library(waits: Waits) -> None:
+    tensor, array = Tensor(), Array()
+    ours = imported(tensor)
+    waits.clear()
+    operands, outs, where = import_arrays((ours, tensor, array), (None, tensor), "xyz", "ab", None)
+    assert where is not None
+    assert where.handle == THEIRS
+    assert where.lasts, "the stream object is kept"
+    assert [array.pointer for array in operands] == [0x7000, 0x7000, 0x9004]
+    assert operands[1].memory is tensor
+    assert outs[0] is None
+    assert outs[1].memory == "the storage"
+    assert not waits, "nothing has to wait"
+
+
+def test_given_stream_and_that_of_use_come_first(waits: Waits) -> None:
+    _, _, where = import_arrays((Tensor(),), (None,), "x", "y", default_stream(0))
+    assert where is default_stream(0)
+    assert waits == [(THEIRS, 1)]
+    token = streams.in_use.set(default_stream(0))
+    try:
+        _, _, where = import_arrays((Tensor(),), (None,), "x", "y", None)
+        assert where is default_stream(0)
+    finally:
+        streams.in_use.reset(token)
+
+
+def test_current_stream_object_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first import reads the object that keeps the stream alive; a bare address has none."""
+    streams.intern_stream(THEIRS, 0)
+    requested: list[int] = []
+    cuda = sys.modules["torch"].cuda
+    current = cuda.current_stream
+    monkeypatch.setattr(cuda, "current_stream", lambda device: requested.append(device) or current(device))
+    first, second = imported(Tensor()), imported(Tensor())
+    assert first.home is second.home
+    assert first.home.lasts
+    assert requested == [0]
+
+
+def test_capture_waits_for_no_producer(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: True)
+    imported(Tensor())
+    assert not waits
+
+
+def changed(**values: Any) -> Tensor:
+    tensor = Tensor()
+    for name, value in values.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
+def no_storage() -> int:
+    raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        changed(requires_grad=True),
+        changed(negative=True),
+        changed(number=-1),
+        changed(pointer=0),
+        changed(data_ptr=no_storage),
+        type("Subclass", (Tensor,), {})(),
+    ],
+    ids=["gradient", "negative bit", "on the host", "address 0", "no storage", "subclass"],
+)
+def test_other_tensors_are_left_to_dlpack(tensor: Tensor) -> None:
+    library = foreign.library_of(type(tensor))
+    assert library is None or library.read(tensor) is None
+
+
+def test_tensor_with_gradient_is_read_while_none_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["torch"], "is_grad_enabled", lambda: False)
+    assert imported(changed(requires_grad=True)).pointer == 0x7000
+
+
+def test_complex_tensor_is_rejected() -> None:
+    with pytest.raises(TypeError, match="complex64"):
+        imported(changed(dtype="torch.complex64"))
+
+
+def test_library_is_skipped_while_another_thread_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    assert foreign.library_of(Tensor) is None
+    assert foreign.library_of(Array) is not None
+    monkeypatch.setattr(interop, "device_of", lambda obj: 0)
+    assert foreign.current_stream((object(), Array())) is not None
