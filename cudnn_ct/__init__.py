@@ -26,6 +26,7 @@ _PUBLIC = {
     "array_creation": "asarray empty full zeros",
     "autotune.store": "export_algo_cache import_algo_cache",
     "autotune.table": "Algorithms",
+    "captures.function": "CapturedFunction capture",
     "context": "Availability available empty_cache synchronize use",
     "cuda.stream": "Stream",
     "descriptors": (

@@ -16,6 +16,8 @@ from .array_creation import zeros as zeros
 from .autotune.store import export_algo_cache as export_algo_cache
 from .autotune.store import import_algo_cache as import_algo_cache
 from .autotune.table import Algorithms as Algorithms
+from .captures.function import CapturedFunction as CapturedFunction
+from .captures.function import capture as capture
 from .context import Availability as Availability
 from .context import available as available
 from .context import empty_cache as empty_cache

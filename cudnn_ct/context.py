@@ -18,6 +18,7 @@ from .cuda import allocator
 from .cuda import device as devices
 from .cuda import event as events
 from .cuda import memory as memories
+from .cuda import recording as recordings
 from .cuda import stream as streams
 from .cuda.debug import watch
 from .cuda.lifetime import ExportedMemory, release_finished
@@ -135,6 +136,7 @@ class Context:
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
+            _check_recorded(stream)
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
@@ -175,6 +177,9 @@ class Context:
 
     def _captured_workspace(self, held: Workspace | None, nbytes: int) -> int:
         """Pin the existing workspace and return its address: a graph keeps using it after the capture."""
+        recording = recordings.current()
+        if recording is not None:
+            return recording.arena.workspace(nbytes, self.stream)
         if held is None or held.size < nbytes:
             raise NotInitializedError(
                 f"a captured call on {self.stream} needs {nbytes:,} bytes of workspace, which cannot be "
@@ -206,6 +211,16 @@ class Context:
         self._workspaces.clear()
         if self._inner is not None:
             self._inner.drop_workspaces()
+
+
+def _check_recorded(stream: Stream) -> None:
+    """Raise if this thread records a function, of which a call on ``stream`` would be no part."""
+    recording = recordings.current()
+    if recording is not None and stream != recording.stream and not streams.is_capturing(stream):
+        raise recording.fail(
+            f"a call on {stream} cannot be recorded in a CUDA graph: order the stream after the current one "
+            "by an event, and the current one after it"
+        )
 
 
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
@@ -294,6 +309,9 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
+    recording = recordings.current()
+    if recording is not None and chosen.device != recording.stream.device:
+        recordings.refuse(f"a change to device {chosen.device}")
     previous = streams.set_device(chosen.device)
     token = streams._current.set(chosen)
     try:

@@ -13,7 +13,7 @@ from . import _lib, algo_cache, context, descriptors
 from ._dlopen import Lookup
 from ._lib import Library
 from .autotune import store
-from .cuda import allocator, launch_log
+from .cuda import allocator, launch_log, stream_capture
 from .cuda import stream as streams
 
 __all__ = ["CacheSize", "cache_sizes", "install", "reset"]
@@ -42,6 +42,7 @@ def reset() -> None:
     context._pinned.clear()
     descriptors._cached.cache_clear()
     streams._known.clear()
+    stream_capture._idle_streams.clear()
     for device in list(allocator._free_lists):
         allocator.release(device)
 

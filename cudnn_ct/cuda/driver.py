@@ -5,6 +5,7 @@ All calls of the driver go through ``cuda.bindings``; ``cuda.core`` only describ
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Hashable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
-__all__ = ["as_cudnn_error", "call", "check", "core", "driver"]
+__all__ = ["as_cudnn_error", "call", "check", "core", "driver", "native"]
 
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
 _FORK_ADVICE = (
@@ -65,6 +66,19 @@ def driver() -> Any:
         _start.used = _start.used or not int(result)
     check(result, "initializing CUDA")
     return driver
+
+
+_NATIVE = {"cuGraphLaunch": 2, "cuMemcpyDtoDAsync": 4}  # functions with their number of arguments
+
+
+@cache
+def native(name: str) -> Any:
+    """Return a function of the driver for ctypes, for calls that must be fast; the caller checks its status.
+
+    Its arguments and its status are ints.
+    """
+    pointer = call(f"finding {name}", "cuGetProcAddress", name.encode(), 12000, 0)[0]
+    return ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * _NATIVE[name])(int(pointer))
 
 
 @cache
@@ -154,6 +168,7 @@ def _after_fork_in_child() -> None:
     _start.used = False
     core.cache_clear()
     driver.cache_clear()
+    native.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import device as devices
 from . import driver as cuda
+from . import recording
 
 NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
@@ -264,12 +265,19 @@ def can_enqueue(stream: Stream) -> bool:
 
 def synchronize(stream: Stream) -> None:
     """Wait on the host until everything enqueued on the stream is complete."""
+    recording.refuse(f"waiting for {stream} on the host")
+    wait(stream)
+
+
+def wait(stream: Stream) -> None:
+    """Wait like :func:`synchronize`, also while this thread records a function."""
     with on_device(stream.device), relaxed():
         cuda.call(f"synchronizing {stream}", "cuStreamSynchronize", stream.handle, stream=stream)
 
 
 def synchronize_device(device: int) -> None:
     """Wait on the host until everything enqueued on any stream of a device is complete."""
+    recording.refuse(f"waiting for device {device} on the host")
     with on_device(device), relaxed():
         cuda.call(f"waiting for device {device}", "cuCtxSynchronize")
 
@@ -281,6 +289,11 @@ class _Own:
 @cache
 def own_stream(device: int) -> Stream:
     """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
+    return new_stream(device)
+
+
+def new_stream(device: int) -> Stream:
+    """Create a stream that does not wait for the default stream, and is never destroyed."""
     with on_device(device), relaxed():
         handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
     return Stream(int(handle), device, owner=_Own())

@@ -18,6 +18,7 @@ import numpy as np
 from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
+from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
 from .convolution import slide
@@ -89,6 +90,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self.raised: BaseException | None = None
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
         self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
+        self._numbers: list[Any] = []  # that captured calls read
         self._addresses = itertools.count(0x1000, 16)
 
     def lookup(self, name: str) -> Any:
@@ -108,12 +110,45 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
                 ordered = self.fail_at.get(len(self.calls)) or self.fail.get(name)
                 if ordered:
                     return ordered
-                return NOT_SUPPORTED if body is None else body(*args) or 0
+                if body is None:
+                    return NOT_SUPPORTED
+                status = body(*args) or 0
+                self._capture(name, body, args)
+                return status
             except BaseException as error:  # ctypes would print it and go on
                 self.raised = error
                 return -1
 
         return CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
+
+    def _capture(self, name: str, body: Any, args: tuple[Any, ...]) -> None:
+        """Add a call on a captured stream to the graph, with the descriptors as they are now."""
+        handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0) if args else None
+        if name.startswith(NOT_ENQUEUING) or handle is None or handle["kind"] != "handle":
+            return
+        capture = self.host.capturing.get(handle["stream"])
+        if capture is None:
+            return
+        described, args = dict(self.objects), tuple(map(self._kept, args))
+
+        def node() -> None:
+            present, self.objects = self.objects, described
+            try:
+                assert not body(*args)
+            finally:
+                self.objects = present
+
+        capture.graph.append(node)
+
+    def _kept(self, argument: Any) -> Any:
+        """Return an argument of a captured call; a copy if it is the address of a number on the host."""
+        live = self.host.live.values()
+        if not isinstance(argument, int) or argument < 2**32:
+            return argument
+        if any(one.handle <= argument < one.handle + one.size for one in live):
+            return argument
+        self._numbers.append(ctypes.create_string_buffer(ctypes.string_at(argument, 8), 8))
+        return ctypes.addressof(self._numbers[-1])
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]

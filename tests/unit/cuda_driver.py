@@ -37,6 +37,8 @@ class CUresult(IntEnum):
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
 
 
@@ -82,6 +84,7 @@ class Capture:
         self.mode = mode
         self.thread = threading.get_ident()
         self.valid = True
+        self.joined_to: Capture | None = None  # the capture that must wait for this stream before it ends
         self.graph: list[Callable[[], object]] = []
 
     def launch(self) -> None:
@@ -172,6 +175,9 @@ class Driver:
         self.events: dict[int, Event] = {}  # the last record of each event
         self.switches: list[int | None] = []  # devices that became current
         self.clock = 0.0  # milliseconds; advanced by each computation
+        self.graphs: dict[int, Capture] = {}  # captured graphs and executable ones, by address
+        self.launches: list[tuple[int, int]] = []  # graphs that were launched, and the streams
+        self._graphs = itertools.count(0x6000, 0x10)
         self._numbers = itertools.count()
         self._events = itertools.count(0x1000, 0x10)
         self._streams = itertools.count(OWN_STREAM, 0x10000)
@@ -335,6 +341,36 @@ class Driver:
         self.check(source, nbytes)
         self._enqueue(stream, target, source, nbytes)
 
+    # --- graphs ---
+
+    def _graph(self, capture: Capture) -> int:
+        handle = next(self._graphs)
+        self.graphs[handle] = capture
+        return handle
+
+    @call(stream=0)
+    def cuStreamEndCapture(self, stream: int) -> int | CUresult:
+        capture = self.capturing.pop(stream)
+        if any(other.joined_to is capture for other in self.capturing.values()):
+            for place in [one for one, other in self.capturing.items() if other.joined_to is capture]:
+                del self.capturing[place]
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+        return self._graph(capture) if capture.valid else CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+
+    def native(self, name: str) -> Callable[..., int]:
+        """Return a function that takes and returns ints, as `cudnn_ct.cuda.driver.native` does."""
+        return {"cuGraphLaunch": self._launch, "cuMemcpyDtoDAsync": self._copy}[name]
+
+    def _launch(self, graph: int, stream: int) -> int:
+        self.check_stream(stream)
+        self.launches.append((graph, stream))
+        self.log.append(("launch", stream, graph))
+        self.graphs[graph].launch()
+        return 0
+
+    def _copy(self, *arguments: int) -> int:
+        return int(self.cuMemcpyDtoDAsync(*arguments)[0])
+
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
 
@@ -360,6 +396,20 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "cuStreamIsCapturing": (
         {"stream": 0, "enqueues": False},
         lambda driver, stream: int(stream in driver.capturing),
+    ),
+    "cuStreamBeginCapture": (
+        {"results": 0, "stream": 0},
+        lambda driver, stream, mode: driver.capturing.add(stream, mode) and None,
+    ),
+    "cuGraphGetNodes": (
+        {**FREE, "results": 2},
+        lambda driver, graph, _: ([], len(driver.graphs[graph].graph)),
+    ),
+    "cuGraphInstantiate": ({"unsafe": True}, lambda driver, graph, _: driver._graph(driver.graphs[graph])),
+    "cuGraphDestroy": ({"results": 0, **FREE}, lambda driver, graph: driver.graphs.pop(graph) and None),
+    "cuGraphExecDestroy": (
+        {"results": 0, "unsafe": True},
+        lambda driver, graph: driver.graphs.pop(graph) and None,
     ),
     "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._events)),
     "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda driver, event: driver.events.pop(event, None)),
@@ -395,6 +445,7 @@ def driver_installed(made: Driver) -> Iterator[ExitStack]:
 
     with ExitStack() as stack:
         put(stack, driver, "driver", installed)
+        put(stack, driver, "native", made.native)
         put(stack, driver._start, "used", True)
         forget()
         stack.callback(forget)

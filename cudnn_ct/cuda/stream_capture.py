@@ -1,0 +1,96 @@
+"""Captures of streams as CUDA graphs, and the graphs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from .._handle import outlive_cycles
+from ..errors import CudnnError
+from . import driver as cuda
+from . import stream as streams
+from .stream import Stream
+
+__all__ = ["Graph", "acquire_stream", "capturing", "check", "native_calls", "release_stream"]
+
+_idle_streams: dict[int, list[Stream]] = {}  # by device: streams for later captures
+
+
+def acquire_stream(device: int) -> Stream:
+    """Return a stream on which nothing but a capture may work."""
+    try:
+        return _idle_streams[device].pop()
+    except LookupError:
+        return streams.new_stream(device)
+
+
+def release_stream(stream: Stream) -> None:
+    """Keep a stream for later captures; no array may belong to it."""
+    _idle_streams.setdefault(stream.device, []).append(stream)
+
+
+class Graph:
+    """An executable graph of a device, destroyed with its last reference.
+
+    ``handle`` is 0 until the capture has ended; ``nodes`` is the number of its nodes.
+    """
+
+    __slots__ = ("device", "handle", "nodes")
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.handle = 0
+        self.nodes = 0
+        outlive_cycles(self)
+
+    def instantiate(self, template: object) -> None:
+        """Create the executable graph of a captured one."""
+        doing = "instantiating a CUDA graph"
+        nodes = cuda.call(doing, "cuGraphGetNodes", template, 0)
+        self.nodes = int(nodes[1])
+        self.handle = int(cuda.call(doing, "cuGraphInstantiate", template, 0))
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not self.handle or ending():
+            return
+        with suppress(CudnnError), streams.on_device(self.device), streams.relaxed():  # fails after a fork
+            cuda.driver().cuGraphExecDestroy(self.handle)
+
+
+@contextmanager
+def capturing(stream: Stream) -> Iterator[Graph]:
+    """Capture the work of a block, on a stream whose device is current; other threads are not disturbed.
+
+    The graph that it yields is executable after the block. An error in the block ends the capture, and leaves
+    the stream as it was.
+    """
+    doing, graph, template = "capturing a CUDA graph", Graph(stream.device), None
+    mode = cuda.driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    cuda.call(doing, "cuStreamBeginCapture", stream.handle, mode)
+    try:
+        try:
+            yield graph
+        except BaseException:
+            template = cuda.driver().cuStreamEndCapture(stream.handle)[1]
+            raise
+        template = cuda.call(doing, "cuStreamEndCapture", stream.handle)
+        graph.instantiate(template)
+    finally:
+        if template is not None and int(template):
+            cuda.driver().cuGraphDestroy(template)
+
+
+def native_calls() -> tuple[Any, Any]:
+    """Return functions that copy on the device and launch a graph; :func:`check` takes their status.
+
+    They are called for each launch, and take a third of the time of the functions of ``cuda.bindings``.
+    """
+    return cuda.native("cuMemcpyDtoDAsync"), cuda.native("cuGraphLaunch")
+
+
+def check(status: int, doing: str, stream: Stream) -> None:
+    """Raise for the status of a function of :func:`cudnn_ct.cuda.driver.native`."""
+    if status:
+        cuda.check(cuda.driver().CUresult(status), doing, stream)
