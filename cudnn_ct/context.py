@@ -136,7 +136,7 @@ class Context:
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
-            _check_recorded(stream)
+            streams.refuse_unrecorded(stream)
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
@@ -211,16 +211,6 @@ class Context:
         self._workspaces.clear()
         if self._inner is not None:
             self._inner.drop_workspaces()
-
-
-def _check_recorded(stream: Stream) -> None:
-    """Raise if this thread records a function, of which a call on ``stream`` would be no part."""
-    recording = recordings.current()
-    if recording is not None and stream != recording.stream and not streams.is_capturing(stream):
-        raise recording.fail(
-            f"a call on {stream} cannot be recorded in a CUDA graph: order the stream after the current one "
-            "by an event, and the current one after it"
-        )
 
 
 _pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
@@ -309,9 +299,7 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
-    recording = recordings.current()
-    if recording is not None and chosen.device != recording.stream.device:
-        recordings.refuse(f"a change to device {chosen.device}")
+    recordings.refuse_device(chosen.device)
     previous = streams.set_device(chosen.device)
     token = streams._current.set(chosen)
     try:

@@ -17,7 +17,7 @@ from ..cuda.debug import record_launch
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.recording import Recording
 from ..cuda.stream import LEGACY_DEFAULT, Stream
-from ..cuda.stream_capture import Graph, acquire_stream, capturing, check, native_calls, release_stream
+from ..cuda.stream_capture import Graph, acquire_stream, capturing, check, copier, launcher, release_stream
 from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
 from ..shapes.specs import UNALIGNED, TensorSpec
@@ -53,11 +53,17 @@ class Output(NamedTuple):
         return DeviceArray(self.spec, self.pointer, kept, stream, stream, self.key)
 
 
-class Results(NamedTuple):
-    """The results of launches on one stream, and those of them that are in memory of the graph."""
+class OnStream(NamedTuple):
+    """Launches on one stream: their results, those of them in memory of the graph, and the calls.
 
-    arrays: list[DeviceArray]
+    ``copies`` has a function for each operand, the address that it copies to, and the offset of its first
+    byte.
+    """
+
+    results: list[DeviceArray]
     owned: list[DeviceArray]
+    launch: Callable[[], int]
+    copies: list[tuple[Callable[[int], int], int, int]]
 
 
 def can_launch(stream: Stream) -> bool:
@@ -81,10 +87,9 @@ class Record:
         self.device = graph.device
         self.busy = False
         self._copied = copied
-        self._copies = [(one.array.pointer + one.first, one.first, one.nbytes) for one in operands]
-        self._copy, self._launch = native_calls()
-        self._results: dict[Stream, Results] = {}
-        self._current = Results([], [])
+        self._operands = operands
+        self._on_streams: dict[Stream, OnStream] = {}
+        self._current: OnStream | None = None
         self._last: Stream | None = None
 
     def finish(
@@ -107,19 +112,19 @@ class Record:
 
     def launch(self, arrays: Sequence[DeviceArray], stream: Stream) -> Any:
         """Copy operands, launch the graph on a stream whose device is current, and return the results."""
-        if stream is not self._last:
-            self._move(stream)
-        results = self._current
-        for array in results.owned:
+        current = self._current
+        if stream is not self._last or current is None:
+            current = self._move(stream)
+        for array in current.owned:
             if array.memory is None:  # the caller closed it
-                results = self._renew(stream)
+                current = self._renew(stream)
                 break
         others = streams_in_use(stream) if self._shared else ()
         for other in others:
             events.wait_stream(other, stream)
-        read, written = self._read, [*self._written, *results.owned]
+        read, written = self._read, [*self._written, *current.owned]
         if self._copied:
-            self._copy_operands(arrays, stream)
+            self._copy_operands(arrays, stream, current)
         else:
             written += arrays
         for array in read:
@@ -128,7 +133,9 @@ class Record:
         for array in written:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
-        check(self._launch(self.graph.handle, stream.handle), "launching a CUDA graph", stream)
+        status = current.launch()
+        if status:
+            check(status, "launching a CUDA graph", stream)
         for array in read:
             if array.home is not stream:
                 array.record_use(stream)
@@ -139,41 +146,46 @@ class Record:
             events.wait_stream(stream, other)
         record_launch("a CUDA graph", stream)
         if type(self._template) is Leaf:
-            return results.arrays[0]
-        return rebuild(self._template, iter(results.arrays))
+            return current.results[0]
+        return rebuild(self._template, iter(current.results))
 
-    def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream) -> None:
+    def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> None:
         """Copy operands to the addresses that the graph reads."""
-        handle = stream.handle
-        for array, (target, first, nbytes) in zip(arrays, self._copies, strict=True):
+        for array, (copy, target, first) in zip(arrays, current.copies, strict=True):
             source = array.pointer + first
             if array.writer is not stream:
                 array.wait_for_writer(stream)
-            if source != target and nbytes:
-                check(self._copy(target, source, nbytes, handle), "copying an operand", stream)
+            if source != target:
+                status = copy(source)
+                if status:
+                    check(status, "copying an operand", stream)
             if array.home is not stream:
                 array.record_use(stream)
 
-    def _move(self, stream: Stream) -> None:
+    def _move(self, stream: Stream) -> OnStream:
         """Order launches on ``stream`` after the earlier ones on another stream."""
         last = self._last
-        if last is not None:
+        if last is not None and self._current is not None:
             events.wait_stream(last, stream)
             for array in self._current.owned:
                 if array._uses is not None or array.writer is not last:
                     array.before_write(stream)
-        if stream not in self._results:
+        if stream not in self._on_streams:
             events.wait(stream, self._ready)
             self.memory.launched_on[stream] = None
             self._renew(stream)
-        self._last, self._current = stream, self._results[stream]
+        self._last, self._current = stream, self._on_streams[stream]
+        return self._current
 
-    def _renew(self, stream: Stream) -> Results:
+    def _renew(self, stream: Stream) -> OnStream:
         """Make the results of launches on a stream."""
         made = [one.on(stream, self.memory) if isinstance(one, Output) else one for one in self._outputs]
         owned = [array for array, one in zip(made, self._outputs, strict=True) if isinstance(one, Output)]
-        self._current = self._results[stream] = Results(made, owned)
-        return self._current
+        targets = [(one.array.pointer + one.first, one.first, one.nbytes) for one in self._operands]
+        copies = [(copier(target, nbytes, stream), target, first) for target, first, nbytes in targets]
+        found = OnStream(made, owned, launcher(self.graph, stream), copies)
+        self._current = self._on_streams[stream] = found
+        return found
 
 
 def _output(array: DeviceArray, stream: Stream) -> DeviceArray | Output:

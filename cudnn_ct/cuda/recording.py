@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .arena import Arena
     from .stream import Stream
 
-__all__ = ["Recording", "current", "keep", "note_read", "note_written", "refuse"]
+__all__ = ["Recording", "current", "keep", "note_read", "note_written", "refuse", "refuse_device"]
 
 _thread = threading.local()
 
@@ -59,6 +59,13 @@ def refuse(doing: str) -> None:
     recording = current()
     if recording is not None:
         raise recording.fail(f"{doing} cannot be recorded in a CUDA graph")
+
+
+def refuse_device(device: int) -> None:
+    """Raise if this thread records a function on another device."""
+    recording = current()
+    if recording is not None and device != recording.stream.device:
+        refuse(f"a change to device {device}")
 
 
 def keep(thing: object) -> None:

@@ -256,6 +256,16 @@ def is_capturing(stream: Stream) -> bool:
     return int(result) == 0 and int(status) != 0
 
 
+def refuse_unrecorded(stream: Stream) -> None:
+    """Raise if this thread records a function, of which a call on ``stream`` would be no part."""
+    current = recording.current()
+    if current is not None and stream != current.stream and not is_capturing(stream):
+        raise current.fail(
+            f"a call on {stream} cannot be recorded in a CUDA graph: order the stream after the current one "
+            "by an event, and the current one after it"
+        )
+
+
 def can_enqueue(stream: Stream) -> bool:
     """Return whether work on a stream leaves captures alone: its own, and of blocking streams if it is 0."""
     # The driver reports the capture of a blocking stream as an error, and keeps the capture valid.
@@ -286,17 +296,17 @@ class _Own:
     """Owner of the package's own streams, which are never destroyed."""
 
 
+def new_stream(device: int) -> Stream:
+    """Create a stream of this package, which does not wait for the default stream."""
+    with on_device(device), relaxed():
+        handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
+    return Stream(int(handle), device, owner=_Own())
+
+
 @cache
 def own_stream(device: int) -> Stream:
     """Return a stream of this package, for memory whose users' streams may be destroyed before it."""
     return new_stream(device)
-
-
-def new_stream(device: int) -> Stream:
-    """Create a stream that does not wait for the default stream, and is never destroyed."""
-    with on_device(device), relaxed():
-        handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
-    return Stream(int(handle), device, owner=_Own())
 
 
 # --- forks -------------------------------------------------------------------------------------------------

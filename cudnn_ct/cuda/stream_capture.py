@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
 
 from .._handle import outlive_cycles
 from ..errors import CudnnError
@@ -13,7 +14,7 @@ from . import driver as cuda
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["Graph", "acquire_stream", "capturing", "check", "native_calls", "release_stream"]
+__all__ = ["Graph", "acquire_stream", "capturing", "check", "copier", "launcher", "release_stream"]
 
 _idle_streams: dict[int, list[Stream]] = {}  # by device: streams for later captures
 
@@ -82,15 +83,25 @@ def capturing(stream: Stream) -> Iterator[Graph]:
             cuda.driver().cuGraphDestroy(template)
 
 
-def native_calls() -> tuple[Any, Any]:
-    """Return functions that copy on the device and launch a graph; :func:`check` takes their status.
+def copier(target: int, nbytes: int, stream: Stream) -> Callable[[int], int]:
+    """Return a function that copies from an address to ``target``; :func:`check` takes its status.
 
-    They are called for each launch, and take a third of the time of the functions of ``cuda.bindings``.
+    Like the function of :func:`launcher` it is called in each replay.
     """
-    return cuda.native("cuMemcpyDtoDAsync"), cuda.native("cuGraphLaunch")
+    if not nbytes:
+        return lambda _: 0
+    copy, pointer = cuda.native("cuMemcpyDtoDAsync"), ctypes.c_void_p
+    to, size, where = pointer(target), ctypes.c_size_t(nbytes), pointer(stream.handle)
+    return lambda source: int(copy(to, pointer(source), size, where))
+
+
+def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
+    """Return a function that launches a graph on a stream; :func:`check` takes its status."""
+    return partial(
+        cuda.native("cuGraphLaunch"), ctypes.c_void_p(graph.handle), ctypes.c_void_p(stream.handle)
+    )
 
 
 def check(status: int, doing: str, stream: Stream) -> None:
-    """Raise for the status of a function of :func:`cudnn_ct.cuda.driver.native`."""
-    if status:
-        cuda.check(cuda.driver().CUresult(status), doing, stream)
+    """Raise for a status that is not 0 of a function of :func:`cudnn_ct.cuda.driver.native`."""
+    cuda.check(cuda.driver().CUresult(status), doing, stream)

@@ -90,7 +90,6 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self.raised: BaseException | None = None
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
         self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
-        self._numbers: list[Any] = []  # that captured calls read
         self._addresses = itertools.count(0x1000, 16)
 
     def lookup(self, name: str) -> Any:
@@ -112,43 +111,46 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
                     return ordered
                 if body is None:
                     return NOT_SUPPORTED
-                status = body(*args) or 0
-                self._capture(name, body, args)
-                return status
+                if (capture := self._capture_of(name, args)) is not None:
+                    capture.graph.append(self._deferred(body, args))
+                    return 0
+                return body(*args) or 0
             except BaseException as error:  # ctypes would print it and go on
                 self.raised = error
                 return -1
 
         return CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
 
-    def _capture(self, name: str, body: Any, args: tuple[Any, ...]) -> None:
-        """Add a call on a captured stream to the graph, with the descriptors as they are now."""
-        handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0) if args else None
-        if name.startswith(NOT_ENQUEUING) or handle is None or handle["kind"] != "handle":
-            return
-        capture = self.host.capturing.get(handle["stream"])
-        if capture is None:
-            return
-        described, args = dict(self.objects), tuple(map(self._kept, args))
+    def _capture_of(self, name: str, args: tuple[Any, ...]) -> Any:
+        """Return the capture that defers a call: that of the stream of its handle, the first argument."""
+        if not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
+            return None
+        handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0, {})
+        capture = self.host.capturing.get(handle.get("stream"))
+        return capture if capture is not None and capture.deferred else None
 
-        def node() -> None:
-            present, self.objects = self.objects, described
+    def _deferred(self, body: Any, args: tuple[Any, ...]) -> Any:
+        """Return a function that makes a call with the present native objects and factors."""
+        objects = dict(self.objects)
+        ints = [arg if isinstance(arg, int) and self._is_of_host(arg) else None for arg in args]
+        copies = [arg and ctypes.create_string_buffer(ctypes.string_at(arg, 16)) for arg in ints]
+        now = [ctypes.addressof(copy) if copy else arg for copy, arg in zip(copies, args, strict=True)]
+
+        def launch(_: Any = copies) -> None:
+            before, self.objects = self.objects, objects
             try:
-                assert not body(*args)
+                assert not body(*now)
             finally:
-                self.objects = present
+                self.objects = before
 
-        capture.graph.append(node)
+        return launch
 
-    def _kept(self, argument: Any) -> Any:
-        """Return an argument of a captured call; a copy if it is the address of a number on the host."""
-        live = self.host.live.values()
-        if not isinstance(argument, int) or argument < 2**32:
-            return argument
-        if any(one.handle <= argument < one.handle + one.size for one in live):
-            return argument
-        self._numbers.append(ctypes.create_string_buffer(ctypes.string_at(argument, 8), 8))
-        return ctypes.addressof(self._numbers[-1])
+    def _is_of_host(self, address: int) -> bool:
+        """Whether an argument is an address in host memory, such as that of a factor."""
+        device = any(
+            one.handle <= address < one.handle + one.size + 64 for one in list(self.host.live.values())
+        )
+        return address > 2**32 and not device
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]

@@ -101,7 +101,7 @@ def check_replays(case: Case, host: Host) -> None:
         np.testing.assert_array_equal(captured(*operands(seed)).numpy(), wanted)
     assert len(host.launches) == len(case.seeds) - 1
     captured.close()
-    assert not host.graphs
+    assert not host.executables
 
 
 def test_replay_calls_no_function_of_cudnn_and_runs_no_python(fake: FakeCudnn, host: Host) -> None:
@@ -109,14 +109,14 @@ def test_replay_calls_no_function_of_cudnn_and_runs_no_python(fake: FakeCudnn, h
     captured = ct.capture(lambda x: calls.append(x) or ct.activation(x))
     x = ct.full(SHAPE, 1)
     captured(x)
-    assert len(calls) == 2
+    captured(x)
     fake.calls.clear()
     host.calls.clear()
     captured(x)
     assert len(calls) == 2
     assert not fake.calls
-    assert set(host.calls) == {"cuMemcpyDtoDAsync", "cuCtxGetDevice"}
-    assert len(host.launches) == 1
+    assert set(host.calls) == {"cuCtxGetDevice", "cuMemcpyDtoDAsync", "cuGraphLaunch"}
+    assert len(host.launches) == 2
 
 
 def test_first_call_updates_state_once(fake: FakeCudnn) -> None:
@@ -195,7 +195,7 @@ def test_least_recently_used_graph_is_destroyed(fake: FakeCudnn, host: Host) -> 
     one, two, three = (ct.full((n, 2, 3, 3), n) for n in (1, 2, 3))
     for x in (one, two, one, three):
         captured(x)
-    assert len(host.graphs) == 2
+    assert len(host.executables) == 2
     calls.clear()
     captured(one)
     assert not calls
@@ -254,7 +254,7 @@ def test_operand_by_pointer_is_read_and_written_in_place(fake: FakeCudnn, host: 
     assert len(host.launches) == 2
     other = ct.full(SHAPE, 7)
     captured(other, y)
-    assert len(host.graphs) == 2
+    assert len(host.executables) == 2
     assert (y.numpy() == 7).all()
 
 
@@ -357,10 +357,11 @@ def test_captured_function_is_a_part_of_another_capture(fake: FakeCudnn, host: H
             np.testing.assert_array_equal(
                 outer(ct.asarray(image(seed))).numpy(), image(seed).clip(0) + image(seed)
             )
-    assert len(host.graphs) == 2
+    assert len(host.executables) == 2
     side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
     with ct.use(stream=side):
         graph = host.capturing.add(side.handle)
+        graph.deferred = True
         inner(x)
         host.capturing.clear()
     assert graph.graph
@@ -412,7 +413,7 @@ def test_intermediate_memory_is_reused_within_the_graph(fake: FakeCudnn, host: H
     assert 3 * size <= nbytes < 4 * size + 2048
     captured.close()
     gc.collect()
-    assert not host.graphs
+    assert not host.executables
 
 
 def test_array_kept_by_the_function_keeps_its_memory(fake: FakeCudnn, host: Host) -> None:
@@ -430,7 +431,7 @@ def test_array_kept_by_the_function_keeps_its_memory(fake: FakeCudnn, host: Host
 
 
 def test_workspace_belongs_to_the_graph(fake: FakeCudnn, host: Host) -> None:
-    fake.workspaces = {"GEMM": 4096}
+    fake.workspaces = {"GEMM": 4096, "IMPLICIT_GEMM": 4096}
     w = ct.full((4, 4, 3, 3), 1)
     captured = ct.capture(lambda x: ct.conv(x, w, algo="none", padding=1))
     x = ct.asarray(image(1))
@@ -456,7 +457,7 @@ def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> Non
     owner.call(ct.full(SHAPE, 1))
     del owner
     gc.collect()
-    assert not host.graphs
+    assert not host.executables
 
 
 def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:
@@ -469,7 +470,7 @@ def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> N
     captured.close()
     captured.close()
     assert host.used() == before
-    assert not host.graphs
+    assert not host.executables
     assert "closed" in repr(captured)
     with pytest.raises(ValueError, match=r"CapturedFunction relu: closed> cannot be called"):
         captured(x)
@@ -568,7 +569,7 @@ def test_failure_is_reported_once_and_calls_run_without_a_graph(
         del second
     assert not host.capturing
     assert not host.launches
-    assert not host.graphs
+    assert not host.executables
     del first
     calls.clear()
     STATES.clear()
@@ -590,7 +591,7 @@ def test_error_of_the_first_call_is_raised(fake: FakeCudnn, host: Host) -> None:
     captured = ct.capture(lambda x: ct.conv(x, x[0]))
     with pytest.raises(ValueError, match="w"), without_warnings():
         captured(ct.full(SHAPE, 1))
-    assert not host.graphs
+    assert not host.executables
 
 
 def test_stream_that_was_not_joined_is_reported(fake: FakeCudnn, host: Host) -> None:
@@ -631,17 +632,19 @@ def test_failing_call_of_the_driver_is_reported(function: str, fake: FakeCudnn, 
     host.failing.clear()
     host.capturing.clear()
     assert (y.numpy() == 1).all()
-    assert not [capture for capture in host.graphs.values() if function != "cuGraphInstantiate"]
+    assert not host.executables
+    assert not host.graphs
 
 
-def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "native", lambda name: lambda *_: 700 if name == "cuGraphLaunch" else 0)
-    monkeypatch.setattr("cudnn_ct.cuda.driver.native", host.native)
+def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host) -> None:
     captured = ct.capture(relu)
     x = ct.full(SHAPE, 1)
     captured(x)
+    host.failing["cuGraphLaunch"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(ct.ExecutionFailedError, match=r"launching a CUDA graph failed: .*ILLEGAL_ADDRESS"):
         captured(x)
+    host.failing.clear()
+    assert (captured(x).numpy() == 1).all()
 
 
 def test_recording_without_memory_runs_without_a_graph(fake: FakeCudnn, host: Host) -> None:

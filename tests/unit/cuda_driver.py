@@ -55,7 +55,7 @@ OK = CUresult.CUDA_SUCCESS
 FALLIBLE = {
     *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
     *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
-    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"),
+    *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuGraphLaunch"),
 }
 
 
@@ -80,11 +80,12 @@ class Allocation:
 class Capture:
     """A capture of a stream: what its graph does, and whether a call has invalidated it."""
 
-    def __init__(self, mode: CUstreamCaptureMode) -> None:
+    def __init__(self, mode: CUstreamCaptureMode, *, deferred: bool = False) -> None:
         self.mode = mode
+        self.deferred = deferred  # whether the work is done by launches only, as on a GPU
         self.thread = threading.get_ident()
         self.valid = True
-        self.joined_to: Capture | None = None  # the capture that must wait for this stream before it ends
+        self.joined_to: Capture | None = None  # the capture that must wait for this stream
         self.graph: list[Callable[[], object]] = []
 
     def launch(self) -> None:
@@ -152,6 +153,9 @@ class Driver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=MINOR,
     )
+    CUgraphNodeType = SimpleNamespace(
+        CU_GRAPH_NODE_TYPE_KERNEL=0, CU_GRAPH_NODE_TYPE_MEMCPY=1, CU_GRAPH_NODE_TYPE_MEMSET=2
+    )
     CUmemPool_attribute = Mock()
     CUpointer_attribute = Mock()
     cuuint64_t = int
@@ -175,12 +179,14 @@ class Driver:
         self.events: dict[int, Event] = {}  # the last record of each event
         self.switches: list[int | None] = []  # devices that became current
         self.clock = 0.0  # milliseconds; advanced by each computation
-        self.graphs: dict[int, Capture] = {}  # captured graphs and executable ones, by address
-        self.launches: list[tuple[int, int]] = []  # graphs that were launched, and the streams
-        self._graphs = itertools.count(0x6000, 0x10)
         self._numbers = itertools.count()
         self._events = itertools.count(0x1000, 0x10)
         self._streams = itertools.count(OWN_STREAM, 0x10000)
+        self.launches: list[tuple[int, int]] = []  # executable graphs and streams
+        self.graphs: dict[int, list[Callable[[], object]]] = {}
+        self.executables: dict[int, list[Callable[[], object]]] = {}
+        self._graphs = itertools.count(0x6000)
+        self._kept: list[Any] = []  # C functions
         self._thread = threading.local()
 
     # --- what tests do as another library, or as the program ---
@@ -265,9 +271,15 @@ class Driver:
 
     def _enqueue(self, stream: int, target: int, source: int | bytes, nbytes: int) -> None:
         self.check(target, nbytes)
-        if stream in self.capturing:
-            self.capturing[stream].graph.append(lambda: ctypes.memmove(target, source, nbytes))
-        ctypes.memmove(target, source, nbytes)
+        self.do(stream, lambda: ctypes.memmove(target, source, nbytes))
+
+    def do(self, stream: int, work: Callable[[], object]) -> None:
+        """Do the work of a stream, or add it to the graph that is captured."""
+        capture = self.capturing.get(stream)
+        if capture is not None:
+            capture.graph.append(work)
+        if capture is None or not capture.deferred:
+            work()
 
     # --- the functions ---
 
@@ -343,33 +355,60 @@ class Driver:
 
     # --- graphs ---
 
-    def _graph(self, capture: Capture) -> int:
-        handle = next(self._graphs)
-        self.graphs[handle] = capture
-        return handle
+    @call(results=0, stream=0)
+    def cuStreamBeginCapture(self, stream: int, mode: CUstreamCaptureMode) -> Any:
+        if stream == LEGACY_DEFAULT or stream in self.capturing:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        self.capturing[stream] = Capture(mode, deferred=True)
+        return None
 
     @call(stream=0)
-    def cuStreamEndCapture(self, stream: int) -> int | CUresult:
-        capture = self.capturing.pop(stream)
-        if any(other.joined_to is capture for other in self.capturing.values()):
-            for place in [one for one, other in self.capturing.items() if other.joined_to is capture]:
-                del self.capturing[place]
+    def cuStreamEndCapture(self, stream: int) -> Any:
+        capture = self.capturing.pop(stream, None)
+        if capture is None or not capture.valid or capture.thread != threading.get_ident():
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        unjoined = [place for place, other in self.capturing.items() if other.joined_to is capture]
+        for place in unjoined:
+            del self.capturing[place]
+        if unjoined:
             return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-        return self._graph(capture) if capture.valid else CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        self.graphs[number := next(self._graphs)] = capture.graph
+        return number
 
-    def native(self, name: str) -> Callable[..., int]:
-        """Return a function that takes and returns ints, as `cudnn_ct.cuda.driver.native` does."""
-        return {"cuGraphLaunch": self._launch, "cuMemcpyDtoDAsync": self._copy}[name]
+    @call(unsafe=True)
+    def cuGraphInstantiate(self, graph: int, flags: int) -> int:
+        self.executables[number := next(self._graphs)] = self.graphs[graph]
+        return number
 
-    def _launch(self, graph: int, stream: int) -> int:
-        self.check_stream(stream)
-        self.launches.append((graph, stream))
-        self.log.append(("launch", stream, graph))
-        self.graphs[graph].launch()
+    def launch(self, executable: int, stream: int) -> int:
+        self.calls.append("cuGraphLaunch")
+        self._check_stream(stream, enqueues=True)
+        assert stream not in self.capturing, "a graph would become a node of another one"
+        if error := self._requested("cuGraphLaunch"):
+            return int(error)
+        self.launches.append((executable, stream))
+        for node in self.executables[executable]:
+            node()
         return 0
 
     def _copy(self, *arguments: int) -> int:
         return int(self.cuMemcpyDtoDAsync(*arguments)[0])
+
+    def _is_capturing(self, stream: int, status: int) -> int:
+        self.check_stream(stream)
+        ctypes.c_int.from_address(status).value = int(stream in self.capturing)
+        return 0
+
+    def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
+        functions: dict[bytes, tuple[Callable[..., int], int]] = {
+            b"cuGraphLaunch": (self.launch, 2),
+            b"cuStreamIsCapturing": (self._is_capturing, 2),
+            b"cuMemcpyDtoDAsync": (self._copy, 4),
+        }
+        function, arguments = functions[name]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * arguments)
+        self._kept.append(made := kind(function))
+        return OK, ctypes.cast(made, ctypes.c_void_p).value, 0
 
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         self._enqueue(stream, target, value.to_bytes(size, sys.byteorder) * count, size * count)
@@ -397,19 +436,15 @@ SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
         {"stream": 0, "enqueues": False},
         lambda driver, stream: int(stream in driver.capturing),
     ),
-    "cuStreamBeginCapture": (
-        {"results": 0, "stream": 0},
-        lambda driver, stream, mode: driver.capturing.add(stream, mode) and None,
-    ),
     "cuGraphGetNodes": (
-        {**FREE, "results": 2},
-        lambda driver, graph, _: ([], len(driver.graphs[graph].graph)),
+        {"results": 2},
+        lambda driver, graph, room: ([0] * room, len(driver.graphs[graph])),
     ),
-    "cuGraphInstantiate": ({"unsafe": True}, lambda driver, graph, _: driver._graph(driver.graphs[graph])),
-    "cuGraphDestroy": ({"results": 0, **FREE}, lambda driver, graph: driver.graphs.pop(graph) and None),
+    "cuGraphNodeGetType": ({}, lambda driver, node: node),
+    "cuGraphDestroy": ({"results": 0}, lambda driver, graph: driver.graphs.pop(graph)),
     "cuGraphExecDestroy": (
-        {"results": 0, "unsafe": True},
-        lambda driver, graph: driver.graphs.pop(graph) and None,
+        {"results": 0, "unsafe": True, "context": False},
+        lambda driver, graph: driver.executables.pop(graph),
     ),
     "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._events)),
     "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda driver, event: driver.events.pop(event, None)),
@@ -430,13 +465,15 @@ for _name, (_checks, _function) in SHORT.items():
 @contextmanager
 def driver_installed(made: Driver) -> Iterator[ExitStack]:
     """Replace the driver in this process within a block; the yielded stack undoes further replacements."""
-    from cudnn_ct.cuda import device, driver, memory, stream
+    from cudnn_ct.cuda import device, driver, memory, stream, stream_capture
 
     def forget() -> None:
         device._after_fork()
         stream._after_fork()
         stream.default_stream.cache_clear()
         memory._pool.cache_clear()
+        driver.native.cache_clear()
+        stream_capture._idle_streams.clear()
 
     @cache
     def installed() -> Driver:
@@ -445,7 +482,6 @@ def driver_installed(made: Driver) -> Iterator[ExitStack]:
 
     with ExitStack() as stack:
         put(stack, driver, "driver", installed)
-        put(stack, driver, "native", made.native)
         put(stack, driver._start, "used", True)
         forget()
         stack.callback(forget)
