@@ -240,6 +240,32 @@ def test_method_and_decorator_with_arguments_are_captured(fake: FakeCudnn) -> No
     Network.predict.close()
 
 
+@pytest.mark.parametrize("lengths", [None, (3, 1)])
+def test_recurrent_network_is_replayed(fake: FakeCudnn, host: Host, lengths: Any) -> None:
+    network = ct.RNN("gru", 4, 4)
+    w = ct.asarray(image(1, (network.weight_size,)) / 8)
+    captured = ct.capture(lambda x: network.forward(x, w, lengths=lengths)[:2])
+    with without_warnings():
+        for seed in (1, 2, 3):
+            x = ct.asarray(image(seed, (3, 2, 4)))
+            wanted = [one.numpy() for one in network.forward(x, w, lengths=lengths)[:2]]
+            for result, expected in zip(captured(x), wanted, strict=True):
+                np.testing.assert_array_equal(result.numpy(), expected)
+    assert len(host.launches) == 2
+    with pytest.warns(ct.CudnnWarning, match="only passes with training=False can be captured"):
+        ct.capture(lambda x: network.forward(x, w, training=True).y)(x)
+
+
+def test_ctc_loss_with_labels_on_the_host_is_replayed(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x: ct.ctc_loss(x, [1, 2, 1], [2, 1], [4, 3]).loss)
+    with without_warnings():
+        for seed in (1, 2, 3):
+            x = ct.asarray(image(seed, (4, 2, 3)))
+            wanted = ct.ctc_loss(x, [1, 2, 1], [2, 1], [4, 3]).loss.numpy()
+            np.testing.assert_array_equal(captured(x).numpy(), wanted)
+    assert len(host.launches) == 2
+
+
 # --- operands by pointer -----------------------------------------------------------------------------------
 
 
