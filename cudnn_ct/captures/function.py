@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from ..array import DeviceArray
 from ..array_creation import as_operand, asarray
@@ -53,12 +53,12 @@ class CapturedFunction(Generic[P, R]):
         self._limit = as_int(max_signatures, "max_signatures")
         if self._limit < 1:
             raise ValueError(f"max_signatures must be positive: got {max_signatures}")
+        update_wrapper(self, function)  # first, because it copies the attributes of the function
         self._function = function
         self._name: str = getattr(function, "__qualname__", type(function).__qualname__)
         self._closed = False
         self._thread = threading.local()
-        self._threads: WeakSet[_Graphs] = WeakSet()
-        update_wrapper(self, function)
+        self._threads: WeakValueDictionary[int, _Graphs] = WeakValueDictionary()
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., R]:
         """Bind a captured method to its object, which becomes a part of the signature."""
@@ -83,8 +83,8 @@ class CapturedFunction(Generic[P, R]):
         The memory of results that are still in use stays until they are dropped.
         """
         self._closed = True
-        for graphs in list(self._threads):
-            graphs.by_signature.clear()
+        for graphs in self._of_threads():
+            graphs.clear()
 
     def describe(self) -> str:
         """Return the number of graphs, and the nodes and the bytes of each one.
@@ -92,7 +92,7 @@ class CapturedFunction(Generic[P, R]):
         The bytes are those of operands and of arrays of this package; PyTorch and CuPy count their own.
         """
         rows = [f"{one.graph.nodes} nodes, {one.memory.owned.nbytes:,} bytes" for one in self._records()]
-        eager = sum(list(one.by_signature.values()).count(None) for one in list(self._threads))
+        eager = sum(list(graphs.values()).count(None) for graphs in self._of_threads())
         rows += [f"calls without a graph: {eager} signatures"] if eager else []
         return "\n  ".join([f"{self._name}: {len(self._records())} graphs", *rows])
 
@@ -107,8 +107,13 @@ class CapturedFunction(Generic[P, R]):
         raise TypeError("a CapturedFunction has CUDA graphs and cannot be copied or pickled")
 
     def _records(self) -> list[Record]:
-        graphs = [one for thread in list(self._threads) for one in list(thread.by_signature.values())]
-        return [one for one in graphs if one is not None]
+        found = [one for graphs in self._of_threads() for one in list(graphs.values())]
+        return [one for one in found if one is not None]
+
+    def _of_threads(self) -> list[OrderedDict[Any, Record | None]]:
+        """Return the graphs of all threads."""
+        found = [one() for one in self._threads.valuerefs()]  # another thread may add its own meanwhile
+        return [one.by_signature for one in found if one is not None]
 
     def _key(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Return the signature of arrays of this package."""
@@ -194,7 +199,7 @@ class CapturedFunction(Generic[P, R]):
         """Return the graphs of this thread."""
         if not hasattr(self._thread, "graphs"):
             self._thread.graphs = _Graphs()
-            self._threads.add(self._thread.graphs)
+            self._threads[id(self._thread.graphs)] = self._thread.graphs
         graphs: OrderedDict[Any, Record | None] = self._thread.graphs.by_signature
         return graphs
 
@@ -202,17 +207,24 @@ class CapturedFunction(Generic[P, R]):
         """Return the hashable template of the arguments; append their arrays to ``leaves``."""
         ordered = {name: kwargs[name] for name in sorted(kwargs)}
         try:
-            return flatten((args, ordered), leaves, hash)
+            return flatten((args, ordered), leaves, _check_argument)
         except TypeError:
             for name, value in (*_named(self._function, args), *ordered.items()):
                 try:
-                    flatten(value, [], hash)
+                    flatten(value, [], _check_argument)
                 except TypeError:
                     raise TypeError(
                         f"{name} must be an array on the device, or hashable: got "
                         f"{interop.type_name(value)}; ct.asarray copies numbers to the device"
                     ) from None
             raise
+
+
+def _check_argument(value: Any) -> None:
+    """Raise TypeError for an argument that cannot be part of a signature."""
+    hash(value)
+    if hasattr(value, "__dlpack__"):  # a tensor in host memory is hashed by its identity
+        raise TypeError
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -122,26 +123,29 @@ class Record:
         others = streams_in_use(stream) if self._shared else ()
         for other in others:
             events.wait_stream(other, stream)
-        read, written = self._read, [*self._written, *current.owned]
+        written = [*self._written, *current.owned]
         if self._copied:
             self._copy_operands(arrays, stream, current)
         else:
             written += arrays
+        # Most arrays belong to the stream and were last written on it: they need no order.
+        read = [one for one in self._read if one.writer is not stream or one.home is not stream]
+        written = [
+            one
+            for one in written
+            if one.writer is not stream or one.home is not stream or one._uses is not None
+        ]
         for array in read:
-            if array.writer is not stream:
-                array.wait_for_writer(stream)
+            array.wait_for_writer(stream)
         for array in written:
-            if array.writer is not stream or array._uses is not None:
-                array.before_write(stream)
+            array.before_write(stream)
         status = current.launch()
         if status:
             check(status, "launching a CUDA graph", stream)
         for array in read:
-            if array.home is not stream:
-                array.record_use(stream)
+            array.record_use(stream)
         for array in written:
-            if array.home is not stream or array.writer is not stream:
-                array.after_write(stream)
+            array.after_write(stream)
         for other in others:
             events.wait_stream(stream, other)
         record_launch("a CUDA graph", stream)
@@ -223,6 +227,9 @@ def record(
         found = Record(graph, arena.memory, operands, copied=copied)
         found.finish(recording, template, results, shared=bool(pools))
         return found
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # they refer to arrays in memory of the graph
+        raise
     finally:
         pairs = given = results = None  # type: ignore[assignment]
         recording.read.clear()

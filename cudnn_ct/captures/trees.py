@@ -71,8 +71,10 @@ def flatten(value: Any, arrays: list[Any], constant: Callable[[Any], object]) ->
     """
     inner = _parts_of(value)
     if inner is not None:
-        keys, parts = inner
-        return _Node(type(value), keys, tuple([flatten(part, arrays, constant) for part in parts]))
+        templates = []
+        for part in inner[1]:  # not a comprehension, whose frame would keep the arrays in a traceback
+            templates.append(flatten(part, arrays, constant))
+        return _Node(type(value), inner[0], tuple(templates))
     if is_array(value):
         arrays.append(value)
         return Leaf(library_of(value))

@@ -213,6 +213,7 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
 
 def _enqueue(doing: str, function: str, *arguments: Any, stream: Stream) -> None:
     """Call a function of the driver that enqueues work on a stream, its last argument."""
+    streams.refuse_unrecorded(stream)
     cuda.call(doing, function, *arguments, stream.handle, stream=stream)
     record_launch(doing, stream)
 

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Recording", "current", "keep", "note_read", "note_written", "refuse", "refuse_device"]
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    """The recording of this thread."""
+
+    recording: Recording | None = None
+
+
+_thread = _Thread()
 
 
 class Recording:
@@ -51,7 +58,7 @@ class Recording:
 
 def current() -> Recording | None:
     """Return the recording of this thread, or None."""
-    return getattr(_thread, "recording", None)
+    return _thread.recording
 
 
 def refuse(doing: str) -> None:

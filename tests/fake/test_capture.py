@@ -437,6 +437,8 @@ def test_intermediate_memory_is_reused_within_the_graph(fake: FakeCudnn, host: H
     size = 4 * int(np.prod(SHAPE))
     nbytes = int(re.findall(r"([\d,]+) bytes", captured.describe())[0].replace(",", ""))
     assert 3 * size <= nbytes < 4 * size + 2048
+    captured(ct.full((1, 4, 6, 6), 1))
+    assert len(stream_capture._idle_streams[0]) == 1, "both were recorded on one stream"
     captured.close()
     gc.collect()
     assert not host.executables
@@ -533,6 +535,12 @@ def on_another_stream(x: Any) -> Any:
     return ct.activation(x, stream=0x99)  # this line
 
 
+def filled_on_another_stream(x: Any) -> Any:
+    STATES.append(ct.empty(SHAPE))
+    STATES[-1].fill(1, stream=0x99)  # this line
+    return ct.activation(x)
+
+
 def on_another_device(x: Any) -> Any:
     with ct.use(device=1):  # this line
         ct.full(SHAPE, 1)
@@ -563,6 +571,7 @@ FAILURES = {
     copied_from_host: "a copy from the host cannot be recorded",
     dropped: "dropout, whose random state each call changes, cannot be recorded",
     on_another_stream: r"a call on Stream\(0x99, device=0\) cannot be recorded",
+    filled_on_another_stream: r"a call on Stream\(0x99, device=0\) cannot be recorded",
     on_another_device: "a change to device 1 cannot be recorded",
     caught: "a copy to the host cannot be recorded",
     second_time: "KeyError: 'second'",
@@ -596,6 +605,8 @@ def test_failure_is_reported_once_and_calls_run_without_a_graph(
     assert not host.capturing
     assert not host.launches
     assert not host.executables
+    if function is not filled_on_another_stream:
+        assert len(stream_capture._idle_streams[0]) == 1, "nothing refers to memory of the recording"
     del first
     calls.clear()
     STATES.clear()
@@ -699,7 +710,12 @@ def test_capture_rejects_wrong_arguments(arguments: Any, error: type[Exception],
 def test_argument_that_is_no_array_must_be_hashable(fake: FakeCudnn) -> None:
     captured = ct.capture(lambda x, scale=1: ct.activation(x))
     x = ct.full(SHAPE, 1)
-    for call in (lambda: captured(x, np.ones(3)), lambda: captured(x, scale={"a": [set()]})):
+    on_host = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (1, 0))
+    for call in (
+        lambda: captured(x, np.ones(3)),
+        lambda: captured(x, on_host),
+        lambda: captured(x, scale={"a": [set()]}),
+    ):
         with pytest.raises(TypeError, match="scale must be an array on the device, or hashable: got "):
             call()
 
