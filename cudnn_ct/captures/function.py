@@ -93,14 +93,14 @@ class CapturedFunction(Generic[P, R]):
         """
         rows = [f"{one.graph.nodes} nodes, {one.memory.owned.nbytes:,} bytes" for one in self._records()]
         eager = sum(list(graphs.values()).count(None) for graphs in self._of_threads())
-        rows += [f"calls without a graph: {eager} signatures"] if eager else []
-        return "\n  ".join([f"{self._name}: {len(self._records())} graphs", *rows])
+        rows += [f"signatures without a graph: {eager}"] if eager else []
+        return "\n  ".join([f"{self._name}, graphs: {len(self._records())}", *rows])
 
     def __repr__(self) -> str:
         records = self._records()
         nodes = sum(one.graph.nodes for one in records)
         nbytes = sum(one.memory.owned.nbytes for one in records)
-        state = "closed" if self._closed else f"{len(records)} graphs, {nodes} nodes, {nbytes:,} bytes"
+        state = "closed" if self._closed else f"graphs {len(records)}, nodes {nodes}, bytes {nbytes:,}"
         return f"<CapturedFunction {self._name}: {state}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
