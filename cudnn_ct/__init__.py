@@ -27,6 +27,7 @@ _PUBLIC = {
     "autotune.store": "export_algo_cache import_algo_cache",
     "autotune.table": "Algorithms",
     "availability": "Availability available",
+    "captures.function": "CapturedFunction capture",
     "context": "empty_cache synchronize use",
     "cuda.stream": "Stream",
     "descriptors": (

@@ -18,6 +18,8 @@ from .autotune.store import import_algo_cache as import_algo_cache
 from .autotune.table import Algorithms as Algorithms
 from .availability import Availability as Availability
 from .availability import available as available
+from .captures.function import CapturedFunction as CapturedFunction
+from .captures.function import capture as capture
 from .context import empty_cache as empty_cache
 from .context import synchronize as synchronize
 from .context import use as use

@@ -18,6 +18,7 @@ from ._handle import NativeHandle
 from .cuda import allocator
 from .cuda import device as devices
 from .cuda import memory as memories
+from .cuda import recording as recordings
 from .cuda import stream as streams
 from .cuda.debug import watch
 from .cuda.lifetime import release_finished
@@ -124,6 +125,7 @@ class Context:
     def set_stream(self, stream: Stream) -> None:
         """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
+            streams.refuse_unrecorded(stream)
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
@@ -176,6 +178,9 @@ class Context:
 
     def _captured_workspace(self, held: Workspace | None, nbytes: int) -> int:
         """Pin the existing workspace and return its address: a graph keeps using it after the capture."""
+        recording = recordings.current()
+        if recording is not None:
+            return recording.arena.workspace(nbytes, self.stream)
         if held is None or held.size < nbytes:
             raise NotInitializedError(
                 f"a captured call on {self.stream} needs {nbytes:,} bytes of workspace, which cannot be "
@@ -305,6 +310,7 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
+    recordings.refuse_device(chosen.device)
     previous = streams.set_device(chosen.device)
     token = streams.in_use.set(chosen)
     try:

@@ -13,7 +13,7 @@ from . import _lib, algo_cache, context, descriptors
 from ._dlopen import Lookup
 from ._lib import Library
 from .autotune import store
-from .cuda import allocator, launch_log, replay
+from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
 from .ops import _replay
 
@@ -43,6 +43,7 @@ def reset() -> None:
     context._pinned.clear()
     descriptors._cached.cache_clear()
     streams._known.clear()
+    graph._idle_streams.clear()
     for device in list(allocator._free_lists):
         allocator.release(device)
 

@@ -118,3 +118,15 @@ _ = ct.config.no_such_name  # type: ignore[attr-defined]
 _ = x.no_such_name  # type: ignore[attr-defined]
 _ = ct.RNN("gru", 4, 8).no_such_name  # type: ignore[attr-defined]
 _ = ct.no_such_name  # type: ignore[attr-defined]
+
+
+# Captured functions have the signature of the function.
+@ct.capture
+def forward(x: ct.DeviceArray, factor: float = 1) -> ct.DeviceArray:
+    return ct.scale(x, alpha=factor)
+
+
+assert_type(forward(x, factor=2), ct.DeviceArray)
+assert_type(ct.capture(max_signatures=2, operands="pointer")(forward)(x), ct.DeviceArray)
+forward("x")  # type: ignore[arg-type]
+ct.capture(forward, operands="other")  # type: ignore[call-overload]

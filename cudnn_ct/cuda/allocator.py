@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import AllocationError
 from . import lifetime
 from . import memory as memories
+from . import recording as recordings
 from . import stream as streams
 from .stream import Stream
 
@@ -110,14 +111,20 @@ def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
 
 
 def allocate(nbytes: int, stream: Stream, what: str) -> Any:
-    """Allocate new memory from the pool; if it is exhausted, release idle blocks and try again."""
+    """Allocate new memory from the pool; if it is exhausted, release idle blocks and try again.
+
+    While this thread records a function, a captured stream gets memory of the recording.
+    """
+    recording = recordings.current()
+    recorded = recording is not None and streams.is_capturing(stream)
+    new = recording.arena.allocate if recording is not None and recorded else memories.allocate
     try:
-        return memories.allocate(nbytes, stream, what)
+        return new(nbytes, stream, what)
     except AllocationError:
         lifetime.release_finished()
         if not release(stream.device):
             raise
-        return memories.allocate(nbytes, stream, what)
+        return new(nbytes, stream, what)
 
 
 def release(device: int) -> int:

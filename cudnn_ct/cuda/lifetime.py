@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from ..errors import CudnnError
 from . import event as events
+from . import recording
 from . import stream as streams
 from .stream import Stream
 
@@ -46,7 +47,9 @@ class StreamUses:
 
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory."""
-        noted = streams.is_capturing(stream)  # the user of a graph keeps its operands alive
+        noted = streams.is_capturing(stream)  # the user of a graph keeps its operands alive, unless:
+        if noted:
+            recording.keep(self.memory)
         while not noted:
             before, event = self.events, events.record(stream)
             with noting:  # another thread may have recorded a later event meanwhile

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._handle import outlive_cycles
 from ..errors import AllocationError, CudnnError, NotInitializedError
 from . import driver as cuda
+from . import recording
 from . import stream as streams
 from .debug import record_launch
 from .lifetime import defer
@@ -175,6 +176,7 @@ def _pool_attribute(pool: Any, name: str) -> int:
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
+    recording.refuse("a copy from the host")  # the graph would read memory that may be gone
     driver, address = cuda.driver(), source.ctypes.data
     doing = f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
     _enqueue(doing, "cuMemcpyHtoDAsync", pointer, address, source.nbytes, stream=stream)
@@ -185,6 +187,7 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
     """Copy from the device into a C-contiguous NumPy array, and wait for the copy."""
+    recording.refuse("a copy to the host")
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     _enqueue(doing, "cuMemcpyDtoHAsync", target.ctypes.data, pointer, target.nbytes, stream=stream)
     streams.synchronize(stream)
@@ -210,6 +213,7 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
 
 def _enqueue(doing: str, function: str, *arguments: Any, stream: Stream) -> None:
     """Call a function of the driver that enqueues work on a stream, its last argument."""
+    streams.refuse_unrecorded(stream)
     cuda.call(doing, function, *arguments, stream.handle, stream=stream)
     record_launch(doing, stream)
 

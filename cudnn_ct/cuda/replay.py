@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import weakref
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
+from ..errors import NotSupportedError
+from . import driver as cuda
+from . import graph as graphs
+from . import stream as streams
 from .graph import Graph
+from .stream import Stream
 
-__all__ = ["Replay", "ReplayPool", "ReplayTable", "count_nodes"]
+__all__ = ["Replay", "ReplayPool", "ReplayTable", "capture", "count_nodes", "launcher"]
 
 MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
+
+
+def capture(device: int, work: Callable[[Stream], object]) -> Graph:
+    """Capture the work that a function enqueues on a stream of this package, as an executable graph.
+
+    Raises
+    ------
+    CudnnError
+        The work cannot be captured. NotSupportedError: it has too many nodes, or one that is not a kernel, a
+        copy or a fill within device memory.
+    """
+    stream = graphs.acquire_stream(device)
+    try:
+        with streams.relaxed(), graphs.capturing(stream, accept=_check_nodes) as graph:
+            work(stream)
+    finally:
+        if not streams.is_capturing(stream):  # else ending the capture has failed
+            graphs.release_stream(stream)
+    return graph
+
+
+def _check_nodes(graph: object) -> None:
+    """Raise unless a graph uses device memory only: host memory may be gone at a launch."""
+    doing, kinds = "reading a CUDA graph", cuda.driver().CUgraphNodeType
+    count = int(cuda.call(doing, "cuGraphGetNodes", graph, 0)[1])
+    if not 0 < count <= MAX_NODES:
+        raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
+    for node in cuda.call(doing, "cuGraphGetNodes", graph, count)[0]:
+        kind = cuda.call(doing, "cuGraphNodeGetType", node)
+        if kind == kinds.CU_GRAPH_NODE_TYPE_MEMCPY:
+            copy = cuda.call(doing, "cuGraphMemcpyNodeGetParams", node)
+            supported = _on_device(copy.srcDevice) and _on_device(copy.dstDevice)
+        else:
+            supported = kind in (kinds.CU_GRAPH_NODE_TYPE_KERNEL, kinds.CU_GRAPH_NODE_TYPE_MEMSET)
+        if not supported:
+            raise NotSupportedError(f"the graph has a node that cannot be replayed: {kind!r}")
+
+
+def _on_device(address: Any) -> bool:
+    driver = cuda.driver()
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    result, found = driver.cuPointerGetAttribute(kind, int(address))
+    return not int(result) and int(found) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+
+
+def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
+    """Return a function that launches a graph on a stream; it returns 0, or not 0 if nothing was launched.
+
+    A stream that is being captured does not take a graph: its capture would have a graph as a node.
+    """
+    launch = graphs.launcher(graph, stream)
+    if stream.handle == streams.LEGACY_DEFAULT:  # it cannot be captured
+        return launch
+    status = ctypes.c_int()
+    query = partial(cuda.native("cuStreamIsCapturing"), ctypes.c_void_p(stream.handle), ctypes.byref(status))
+
+    def launch_unless_capturing() -> int:
+        return query() or status.value or launch()
+
+    return launch_unless_capturing
 
 
 class ReplayTable(dict[Any, "Replay"]):

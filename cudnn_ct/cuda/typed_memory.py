@@ -14,7 +14,7 @@ from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import index_view, transpose_view
 from ..typing import Index, Layout
 from . import event as events
-from . import interop, lifetime
+from . import interop, lifetime, recording
 from . import stream as streams
 from .lifetime import ExportedMemory, StreamUses
 from .stream import Stream
@@ -206,14 +206,19 @@ class TypedMemory:
 
     def wait_for_writer(self, stream: Stream) -> None:
         """Make ``stream`` wait for the last writer of the contents."""
-        if self.writer is not stream and self.writer != stream and not streams.is_capturing(stream):
+        if self.writer is stream or self.writer == stream:
+            return
+        if streams.is_capturing(stream):
+            recording.note_read(self)
+        else:
             events.wait_stream(self.writer, stream)
 
     def before_write(self, stream: Stream) -> None:
         """Make ``stream`` wait for the last writer of the contents, and for work that reads them."""
-        self.wait_for_writer(stream)
         if streams.is_capturing(stream):
+            recording.note_written(self)
             return
+        self.wait_for_writer(stream)
         home = self.home  # reads on the home stream are not recorded
         if home is not None and home != self.writer:  # else `wait_for_writer` has waited for them
             events.wait_stream(home, stream)
@@ -234,13 +239,17 @@ class TypedMemory:
         """
         self.record_use(stream)
         if not self.external or self.home is None:
-            self.writer = stream
-            if self._uses is not None and self._uses.views:
-                with lifetime.noting:
-                    for view in self._uses.views:
-                        view.writer = stream
+            self.set_writer(stream)
         elif self.home != stream and not streams.is_capturing(stream):
             events.wait_stream(stream, self.home)
+
+    def set_writer(self, stream: Stream) -> None:
+        """Note the last writer of the memory, for all arrays over it."""
+        self.writer = stream
+        if self._uses is not None and self._uses.views:
+            with lifetime.noting:
+                for view in self._uses.views:
+                    view.writer = stream
 
     def share_order(self, view: TypedMemory) -> None:
         """Give another object over the same memory the same uses, and keep their last writers equal."""

@@ -179,6 +179,8 @@ def run(
         facts = (*facts, given[0].pointer)
     if variant is not NO_VARIANT or alpha is not ONE or beta is not ZERO:
         facts = (*facts, variant, repr(alpha), repr(beta))  # repr distinguishes 0.0 and -0.0
+    if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
+        ctx.set_stream(stream)
     if elsewhere or not replayed(ctx, call, facts):
         _enqueue(ctx, call, operands, given, facts, elsewhere, alpha, beta, stream, variant)
     ctx.last_call = call
@@ -213,7 +215,7 @@ def _enqueue(
     try:
         if elsewhere and replayed(ctx, call, facts):
             return
-        if ctx.stream is not stream:
+        if ctx.stream is not stream:  # a finalizer has made a call since
             ctx.set_stream(stream)
         if call.fresh:
             call.run_first(ctx, pointers, alpha, beta)

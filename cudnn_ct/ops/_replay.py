@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._config import config
 from ..context import Context
-from ..cuda import graph as graphs
+from ..cuda import replay as replays
 from ..cuda import stream as streams
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.replay import Replay
@@ -75,8 +75,8 @@ def _record(
             used.update(kept)
 
     try:
-        graph = graphs.capture(ctx.device, work)
-        launch = graphs.launcher(graph, stream)
+        graph = replays.capture(ctx.device, work)
+        launch = replays.launcher(graph, stream)
     except CudnnError:
         return False
     if not ctx.replays.has_room(graph.nodes):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..array import DeviceArray
 from ..context import Context
+from ..cuda import recording
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..dtypes import DTYPES
@@ -36,9 +37,9 @@ class DeviceInts:
         if stream is not array.home:
             capturing = ctx.capturing
             if not self._is_written:  # once, because the numbers do not change
-                if capturing:
+                if capturing and recording.current() is None:
                     raise not_on_stream(self._name)
-                streams.synchronize(streams.default_stream(array.device))
+                streams.wait(streams.default_stream(array.device))
                 self._is_written = True
             if capturing:
                 ctx.pin(owner)

@@ -13,6 +13,7 @@ from .._handle import NativeHandle
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda import memory as memories
+from ..cuda import recording
 from ..cuda import stream as streams
 from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
@@ -225,6 +226,7 @@ def dropout(
     array([0., 2.], dtype=float32)
     """
     _check_state(state)
+    recording.refuse("dropout, whose random state each call changes,")
     y_out, mask = result_slots(out, DropoutResult._fields)
     if mask is not None:
         _check_mask(mask, state)

@@ -113,8 +113,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
                     return ordered
                 if body is None:
                     return NOT_SUPPORTED
-                capture = None if name.startswith(NOT_ENQUEUING) else self._capture_of(args)
-                if capture is not None:
+                if (capture := self._capture_of(name, args)) is not None:
                     capture.graph.append(self._deferred(body, args))
                     return 0
                 return body(*args) or 0
@@ -124,9 +123,9 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
         return CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
 
-    def _capture_of(self, args: tuple[Any, ...]) -> Any:
+    def _capture_of(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return the capture that defers a call: that of the stream of its handle, the first argument."""
-        if not args or isinstance(args[0], int):  # handles are pointers of ctypes
+        if not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
             return None
         handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0, {})
         capture = self.host.capturing.get(handle.get("stream"))

@@ -38,6 +38,7 @@ class CUresult(IntEnum):
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
 
 
@@ -85,6 +86,7 @@ class Capture:
         self.deferred = deferred  # whether the work is done by launches only, as on a GPU
         self.thread = threading.get_ident()
         self.valid = True
+        self.joined_to: Capture | None = None  # the capture that must wait for this stream
         self.graph: list[Callable[[], object]] = []
 
     def launch(self) -> None:
@@ -181,6 +183,7 @@ class Driver:
         self._numbers = itertools.count()
         self._events = itertools.count(0x1000, 0x10)
         self._streams = itertools.count(OWN_STREAM, 0x1000000)
+        self.launches: list[tuple[int, int]] = []  # executable graphs and streams
         self.graphs: dict[int, list[Callable[[], object]]] = {}
         self.executables: dict[int, list[Callable[[], object]]] = {}
         self._graphs = itertools.count(0x6000)
@@ -365,6 +368,11 @@ class Driver:
         capture = self.capturing.pop(stream, None)
         if capture is None or not capture.valid or capture.thread != threading.get_ident():
             return CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        unjoined = [place for place, other in self.capturing.items() if other.joined_to is capture]
+        for place in unjoined:
+            del self.capturing[place]
+        if unjoined:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
         self.graphs[number := next(self._graphs)] = capture.graph
         return number
 
@@ -379,9 +387,13 @@ class Driver:
         assert stream not in self.capturing, "a graph would become a node of another one"
         if error := self._requested("cuGraphLaunch"):
             return int(error)
+        self.launches.append((executable, stream))
         for node in self.executables[executable]:
             node()
         return 0
+
+    def _copy(self, *arguments: int) -> int:
+        return int(self.cuMemcpyDtoDAsync(*arguments)[0])
 
     def _is_capturing(self, stream: int, status: int) -> int:
         self.check_stream(stream)
@@ -389,9 +401,14 @@ class Driver:
         return 0
 
     def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
-        functions = {b"cuGraphLaunch": self.launch, b"cuStreamIsCapturing": self._is_capturing}
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
-        self._kept.append(made := kind(functions[name]))
+        functions: dict[bytes, tuple[Callable[..., int], int]] = {
+            b"cuGraphLaunch": (self.launch, 2),
+            b"cuStreamIsCapturing": (self._is_capturing, 2),
+            b"cuMemcpyDtoDAsync": (self._copy, 4),
+        }
+        function, arguments = functions[name]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * arguments)
+        self._kept.append(made := kind(function))
         return OK, ctypes.cast(made, ctypes.c_void_p).value, 0
 
     def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
@@ -457,7 +474,7 @@ def driver_installed(made: Driver) -> Iterator[ExitStack]:
         stream.default_stream.cache_clear()
         memory._pool.cache_clear()
         driver.native.cache_clear()
-        graph._idle.clear()
+        graph._idle_streams.clear()
 
     @cache
     def installed() -> Driver:

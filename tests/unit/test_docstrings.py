@@ -18,7 +18,15 @@ from tests.docstrings import all_examples, run
 SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 
 # Public because public functions return them; the docstrings of these functions have the examples.
-RETURNED = {"Availability", "ConvPlan", "LibraryFile", "LibraryInfo", "RNNReserve", "Stream"}
+RETURNED = {
+    "Availability",
+    "CapturedFunction",
+    "ConvPlan",
+    "LibraryFile",
+    "LibraryInfo",
+    "RNNReserve",
+    "Stream",
+}
 
 NAMED = {f"ct.{name}": getattr(ct, name) for name in ct.__all__ if not inspect.ismodule(getattr(ct, name))}
 NAMED |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}

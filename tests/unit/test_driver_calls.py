@@ -305,7 +305,7 @@ def test_stream_that_is_closed_after_its_arrays_is_not_used_again(driver: Driver
     assert not driver.live
 
 
-def test_array_dropped_while_a_blocking_stream_captures_is_freed_later(driver: Driver) -> None:
+def test_array_dropped_while_a_blocking_graphs_is_freed_later(driver: Driver) -> None:
     capturing = Owned(driver, blocking=True)
     x = ct.full(LARGE, 1.0)
     x.copy(stream=Owned(driver))

@@ -106,7 +106,7 @@ def test_gradients_of_train_digits_match_finite_differences(monkeypatch: pytest.
 
 
 def test_each_example_has_its_section_and_its_tests() -> None:
-    """In docs/examples.md, and in all three tiers; the fakes have no other libraries and no CUDA graphs."""
+    """In docs/examples.md, and in all three tiers; the fakes have no other libraries."""
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     on_fakes, on_gpu = ((ROOT / "tests" / tier / "test_examples.py").read_text() for tier in ("fake", "gpu"))
     assert [path.stem for path in sorted(EXAMPLES.glob("*.py"))] == list(TABLE)
@@ -114,4 +114,4 @@ def test_each_example_has_its_section_and_its_tests() -> None:
         assert f"python examples/{stem}.py\n" in page
         assert all(f"<!-- begin: {stem}.{kind} -->\n" in page for kind in ("gpu", "cpu"))
         assert f'"{stem}"' in on_gpu
-        assert f'"{stem}"' in on_fakes or stem in ("07_other_libraries", "08_cuda_graph")
+        assert f'"{stem}"' in on_fakes or stem == "07_other_libraries"

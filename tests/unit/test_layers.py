@@ -23,7 +23,7 @@ LEVELS = (
     ),
     ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
-    ("ops",),
+    ("ops", "captures"),
     ("__init__", "cli", "dnn", "testing", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
@@ -140,7 +140,8 @@ def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
     importers = {found.by for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
     users = {found.by for found in IMPORTS if found.of == ".cuda.driver"}
-    assert users <= {f"cuda.{name}" for name in ("device", "stream", "event", "graph", "memory", "interop")}
+    names = ("device", "event", "graph", "interop", "memory", "replay", "stream")
+    assert users <= {f"cuda.{name}" for name in names}
 
 
 def test_package_imports_no_array_library_but_numpy() -> None:

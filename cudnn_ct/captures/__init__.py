@@ -1,0 +1,1 @@
+"""Whole functions as CUDA graphs."""

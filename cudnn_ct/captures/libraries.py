@@ -1,0 +1,72 @@
+"""torch and cupy during a recording: their current stream, and memory that belongs to the graph."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ..array import DeviceArray
+from ..cuda.stream import LEGACY_DEFAULT, Stream, intern_stream
+
+__all__ = ["as_array_of", "following", "streams_in_use"]
+
+
+def as_array_of(library: str, array: DeviceArray) -> Any:
+    """Return an array over the same memory of torch or cupy; the array itself if ``library`` is empty."""
+    return sys.modules[library].from_dlpack(array) if library else array
+
+
+@contextmanager
+def following(stream: Stream) -> Iterator[dict[int, object]]:
+    """Make the stream current in torch and cupy within a block, if they are in use.
+
+    Their allocations in the block come from pools, which the yielded dict has; they must live as long as the
+    graph. Enter the block before the capture: torch looks for a capture of its own otherwise.
+    """
+    pools: dict[int, object] = {}
+    with ExitStack() as stack:
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        if torch is not None and torch.cuda.is_initialized():
+            _enter_torch(torch, stream, stack, pools)
+        if cupy is not None:
+            _enter_cupy(cupy, stream, stack, pools)
+        yield pools
+
+
+def _enter_torch(torch: Any, stream: Stream, stack: ExitStack, pools: dict[int, object]) -> None:
+    external = torch.cuda.ExternalStream(stream.handle, device=torch.device("cuda", stream.device))
+    stack.enter_context(torch.cuda.stream(external))
+    pool = torch.cuda.MemPool()
+    stack.enter_context(torch.cuda.use_mem_pool(pool, stream.device))
+    pools[id(pool)] = pool
+    # Torch keeps a workspace of cuBLAS for each stream, which graphs of later captures would share.
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        stack.callback(clear)
+
+
+def _enter_cupy(cupy: Any, stream: Stream, stack: ExitStack, pools: dict[int, object]) -> None:
+    with warnings.catch_warnings():  # Stream.from_external of cupy 14.0 destroys the stream that it wraps
+        warnings.simplefilter("ignore", DeprecationWarning)
+        stack.enter_context(cupy.cuda.ExternalStream(stream.handle, stream.device))
+    pool = cupy.cuda.MemoryPool()
+    stack.enter_context(cupy.cuda.using_allocator(pool.malloc))
+    pools[id(pool)] = pool
+
+
+def streams_in_use(stream: Stream) -> list[Stream]:
+    """Return the current streams of torch and cupy on the device of a stream, except for this stream."""
+    found, device = [], stream.device
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    # The address takes a twentieth of the time of the object.
+    if torch is not None and (torch._C._cuda_getCurrentRawStream(device) or LEGACY_DEFAULT) != stream.handle:
+        theirs = torch.cuda.current_stream(device)
+        found.append(intern_stream(theirs.cuda_stream, device, theirs))
+    if cupy is not None:
+        theirs = cupy.cuda.get_current_stream(device)
+        if (theirs.ptr or LEGACY_DEFAULT) != stream.handle:
+            found.append(intern_stream(theirs.ptr, device, theirs))
+    return found

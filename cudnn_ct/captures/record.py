@@ -1,0 +1,274 @@
+"""One graph of a function: how it is recorded, and how it is launched."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .. import context
+from ..array import DeviceArray
+from ..array_creation import asarray
+from ..cuda import event as events
+from ..cuda import recording as recordings
+from ..cuda import stream as streams
+from ..cuda.arena import Arena, GraphMemory
+from ..cuda.debug import record_launch
+from ..cuda.graph import Graph, acquire_stream, capturing, check, copier, launcher, release_stream
+from ..cuda.lifetime import ExportedMemory
+from ..cuda.recording import Recording
+from ..cuda.stream import LEGACY_DEFAULT, Stream
+from ..cuda.typed_memory import ArrayKey
+from ..dtypes import DTYPES
+from ..shapes.specs import UNALIGNED
+from .libraries import as_array_of, following, streams_in_use
+from .trees import PLAIN, Leaf, flatten, library_of, rebuild
+
+__all__ = ["Record", "can_launch", "record"]
+
+
+class Operand(NamedTuple):
+    """An operand that is copied into the graph's memory at ``array`` before each launch.
+
+    ``first`` is the offset of its first byte from its pointer, and ``nbytes`` the number of bytes up to its
+    last one, gaps included.
+    """
+
+    array: DeviceArray
+    first: int
+    nbytes: int
+
+
+class Output(NamedTuple):
+    """A result in memory of a graph, or in memory that its calls allocated in another library."""
+
+    key: ArrayKey
+    pointer: int
+    owner: object
+
+    def on(self, stream: Stream, memory: GraphMemory) -> DeviceArray:
+        """Return the array for launches on a stream."""
+        kept = memory if self.owner is None else (memory, self.owner)
+        return DeviceArray(self.key, self.pointer, kept, stream, stream)
+
+
+class OnStream(NamedTuple):
+    """Launches on one stream: their results, those of them in memory of the graph, and the calls.
+
+    ``copies`` has a function for each operand, the address that it copies to, and the offset of its first
+    byte.
+    """
+
+    results: list[DeviceArray]
+    owned: list[DeviceArray]
+    launch: Callable[[], int]
+    copies: list[tuple[Callable[[int], int], int, int]]
+
+
+def can_launch(stream: Stream) -> bool:
+    """Return whether a graph can be launched on a stream: not while this thread records, or in a capture."""
+    return recordings.current() is None and (
+        stream.handle == LEGACY_DEFAULT or not streams.is_capturing(stream)
+    )
+
+
+class Record:
+    """A graph, its memory, and the arrays that it reads and writes.
+
+    Launches are ordered like calls: after the writers of the operands and of other arrays that the graph
+    uses, and before later uses of the results. ``copied`` is false if operands are taken by pointer.
+    ``busy`` is set during a launch, which a finalizer may interrupt.
+    """
+
+    def __init__(self, graph: Graph, memory: GraphMemory, operands: list[Operand], *, copied: bool) -> None:
+        self.graph = graph
+        self.memory = memory
+        self.device = graph.device
+        self.busy = False
+        self._copied = copied
+        self._operands = operands
+        self._on_streams: dict[Stream, OnStream] = {}
+        self._current: OnStream | None = None
+        self._last: Stream | None = None
+
+    def finish(
+        self, recording: Recording, template: Any, results: list[DeviceArray], *, shared: bool
+    ) -> None:
+        """Take what was recorded. ``shared`` is whether torch or cupy may have recorded work, too."""
+        self._template = template
+        self._shared = shared
+        self._written = [array for array, _ in recording.written.values()]
+        self._read = [array for key, array in recording.read.items() if key not in recording.written]
+        self._outputs = [_output(array, recording.stream) for array in results]
+        self._kept = (self.graph, recording.kept)
+        self._ready = events.record(self.memory.owned.stream)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Keep the graph until its launches are complete."""
+        if not ending() and hasattr(self, "_kept"):
+            for stream in self.memory.launched_on:
+                ExportedMemory(self._kept, None, stream)
+
+    def launch(self, arrays: Sequence[DeviceArray], stream: Stream) -> Any:
+        """Copy operands, launch the graph on a stream whose device is current, and return the results."""
+        current = self._current
+        if stream is not self._last or current is None:
+            current = self._move(stream)
+        for array in current.owned:
+            if array.memory is None:  # the caller closed it
+                current = self._renew(stream)
+                break
+        others = streams_in_use(stream) if self._shared else ()
+        for other in others:
+            events.wait_stream(other, stream)
+        written = [*self._written, *current.owned]
+        if self._copied:
+            self._copy_operands(arrays, stream, current)
+        else:
+            written += arrays
+        # Most arrays belong to the stream and were last written on it: they need no order.
+        read = [one for one in self._read if one.writer is not stream or one.home is not stream]
+        written = [
+            one
+            for one in written
+            if one.writer is not stream or one.home is not stream or one._uses is not None
+        ]
+        for array in read:
+            array.wait_for_writer(stream)
+        for array in written:
+            array.before_write(stream)
+        status = current.launch()
+        if status:
+            check(status, "launching a CUDA graph", stream)
+        for array in read:
+            array.record_use(stream)
+        for array in written:
+            array.after_write(stream)
+        for other in others:
+            events.wait_stream(stream, other)
+        record_launch("a CUDA graph", stream)
+        if type(self._template) is Leaf:
+            return current.results[0]
+        return rebuild(self._template, iter(current.results))
+
+    def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> None:
+        """Copy operands to the addresses that the graph reads."""
+        for array, (copy, target, first) in zip(arrays, current.copies, strict=True):
+            source = array.pointer + first
+            if array.writer is not stream:
+                array.wait_for_writer(stream)
+            if source != target:
+                status = copy(source)
+                if status:
+                    check(status, "copying an operand", stream)
+            if array.home is not stream:
+                array.record_use(stream)
+
+    def _move(self, stream: Stream) -> OnStream:
+        """Order launches on ``stream`` after the earlier ones on another stream."""
+        last = self._last
+        if last is not None and self._current is not None:
+            events.wait_stream(last, stream)
+            for array in self._current.owned:
+                if array._uses is not None or array.writer is not last:
+                    array.before_write(stream)
+        if stream not in self._on_streams:
+            events.wait(stream, self._ready)
+            self.memory.launched_on[stream] = None
+            self._renew(stream)
+        self._last, self._current = stream, self._on_streams[stream]
+        return self._current
+
+    def _renew(self, stream: Stream) -> OnStream:
+        """Make the results of launches on a stream."""
+        made = [one.on(stream, self.memory) if isinstance(one, Output) else one for one in self._outputs]
+        owned = [array for array, one in zip(made, self._outputs, strict=True) if isinstance(one, Output)]
+        targets = [(one.array.pointer + one.first, one.first, one.nbytes) for one in self._operands]
+        copies = [(copier(target, nbytes, stream), target, first) for target, first, nbytes in targets]
+        found = OnStream(made, owned, launcher(self.graph, stream), copies)
+        self._current = self._on_streams[stream] = found
+        return found
+
+
+def _output(array: DeviceArray, stream: Stream) -> DeviceArray | Output:
+    """Return an array from outside of a recording itself, and how to make any other result."""
+    if not array.external and array.home != stream:
+        return array
+    return Output(array.key, array.pointer, array.memory if array.external else None)
+
+
+def record(
+    function: Callable[..., Any],
+    template: Any,
+    leaves: Sequence[Any],
+    arrays: Sequence[DeviceArray],
+    device: int,
+    *,
+    copied: bool,
+) -> Record:
+    """Record a call on a device that is current; raise the error of a call that no graph can hold.
+
+    ``template`` is that of the arguments (positional, keywords), and ``leaves`` are their arrays as the
+    caller gave them; ``arrays`` are the same arrays of this package.
+    """
+    stream, arena = acquire_stream(device), Arena(device)
+    operands = [_operand(array, arena.memory, stream) for array in arrays] if copied else []
+    recording = Recording(stream, arena)
+    if not copied:
+        recording.kept.update({id(array.memory): array.memory for array in arrays})
+    try:
+        with streams.relaxed(), following(stream) as pools, context.use(stream=stream):
+            pairs = zip(leaves, operands, strict=True) if copied else ()
+            given = [as_array_of(library_of(leaf), one.array) for leaf, one in pairs] if copied else leaves
+            graph, template, results = _captured(function, rebuild(template, iter(given)), recording)
+        recording.kept |= pools
+        found = Record(graph, arena.memory, operands, copied=copied)
+        found.finish(recording, template, results, shared=bool(pools))
+        return found
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # they refer to arrays in memory of the graph
+        raise
+    finally:
+        pairs = given = results = None  # type: ignore[assignment]
+        recording.read.clear()
+        recording.written.clear()
+        if arena.close():
+            release_stream(stream)
+
+
+def _captured(
+    function: Callable[..., Any], arguments: tuple[Any, dict[str, Any]], recording: Recording
+) -> tuple[Graph, Any, list[DeviceArray]]:
+    """Capture a call; return the graph, the template of the results and their arrays."""
+    stream, found = recording.stream, list[Any]()
+    with context.pinning(recording.kept), recording:
+        context.current(stream)
+        with capturing(stream) as graph:
+            template = flatten(function(*arguments[0], **arguments[1]), found, _check_result)
+            results = [asarray(array) for array in found]
+            if recording.error is not None:  # the function caught it
+                raise recording.error
+            if any(array.device != stream.device for array in results):
+                raise ValueError("a result is on another device")
+            if streams.current_device() != stream.device:
+                raise ValueError("the function changed the current device")
+    return graph, template, results
+
+
+def _check_result(value: Any) -> None:
+    if not isinstance(value, PLAIN):
+        raise TypeError(
+            f"the function returns a {type(value).__name__}: only arrays, numbers and strings can be replayed"
+        )
+
+
+def _operand(array: DeviceArray, memory: GraphMemory, stream: Stream) -> Operand:
+    """Return memory for copies of an operand: the same strides and alignment."""
+    itemsize = DTYPES[array.spec.dtype].itemsize
+    low, high = array.spec.extent
+    first, nbytes = low * itemsize, (high - low) * itemsize
+    pointer = memory.allocate(nbytes + UNALIGNED, "an operand of a captured function") - first
+    pointer += (array.pointer - pointer) & UNALIGNED
+    copy = DeviceArray(array.key, pointer, memory, stream, stream)
+    return Operand(copy, first, nbytes)

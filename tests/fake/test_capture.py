@@ -1,0 +1,781 @@
+"""Functions that are recorded as CUDA graphs: replays equal calls, and failures run without a graph."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct.cuda import graph
+from cudnn_ct.cuda import stream as streams
+from tests.mixed import in_threads
+from tests.unit.cuda_driver import CUresult
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .installed import cudnn_installed, host_installed
+
+SHAPE = (2, 4, 6, 6)
+SIDE = 0x77
+
+
+def image(seed: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def relu(x: Any) -> ct.DeviceArray:
+    return ct.activation(x)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+# --- results -----------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """Operations one after another, applied to x and a second operand b."""
+
+    names: list[str]
+    seeds: list[int]
+    view: bool
+
+
+OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "conv": lambda x, b, w: ct.conv(x, w, padding=1),
+    "relu": lambda x, b, w: ct.activation(x),
+    "add": lambda x, b, w: ct.add(x, b),
+    "pool": lambda x, b, w: ct.pool(x, window=3, stride=1, padding=1),
+    "in place": lambda x, b, w: ct.activation(x, mode="tanh", out=x.copy()),
+    "view": lambda x, b, w: ct.transform(x.transpose(0, 1, 3, 2)),
+    "copy": lambda x, b, w: x.copy(),
+    "constant": lambda x, b, w: ct.add(x, ct.full((1, 4, 1, 1), 2)),
+}
+cases = st.builds(
+    Case,
+    st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1, max_size=5),
+    st.lists(st.integers(0, 99), min_size=2, max_size=4),
+    st.booleans(),
+)
+
+
+@given(cases)
+def test_replays_equal_eager_calls(case: Case) -> None:
+    with host_installed() as host, cudnn_installed(host), without_warnings():
+        check_replays(case, host)
+
+
+def check_replays(case: Case, host: Host) -> None:
+    w = ct.asarray(image(100, (4, 4, 3, 3)))
+
+    def function(x: Any, b: Any) -> Any:
+        for name in case.names:
+            x = OPERATIONS[name](x, b, w)
+        return x
+
+    def operands(seed: int) -> tuple[Any, Any]:
+        wide = ct.asarray(image(seed, (2, 4, 6, 12)))
+        return wide[..., ::2] if case.view else ct.asarray(image(seed)), ct.asarray(image(seed + 1))
+
+    captured = ct.capture(function)
+    for seed in case.seeds:
+        wanted = function(*operands(seed)).numpy()
+        np.testing.assert_array_equal(captured(*operands(seed)).numpy(), wanted)
+    assert len(host.launches) == len(case.seeds) - 1
+    captured.close()
+    assert not host.executables
+
+
+def test_replay_calls_no_function_of_cudnn_and_runs_no_python(fake: FakeCudnn, host: Host) -> None:
+    calls = []
+    captured = ct.capture(lambda x: calls.append(x) or ct.activation(x))
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    captured(x)
+    fake.calls.clear()
+    host.calls.clear()
+    captured(x)
+    assert len(calls) == 2
+    assert not fake.calls
+    assert set(host.calls) == {"cuCtxGetDevice", "cuMemcpyDtoDAsync", "cuGraphLaunch"}
+    assert len(host.launches) == 2
+
+
+def test_first_call_updates_state_once(fake: FakeCudnn) -> None:
+    total = ct.zeros(SHAPE)
+    captured = ct.capture(lambda x: ct.op_tensor(total, x, op="add", out=total))
+    x = ct.full(SHAPE, 2)
+    for calls in (1, 2, 3):
+        captured(x)
+        assert (total.numpy() == 2 * calls).all()
+
+
+def test_results_keep_their_structure(fake: FakeCudnn) -> None:
+    class Pair(NamedTuple):
+        first: Any
+        rest: Any
+
+    captured = ct.capture(lambda x: Pair(relu(x), {"a": [x, (ct.scale(x.copy(), alpha=2), 3)], "b": None}))
+    for seed in (1, 2, 3):
+        found = captured(ct.asarray(image(seed)))
+        assert type(found) is Pair
+        assert list(found.rest) == ["a", "b"]
+        assert found.rest["a"][1][1] == 3
+        assert found.rest["b"] is None
+        np.testing.assert_array_equal(found.first.numpy(), image(seed).clip(0))
+        np.testing.assert_array_equal(found.rest["a"][0].numpy(), image(seed))
+        np.testing.assert_array_equal(found.rest["a"][1][0].numpy(), 2 * image(seed))
+
+
+def test_results_are_overwritten_by_the_next_replay_and_copies_are_not(fake: FakeCudnn) -> None:
+    captured = ct.capture(relu)
+    captured(ct.full(SHAPE, 1))
+    y = captured(ct.full(SHAPE, 2))
+    kept = y.copy()
+    assert captured(ct.full(SHAPE, 3)) is y
+    assert (y.numpy() == 3).all()
+    assert (kept.numpy() == 2).all()
+
+
+def test_closed_result_is_made_again(fake: FakeCudnn) -> None:
+    captured = ct.capture(relu)
+    captured(ct.full(SHAPE, 1))
+    for value in (2, 3):
+        with captured(ct.full(SHAPE, value)) as y:
+            assert (y.numpy() == value).all()
+        assert y.closed
+
+
+def test_signature_has_shapes_types_and_values(fake: FakeCudnn, host: Host) -> None:
+    calls = []
+    captured = ct.capture(lambda x, power=1, mode="relu": calls.append(power) or ct.activation(x, mode=mode))
+    x = ct.full(SHAPE, 1)
+    for arguments in ({}, {"power": 1}, {"power": 1.0}, {"power": True}, {"mode": "tanh"}):
+        for _ in range(2):
+            captured(x, **arguments)
+    captured(ct.full((1, 4, 6, 6), 1))
+    captured(ct.full(SHAPE, 1, "float64"))
+    captured(x[:, ::2])
+    assert len(calls) == 2 * 8
+    assert captured.describe().splitlines()[0].endswith("<locals>.<lambda>, graphs: 8")
+    captured(x, mode="relu", power=1)
+    captured(x, power=1, mode="relu")
+    assert len(calls) == 2 * 9
+
+
+def test_operands_may_be_in_containers(fake: FakeCudnn) -> None:
+    captured = ct.capture(lambda pair, *, more: ct.add(ct.add(*pair), more["b"]))
+    for seed in (1, 2, 3):
+        x, y, b = (ct.asarray(image(seed + place)) for place in (0, 1, 2))
+        found = captured([x, y], more={"b": b})
+        np.testing.assert_array_equal(found.numpy(), x.numpy() + y.numpy() + b.numpy())
+
+
+def test_least_recently_used_graph_is_destroyed(fake: FakeCudnn, host: Host) -> None:
+    calls = []
+    captured = ct.capture(lambda x: calls.append(x.shape) or ct.activation(x), max_signatures=2)
+    one, two, three = (ct.full((n, 2, 3, 3), n) for n in (1, 2, 3))
+    for x in (one, two, one, three):
+        captured(x)
+    assert len(host.executables) == 2
+    calls.clear()
+    captured(one)
+    assert not calls
+    captured(two)
+    assert len(calls) == 2
+
+
+def test_array_of_another_library_is_an_operand(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    for seed in (1, 2, 3):
+        y = captured(ForeignArray(host, image(seed)))
+        np.testing.assert_array_equal(y.numpy(), image(seed).clip(0))
+    assert len(host.launches) == 2
+
+
+def test_unaligned_operands_and_empty_ones_are_copied(fake: FakeCudnn, host: Host) -> None:
+    flat = [ct.asarray(image(seed, (65,)))[1:].reshape(1, 4, 4, 4) for seed in (1, 2)]
+    captured = ct.capture(lambda x, empty: (ct.activation(x), empty.shape))
+    for x in flat:
+        y, shape = captured(x, ct.zeros((0, 3)))
+        np.testing.assert_array_equal(y.numpy(), x.numpy().clip(0))
+        assert shape == (0, 3)
+
+
+def test_method_and_decorator_with_arguments_are_captured(fake: FakeCudnn) -> None:
+    class Network:
+        """A docstring."""
+
+        def __init__(self, factor: float) -> None:
+            self.factor = factor
+
+        @ct.capture(max_signatures=4)
+        def predict(self, x: Any) -> Any:
+            """Scale x."""
+            return ct.scale(x.copy(), alpha=self.factor)
+
+    x = ct.full(SHAPE, 1)
+    networks = [Network(2), Network(3)]
+    for _ in range(2):
+        assert [float(one.predict(x).numpy().max()) for one in networks] == [2, 3]
+    assert Network.predict.__doc__ == "Scale x."
+    Network.predict.close()
+
+
+@pytest.mark.parametrize("lengths", [None, (3, 1)])
+def test_recurrent_network_is_replayed(fake: FakeCudnn, host: Host, lengths: Any) -> None:
+    network = ct.RNN("gru", 4, 4)
+    w = ct.asarray(image(1, (network.weight_size,)) / 8)
+    captured = ct.capture(lambda x: network.forward(x, w, lengths=lengths)[:2])
+    with without_warnings():
+        for seed in (1, 2, 3):
+            x = ct.asarray(image(seed, (3, 2, 4)))
+            wanted = [one.numpy() for one in network.forward(x, w, lengths=lengths)[:2]]
+            for result, expected in zip(captured(x), wanted, strict=True):
+                np.testing.assert_array_equal(result.numpy(), expected)
+    assert len(host.launches) == 2
+    with pytest.warns(ct.CudnnWarning, match="only passes with training=False can be captured"):
+        ct.capture(lambda x: network.forward(x, w, training=True).y)(x)
+
+
+def test_ctc_loss_with_labels_on_the_host_is_replayed(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x: ct.ctc_loss(x, [1, 2, 1], [2, 1], [4, 3]).loss)
+    with without_warnings():
+        for seed in (1, 2, 3):
+            x = ct.asarray(image(seed, (4, 2, 3)))
+            wanted = ct.ctc_loss(x, [1, 2, 1], [2, 1], [4, 3]).loss.numpy()
+            np.testing.assert_array_equal(captured(x).numpy(), wanted)
+    assert len(host.launches) == 2
+
+
+# --- operands by pointer -----------------------------------------------------------------------------------
+
+
+def test_operand_by_pointer_is_read_and_written_in_place(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x, out: ct.activation(x, out=out), operands="pointer")
+    x, y = ct.full(SHAPE, 1), ct.zeros(SHAPE)
+    captured(x, y)
+    for value in (2, 3):
+        x.fill(value)
+        assert captured(x, y) is y
+        assert (y.numpy() == value).all()
+    assert len(host.launches) == 2
+    other = ct.full(SHAPE, 7)
+    captured(other, y)
+    assert len(host.executables) == 2
+    assert (y.numpy() == 7).all()
+
+
+def test_operand_by_pointer_stays_in_memory(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu, operands="pointer")
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    address = x.pointer
+    del x
+    assert address in host.live
+    captured.close()
+    gc.collect()
+    assert address not in host.live
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+
+def test_launch_waits_for_operands_and_arrays_from_outside(fake: FakeCudnn, host: Host) -> None:
+    w, x = ct.full(SHAPE, 1), ct.full(SHAPE, 2)
+    captured = ct.capture(lambda x: ct.add(x, w))
+    captured(x)
+    captured(x)
+    host.log.clear()
+    captured(x)
+    assert not [entry for entry in host.log if entry[0] in ("wait", "record")]
+    for array in (x, w):
+        array.fill(5, stream=SIDE)
+        host.log.clear()
+        y = captured(x)
+        assert host.orders(SIDE, 1)
+    host.log.clear()
+    w.fill(3, stream=SIDE)
+    assert host.orders(1, SIDE), "the graph reads w"
+    assert (y.numpy() == 10).all()
+
+
+def test_array_that_the_graph_writes_is_ordered(fake: FakeCudnn, host: Host) -> None:
+    state = ct.zeros(SHAPE)
+    captured = ct.capture(lambda x: ct.activation(x, out=state))
+    x = ct.full(SHAPE, 2)
+    captured(x)
+    assert state.writer is streams.default_stream(0), "recorded work has not run"
+    with ct.use(stream=SIDE) as side:
+        captured(x)
+    assert state.writer is side
+    host.log.clear()
+    state.numpy()
+    captured(x)
+    assert host.orders(SIDE, 1)
+    assert state.writer is streams.default_stream(0)
+
+
+def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    y = captured(x)
+    host.log.clear()
+    with ct.use(stream=SIDE):
+        z = captured(x)
+    assert host.orders(1, SIDE)
+    assert z.pointer == y.pointer
+    assert z.writer.handle == SIDE
+    z.fill(9, stream=0x99)
+    host.log.clear()
+    with ct.use(stream=SIDE):
+        assert captured(x) is z
+    assert host.orders(0x99, SIDE), "it overwrites the result"
+    host.log.clear()
+    assert captured(x) is y
+    assert host.orders(SIDE, 1)
+
+
+def test_memory_is_freed_after_launches_on_all_streams(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    x = ct.full(SHAPE, 1)
+    side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
+    captured(x)
+    y = captured(x)
+    with ct.use(stream=side):
+        captured(x)
+    home = streams.own_stream(0).handle
+    captured.close()
+    gc.collect()
+    assert (y.numpy() == 1).all(), "a result keeps the memory"
+    host.log.clear()
+    del y
+    assert host.orders(1, home)
+    assert host.orders(side.handle, home)
+
+
+def test_captured_function_is_a_part_of_another_capture(fake: FakeCudnn, host: Host) -> None:
+    inner = ct.capture(relu)
+    outer = ct.capture(lambda x: ct.add(inner(x), x))
+    x = ct.full(SHAPE, 2)
+    inner(x)
+    with without_warnings():
+        for seed in (1, 2):
+            np.testing.assert_array_equal(
+                outer(ct.asarray(image(seed))).numpy(), image(seed).clip(0) + image(seed)
+            )
+    assert len(host.executables) == 2
+    side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
+    with ct.use(stream=side):
+        graph = host.capturing.add(side.handle)
+        graph.deferred = True
+        inner(x)
+        host.capturing.clear()
+    assert graph.graph
+    assert len(host.launches) == 2, "by the first call of outer, and by the second"
+
+
+def test_threads_have_graphs_of_their_own(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+
+    def work(number: int) -> None:
+        for seed in range(number, number + 4):
+            np.testing.assert_array_equal(captured(ct.asarray(image(seed))).numpy(), image(seed).clip(0))
+        ct.synchronize()
+
+    in_threads(3, work)
+    captured.close()
+
+
+def test_graph_is_launched_on_the_device_of_its_operands(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    for device in (0, 1):
+        with ct.use(device=device):
+            x = ct.full(SHAPE, 1 + device)
+        for _ in range(2):
+            y = captured(x)
+            assert y.device == device
+            assert (y.numpy() == 1 + device).all()
+        del x, y
+    elsewhere = ct.full(SHAPE, 1)
+    with ct.use(device=1):
+        x = ct.full(SHAPE, 1)
+        with pytest.raises(ValueError, match="an operand is on another device: got 0, expected 1"):
+            ct.capture(ct.add)(x, elsewhere)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_intermediate_memory_is_reused_within_the_graph(fake: FakeCudnn, host: Host) -> None:
+    def chain(x: Any) -> Any:
+        for _ in range(10):
+            x = ct.activation(x, mode="tanh")
+        return x
+
+    captured = ct.capture(chain)
+    captured(ct.full(SHAPE, 1))
+    size = 4 * int(np.prod(SHAPE))
+    nbytes = int(re.findall(r"([\d,]+) bytes", captured.describe())[0].replace(",", ""))
+    assert 3 * size <= nbytes < 4 * size + 2048
+    captured(ct.full((1, 4, 6, 6), 1))
+    assert len(graph._idle_streams[0]) == 1, "both were recorded on one stream"
+    captured.close()
+    gc.collect()
+    assert not host.executables
+
+
+def test_array_kept_by_the_function_keeps_its_memory(fake: FakeCudnn, host: Host) -> None:
+    kept = []
+    captured = ct.capture(lambda x: kept.append(ct.activation(x)) or ct.add(x, x))
+    x = ct.full(SHAPE, 3)
+    captured(x)
+    recorded = kept[1]
+    captured(x)
+    assert (recorded.numpy() == 3).all()
+    captured.close()
+    gc.collect()
+    assert (recorded.numpy() == 3).all()
+    assert not graph._idle_streams, "the array belongs to the stream"
+
+
+def test_workspace_belongs_to_the_graph(fake: FakeCudnn, host: Host) -> None:
+    fake.workspaces = {"GEMM": 4096, "IMPLICIT_GEMM": 4096}
+    w = ct.full((4, 4, 3, 3), 1)
+    captured = ct.capture(lambda x: ct.conv(x, w, algo="none", padding=1))
+    x = ct.asarray(image(1))
+    wanted = captured(x).numpy()
+    used = [args[-5] for name, args in fake.calls if name == "cudnnConvolutionForward"]
+    assert len(set(used)) == len(used) == 2
+    before = len(context._pinned)
+    np.testing.assert_array_equal(captured(x).numpy(), wanted)
+    assert len(context._pinned) == before == 0
+
+
+def test_capture_is_collected_with_its_cycle(fake: FakeCudnn, host: Host) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.w = ct.full(SHAPE, 1)
+            self.call = ct.capture(self.compute)
+
+        def compute(self, x: Any) -> Any:
+            return ct.add(x, self.w)
+
+    owner = Owner()
+    owner.call(ct.full(SHAPE, 1))
+    owner.call(ct.full(SHAPE, 1))
+    del owner
+    gc.collect()
+    assert not host.executables
+
+
+def test_close_frees_everything_and_ends_calls(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    x = ct.full(SHAPE, 1)
+    before = host.used()
+    y = captured(x)
+    del y
+    captured(x)
+    captured.close()
+    captured.close()
+    assert host.used() == before
+    assert not host.executables
+    assert "closed" in repr(captured)
+    with pytest.raises(ValueError, match=r"CapturedFunction relu: closed> cannot be called"):
+        captured(x)
+
+
+def test_capture_cannot_be_copied_or_pickled() -> None:
+    for function in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            function(ct.capture(relu))
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+def synchronized(x: Any) -> Any:
+    y = ct.activation(x)
+    ct.synchronize()  # this line
+    return y
+
+
+def read_back(x: Any) -> Any:
+    return ct.scale(x.copy(), alpha=float(x.numpy().max()))  # this line
+
+
+def copied_from_host(x: Any) -> Any:
+    return ct.add(x, ct.asarray(np.ones(SHAPE, np.float32)))  # this line
+
+
+def dropped(x: Any) -> Any:
+    return ct.dropout(x, STATES[0]).y  # this line
+
+
+def on_another_stream(x: Any) -> Any:
+    return ct.activation(x, stream=0x99)  # this line
+
+
+def filled_on_another_stream(x: Any) -> Any:
+    STATES.append(ct.empty(SHAPE))
+    STATES[-1].fill(1, stream=0x99)  # this line
+    return ct.activation(x)
+
+
+def on_another_device(x: Any) -> Any:
+    with ct.use(device=1):  # this line
+        ct.full(SHAPE, 1)
+    return ct.activation(x)
+
+
+def caught(x: Any) -> Any:
+    with suppress(ct.CudnnError):
+        x.numpy()  # this line
+    return ct.activation(x)
+
+
+def second_time(x: Any) -> Any:
+    STATES.append(None)
+    if len(STATES) % 2 == 0:
+        raise KeyError("second")  # this line
+    return ct.activation(x)
+
+
+def odd_result(x: Any) -> Any:
+    return ct.activation(x), object()
+
+
+STATES: list[Any] = []
+FAILURES = {
+    synchronized: "waiting for Stream.* on the host cannot be recorded",
+    read_back: "a copy to the host cannot be recorded",
+    copied_from_host: "a copy from the host cannot be recorded",
+    dropped: "dropout, whose random state each call changes, cannot be recorded",
+    on_another_stream: r"a call on Stream\(0x99, device=0\) cannot be recorded",
+    filled_on_another_stream: r"a call on Stream\(0x99, device=0\) cannot be recorded",
+    on_another_device: "a change to device 1 cannot be recorded",
+    caught: "a copy to the host cannot be recorded",
+    second_time: "KeyError: 'second'",
+    odd_result: "the function returns a object",
+}
+
+
+@pytest.mark.parametrize("function", FAILURES, ids=lambda function: function.__name__)
+def test_failure_is_reported_once_and_calls_run_without_a_graph(
+    function: Callable[[Any], Any], fake: FakeCudnn, host: Host
+) -> None:
+    STATES[:] = [ct.DropoutState(0.5, seed=1)] if function is dropped else []
+    calls = []
+    captured = ct.capture(lambda x: calls.append(x) or function(x))
+    x = ct.full(SHAPE, 1)
+    with pytest.warns(ct.CudnnWarning) as noted:
+        first = captured(x)
+    text = str(noted[0].message)
+    assert len(noted) == 1
+    assert noted[0].filename == __file__
+    assert re.search(FAILURES[function], text), text
+    assert "<lambda> runs without a CUDA graph for these operands: " in text
+    if function is not odd_result:
+        assert re.search(rf"# this line \({re.escape(__file__)}:\d+\) raised", text), text
+    assert len(calls) == 2
+    if function is not second_time:
+        with without_warnings():
+            second = captured(x)
+        assert len(calls) == 3
+        del second
+    assert not host.capturing
+    assert not host.launches
+    assert not host.executables
+    if function is not filled_on_another_stream:
+        assert len(graph._idle_streams[0]) == 1, "nothing refers to memory of the recording"
+    del first
+    calls.clear()
+    STATES.clear()
+    assert (ct.activation(x).numpy() == 1).all()
+
+
+def test_other_signatures_are_recorded_after_a_failure(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x, read: (read and x.numpy(), ct.activation(x))[1])
+    x = ct.full(SHAPE, 1)
+    with pytest.warns(ct.CudnnWarning):
+        captured(x, True)
+    captured(x, False)
+    captured(x, False)
+    assert len(host.launches) == 1
+    assert "signatures without a graph: 1" in captured.describe()
+
+
+def test_error_of_the_first_call_is_raised(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x: ct.conv(x, x[0]))
+    with pytest.raises(ValueError, match="w"), without_warnings():
+        captured(ct.full(SHAPE, 1))
+    assert not host.executables
+
+
+def test_stream_that_was_not_joined_is_reported(fake: FakeCudnn, host: Host) -> None:
+    def forked(x: Any) -> Any:
+        for capture in list(host.capturing.values()):
+            host.capturing.add(0x99).joined_to = capture
+        return ct.activation(x)
+
+    with pytest.warns(ct.CudnnWarning, match="CUDA_ERROR_STREAM_CAPTURE_UNJOINED"):
+        ct.capture(forked)(ct.full(SHAPE, 1))
+    assert not host.capturing
+
+
+def test_call_on_a_joined_stream_is_recorded(fake: FakeCudnn, host: Host) -> None:
+    side = ct.Stream(host.new_stream(), 0, owner=streams._Own())
+
+    def forked(x: Any) -> Any:
+        for capture in list(host.capturing.values()):
+            host.capturing[side.handle] = capture
+        y = ct.activation(x, stream=side)
+        host.capturing.pop(side.handle, None)
+        return y
+
+    captured = ct.capture(forked)
+    with without_warnings():
+        for seed in (1, 2, 3):
+            x = ct.asarray(image(seed))
+            np.testing.assert_array_equal(captured(x).numpy(), image(seed).clip(0))
+    assert len(host.launches) == 2
+
+
+@pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
+def test_failing_call_of_the_driver_is_reported(function: str, fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    host.failing[function] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.warns(ct.CudnnWarning, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        y = captured(ct.full(SHAPE, 1))
+    host.failing.clear()
+    host.capturing.clear()
+    assert (y.numpy() == 1).all()
+    assert not host.executables
+    assert not host.graphs
+
+
+def test_launch_that_fails_is_raised(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(relu)
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    host.failing["cuGraphLaunch"] = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(ct.ExecutionFailedError, match=r"launching a CUDA graph failed: .*ILLEGAL_ADDRESS"):
+        captured(x)
+    host.failing.clear()
+    assert (captured(x).numpy() == 1).all()
+
+
+def test_recording_without_memory_runs_without_a_graph(fake: FakeCudnn, host: Host) -> None:
+    x = ct.full((64, 4, 16, 16), 1)
+    captured = ct.capture(lambda x: ct.activation(ct.activation(x)))
+    host.limit = host.used() + 2 * x.nbytes + 4096
+    with pytest.warns(ct.CudnnWarning, match="out of memory"):
+        y = captured(x)
+    assert (y.numpy() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"function": 3}, TypeError, "function must be callable: got int"),
+        ({"function": relu, "operands": "both"}, ValueError, "operands"),
+        ({"function": relu, "max_signatures": 0}, ValueError, "max_signatures must be positive: got 0"),
+        ({"function": relu, "max_signatures": "a"}, TypeError, "max_signatures"),
+    ],
+)
+def test_capture_rejects_wrong_arguments(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ct.capture(**arguments)
+
+
+def test_argument_that_is_no_array_must_be_hashable(fake: FakeCudnn) -> None:
+    captured = ct.capture(lambda x, scale=1: ct.activation(x))
+    x = ct.full(SHAPE, 1)
+    on_host = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (1, 0))
+    for call in (
+        lambda: captured(x, np.ones(3)),
+        lambda: captured(x, on_host),
+        lambda: captured(x, scale={"a": [set()]}),
+    ):
+        with pytest.raises(TypeError, match="scale must be an array on the device, or hashable: got "):
+            call()
+
+
+# --- torch and cupy ----------------------------------------------------------------------------------------
+
+
+class Entered:
+    """A context manager that notes when it is entered and left."""
+
+    def __init__(self, log: list[Any], *what: Any) -> None:
+        self.log, self.what = log, what
+
+    def __enter__(self) -> None:
+        self.log.append(("enter", *self.what))
+
+    def __exit__(self, *_: object) -> None:
+        self.log.append(("leave", *self.what))
+
+
+def test_torch_and_cupy_follow_the_recording(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[Any] = []
+    current = SimpleNamespace(cuda_stream=0, ptr=0x55)
+    torch, cupy = ModuleType("torch"), ModuleType("cupy")
+    torch.device = lambda *where: where  # type: ignore[attr-defined]
+    torch._C = SimpleNamespace(  # type: ignore[attr-defined]
+        _cuda_getCurrentRawStream=lambda _: current.cuda_stream,
+        _cuda_clearCublasWorkspaces=lambda: log.append("clear"),
+    )
+    torch.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        is_initialized=lambda: True,
+        ExternalStream=lambda handle, device: handle,
+        stream=lambda handle: Entered(log, "torch stream", handle),
+        MemPool=lambda: "a pool",
+        use_mem_pool=lambda pool, device: Entered(log, "torch pool", device),
+        current_stream=lambda _: current,
+    )
+    cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        ExternalStream=lambda handle, device: Entered(log, "cupy stream", handle),
+        MemoryPool=lambda: SimpleNamespace(malloc=len),
+        using_allocator=lambda _: Entered(log, "cupy pool"),
+        get_current_stream=lambda _: current,
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    captured = ct.capture(lambda x: log.append(dict(host.capturing)) or ct.activation(x))
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    (recording,) = log[5]
+    entered = [
+        ("torch stream", recording), ("torch pool", 0), ("cupy stream", recording), ("cupy pool",),
+    ]  # fmt: skip
+    assert log[0] == {}, "the first call runs on the caller's streams"
+    assert log[1:5] == [("enter", *one) for one in entered]
+    left = [("leave", *one) for one in entered]
+    assert log[6:] == [left[3], left[2], "clear", left[1], left[0]]
+    host.log.clear()
+    captured(x)
+    assert host.orders(0x55, 1)
+    assert host.orders(1, 0x55), "what cupy does next may use the results"
+    assert not host.orders(0, 1)
