@@ -1,6 +1,7 @@
 """Record of the last test run on a GPU: the device, the outcomes, and a hash of the sources that ran.
 
-``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`. ``python
+``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`; with
+``CUDNN_CT_REPLAY=0``, it adds the counts of a run without replays to the record of the same sources. ``python
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
 seed, and adds the number of calls, the seed and the findings to the record. ``--check`` reports whether the
 record belongs to the present sources, and exits with 1 if it does not. Checking needs only the standard
@@ -25,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cudnn_ct"
 RECORD = ROOT / "tests" / "gpu_record.json"
 
-ORACLE_KEYS = ("oracle_calls", "oracle_seeds", "oracle_findings")
-KEYS = ("date", "device", "driver", "cuda", "cudnn", "passed", "failed", "skipped", *ORACLE_KEYS, "sources")
+COUNTS = ("passed", "failed", "skipped")
+ORACLE_KEYS = ("oracle_calls", "oracle_replays", "oracle_seeds", "oracle_findings")
+KEYS = ("date", "device", "driver", "cuda", "cudnn", *COUNTS, "without_replays", *ORACLE_KEYS, "sources")
 LEAST_ORACLE_CALLS = 5_000
 
 
@@ -56,10 +58,12 @@ def judge(record: Path = RECORD, package: Path = PACKAGE) -> tuple[bool, str]:
     except ValueError as error:
         return False, f"no GPU record: {record}: {error}"
     run = f"{facts['device']}, cuDNN {facts['cudnn']}, {facts['date']}, {summary(facts)}"
-    if facts["failed"]:
+    if facts["failed"] or facts["without_replays"]["failed"]:
         return False, f"the GPU record has failures: {run}"
     if not facts["passed"]:
         return False, f"the GPU record has no test that ran: {run}"
+    if not facts["without_replays"]["passed"]:
+        return False, f"the GPU record has no run without replays: {run}"
     if facts["oracle_findings"]:
         return False, f"the GPU record has findings of the oracle: {run}"
     if facts["oracle_calls"] < LEAST_ORACLE_CALLS:
@@ -87,7 +91,7 @@ def read(record: Path) -> dict[str, Any]:
 
 
 def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
-    """Write the record of a run that has just ended in this process.
+    """Write the record of a run that has just ended in this process, or extend it if replays are off.
 
     Parameters
     ----------
@@ -95,10 +99,23 @@ def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
     counts : mapping with ``passed``, ``failed`` and ``skipped``
     sources : str
         The result of :func:`hash_sources` at the start of the run.
+
+    Raises
+    ------
+    ValueError
+        Replays are off, and the record belongs to other sources.
     """
+    if not replays_are_on():
+        facts = read(record)
+        if facts["sources"] != sources:
+            raise ValueError(f"{record} belongs to other sources: run the tests with replays first")
+        facts["without_replays"] = {name: counts[name] for name in COUNTS}
+        record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        return
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    oracle = {"oracle_calls": 0, "oracle_seeds": [], "oracle_findings": 0}
-    values = {"date": date, **device_facts(), **counts, **oracle, "sources": sources}
+    oracle = {"oracle_calls": 0, "oracle_replays": 0, "oracle_seeds": [], "oracle_findings": 0}
+    without = {"without_replays": dict.fromkeys(COUNTS, 0)}
+    values = {"date": date, **device_facts(), **counts, **without, **oracle, "sources": sources}
     facts = {key: values[key] for key in KEYS}
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
@@ -115,10 +132,18 @@ def add_oracle(record: Path, minutes: float, jobs: int) -> int:
         status = subprocess.run([sys.executable, "-m", "tests.oracle", *options], cwd=ROOT).returncode
         result = json.loads(report.read_text(encoding="utf-8"))
     facts["oracle_calls"] += result["calls"]
+    facts["oracle_replays"] += result["replays"]
     facts["oracle_seeds"].append(result["seed"])
     facts["oracle_findings"] += len(result["findings"])
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return status
+
+
+def replays_are_on() -> bool:
+    """Return whether the tests of this process replayed calls."""
+    import cudnn_ct as ct
+
+    return ct.config.replay
 
 
 def device_facts() -> dict[str, str]:
@@ -163,8 +188,11 @@ def hash_sources(package: Path = PACKAGE) -> str:
 
 def summary(counts: Mapping[str, Any]) -> str:
     """Return the outcome as text, such as ``312 passed, 0 failed, 4 skipped``."""
-    tests = ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped"))
-    return f"{tests}, {counts['oracle_calls']:,} calls of the oracle" if "oracle_calls" in counts else tests
+    tests = ", ".join(f"{counts[name]} {name}" for name in COUNTS)
+    if "oracle_calls" not in counts:
+        return tests
+    without = f"{counts['without_replays']['passed']} passed without replays"
+    return f"{tests}, {without}, {counts['oracle_calls']:,} calls of the oracle"
 
 
 def _is_source(path: Path, package: Path) -> bool:

@@ -16,11 +16,14 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import ExecutionFailedError
+from cudnn_ct.ops import _replay
 from tests.mixed import own_stream
 from tests.strategies import Place
 from tests.strategies import own as place
 
 __all__ = ["captured", "library", "own_stream", "place"]
+
+_replay.REPEATS = 1  # each second call with the same memory is a replay, unless CUDNN_CT_REPLAY is 0
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ def main() -> int:
         facts = {
             "seed": seed,
             "calls": result.calls,
+            "replays": result.replays,
             "outcomes": result.outcomes,
             "findings": result.findings,
         }

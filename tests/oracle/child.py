@@ -18,6 +18,8 @@ from typing import Any
 
 os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
+import cudnn_ct as ct
+from cudnn_ct.ops import _call, _replay
 from cudnn_ct.ops.conv import errata
 
 from .algorithms import judge_each
@@ -46,6 +48,8 @@ def main() -> None:
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     place = on_fakes if asked["fakes"] else on_gpu
+    _replay.REPEATS = 1  # the second of two equal calls is a replay
+    _count_replays()
     if asked["rejected"]:
         errata.KNOWN_WRONG = errata.KNOWN_WRONG._replace(rows=())
     with place() as (device, answers):
@@ -55,13 +59,29 @@ def main() -> None:
             judged = each_algorithm if asked["algorithms"] else made
             verdicts = judged(asked, numbers, device, answers, reports)
             for number, verdict in zip(numbers, verdicts, strict=True):
-                reports.write(json.dumps({"number": number, **verdict._asdict()}) + "\n")
+                replays, _replayed[:] = len(_replayed), []
+                reports.write(json.dumps({"number": number, "replays": replays, **verdict._asdict()}) + "\n")
                 if any(word in verdict.detail for word in LOST):
                     os._exit(3)
             if numbers[0] % EVERY == 0:
                 gc.collect()
         reports.flush()
         os._exit(0)
+
+
+_replayed: list[None] = []  # one for each replay
+
+
+def _count_replays() -> None:
+    launch = _call.replayed
+
+    def counted(*arguments: Any) -> bool:
+        done = launch(*arguments)
+        if done:
+            _replayed.append(None)
+        return done
+
+    _call.replayed = counted
 
 
 def groups(asked: dict[str, Any], kind: str) -> Iterator[list[int]]:
@@ -80,6 +100,7 @@ def made(
 ) -> list[Verdict]:
     """Make one call, or several in threads of their own at once."""
     calls = [draw(asked["seed"], number, device.kind, asked["only"]) for number in numbers]
+    ct.config.replay = numbers[0] // THREADS % 2 == 0  # half of the calls
     if len(calls) > 1:  # a capture in one thread forbids much to the others
         calls = [call._replace(where=call.where._replace(captured=False)) for call in calls]
     for number, call in zip(numbers, calls, strict=True):

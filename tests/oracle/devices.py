@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct.cuda import memory as memories
+from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.dtypes import as_dtype
 
 from .operands import Laid, Tensor, stepped
@@ -18,7 +20,7 @@ __all__ = ["Device", "Fakes", "Gpu", "Placed"]
 
 
 class Placed(NamedTuple):
-    """An operand on the device: what the call is given, and a function that copies all of its memory back."""
+    """An operand on the device: what the call is given, and functions that read and write its memory."""
 
     array: Any
     read: Callable[[], np.ndarray]
@@ -37,7 +39,11 @@ class Device:
         flat = ct.asarray(laid.memory)
         spec = ct.TensorSpec(tensor.shape, laid.strides, tensor.dtype)
         array = ct.DeviceArray.over(spec, flat.pointer + laid.offset, flat, flat.writer, flat.home)
-        return Placed(array, flat.numpy)
+
+        def rewrite(memory: np.ndarray) -> None:
+            memories.copy_from_host(flat.pointer, memory, default_stream(flat.device))
+
+        return Placed(array, flat.numpy, rewrite)
 
     def relax(self) -> None:
         """Prepare a thread that runs beside others."""
@@ -148,7 +154,10 @@ class Gpu(Device):
         itemsize = dtype.itemsize
         view = flat[laid.offset % itemsize : len(flat) - (len(flat) - laid.offset) % itemsize].view(dtype)
         array = view.as_strided(tensor.shape, laid.strides, laid.offset // itemsize)
-        return Placed(array, lambda: flat.cpu().numpy(), lambda memory: flat.copy_(torch.from_numpy(memory)))
+        return Placed(array, lambda: flat.cpu().numpy(), self._rewriting(flat))
+
+    def _rewriting(self, flat: Any) -> Callable[[np.ndarray], None]:
+        return lambda memory: flat.copy_(self._library.from_numpy(memory))
 
     def _negated(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         """A view with torch's negative bit: its memory holds the numbers with the other sign."""
@@ -161,7 +170,7 @@ class Gpu(Device):
         flat = self._flat(laid, False)
         self.settle()
         array = Interface(flat, flat.data_ptr() + laid.offset, tensor, laid.strides)
-        return Placed(array, lambda: flat.cpu().numpy())
+        return Placed(array, lambda: flat.cpu().numpy(), self._rewriting(flat))
 
     def _cupy(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import cupy
@@ -170,7 +179,7 @@ class Gpu(Device):
         itemsize = np.dtype(tensor.dtype).itemsize
         memory = flat.data + laid.offset
         strides = tuple(s * itemsize for s in laid.strides)
-        return Placed(cupy.ndarray(tensor.shape, tensor.dtype, memory, strides), flat.get)
+        return Placed(cupy.ndarray(tensor.shape, tensor.dtype, memory, strides), flat.get, flat.set)
 
     def _numba(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import numba.cuda
@@ -178,7 +187,8 @@ class Gpu(Device):
         flat = self._flat(laid, False)
         self.settle()
         interface = Interface(flat, flat.data_ptr() + laid.offset, tensor, laid.strides)
-        return Placed(numba.cuda.as_cuda_array(interface), lambda: flat.cpu().numpy())
+        array = numba.cuda.as_cuda_array(interface)
+        return Placed(array, lambda: flat.cpu().numpy(), self._rewriting(flat))
 
     def _jax(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import jax
@@ -222,4 +232,9 @@ class Fakes(Device):
             raw = (ctypes.c_uint8 * len(laid.memory)).from_address(foreign.buffer.handle)
             return np.frombuffer(raw, np.uint8).copy()
 
-        return Placed(foreign, read)
+        def rewrite(memory: np.ndarray) -> None:
+            import ctypes
+
+            ctypes.memmove(foreign.buffer.handle, memory.tobytes(), len(memory))
+
+        return Placed(foreign, read, rewrite)

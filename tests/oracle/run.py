@@ -32,6 +32,7 @@ class Result:
 
     seed: int
     calls: int = 0
+    replays: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     algorithms: Counter[str] = field(default_factory=Counter)
@@ -90,7 +91,8 @@ def summary(result: Result) -> str:
         command = f"python -m tests.oracle --seed {result.seed} --number {number}"
         lines.append(f"FINDING {finding}\n    {call}\n    {command}")
     lines += [f"{count:>8} runs of {algorithm}" for algorithm, count in sorted(result.algorithms.items())]
-    lines.append(f"seed {result.seed}: {result.calls} calls, {len(result.findings)} findings")
+    counts = f"{result.calls} calls, {result.replays} replays, {len(result.findings)} findings"
+    lines.append(f"seed {result.seed}: {counts}")
     return "\n".join(lines)
 
 
@@ -128,6 +130,7 @@ def _batch(asked: dict[str, Any], result: Result, lock: threading.Lock) -> None:
 
 def _count(result: Result, report: dict[str, Any], call: str) -> None:
     result.calls += 1
+    result.replays += report["replays"]
     result.outcomes[report["outcome"]] += 1
     result.operations[call.partition("(")[0]] += 1
     if report["outcome"] == "finding":

@@ -37,6 +37,9 @@ def record(tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(gpu_record, "device_facts", lambda: DEVICE)
     path = tmp_path / "gpu_record.json"
     gpu_record.write(path, COUNTS, gpu_record.hash_sources(package))
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: False)
+    gpu_record.write(path, COUNTS | {"passed": 311}, gpu_record.hash_sources(package))
+    monkeypatch.undo()
     change(path, oracle_calls=6000, oracle_seeds=[1])
     return path
 
@@ -49,7 +52,9 @@ def test_judge_accepts_a_clean_record_of_these_sources(record: Path, package: Pa
     good, verdict = gpu_record.judge(record, package)
     assert good
     assert verdict.startswith("the GPU record belongs to the present sources: NVIDIA H200, cuDNN 9.19.0, 20")
-    assert verdict.endswith("312 passed, 0 failed, 4 skipped, 6,000 calls of the oracle")
+    assert verdict.endswith(
+        "312 passed, 0 failed, 4 skipped, 311 passed without replays, 6,000 calls of the oracle"
+    )
 
 
 def test_judge_rejects_a_record_when_a_source_changed(record: Path, package: Path) -> None:
@@ -67,6 +72,8 @@ def test_judge_rejects_a_record_when_a_source_changed(record: Path, package: Pat
     [
         ({"failed": 1}, "has failures"),
         ({"passed": 0}, "no test that ran"),
+        ({"without_replays": COUNTS | {"failed": 1}}, "has failures"),
+        ({"without_replays": COUNTS | {"passed": 0}}, "no run without replays"),
         ({"sources": "0" * 64}, "other sources"),
         ({"oracle_findings": 1}, "findings of the oracle"),
         ({"oracle_calls": 4_999}, "fewer than 5,000 calls"),

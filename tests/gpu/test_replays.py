@@ -1,0 +1,241 @@
+"""Calls that are launched as CUDA graphs, on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context, testing
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cuda.stream import default_stream
+from tests.both.replays import *  # noqa: F403
+from tests.both.replays import configured, values
+from tests.mixed import MixedCall, make_mixed, on_host
+
+from .conftest import captured, library, own_stream
+from .libraries import LEGACY_DEFAULT, busy, delay, settle
+
+RECORDED = [case for case in cases() if case.operation not in ("dropout", "RNN")]
+
+pytestmark = pytest.mark.skipif(not ct.config.replay, reason="replays are off")
+
+
+@pytest.fixture(scope="module")
+def side_streams() -> tuple[Any, Any]:
+    return own_stream(), own_stream()
+
+
+def replays() -> int:
+    return len(context.current(default_stream(0)).replays)
+
+
+@pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.name}-{case.dtype}-{case.layout}")
+def test_replay_has_the_bits_of_the_call(case: Any) -> None:
+    call = MixedCall(case)
+    for _ in range(4):
+        call.compare(on_host(call()))
+
+
+def test_replays_wait_for_pending_work_of_other_streams() -> None:
+    x, y, side = ct.zeros((64, 64)), ct.zeros((64, 64)), own_stream()
+    for value in (1.0, 2.0, 3.0):
+        ct.activation(x, out=y)
+        settle()
+        delay(side.__cuda_stream__()[1])
+        ct.fill(x, value, stream=side)
+        ct.activation(x, out=y)
+        assert busy(LEGACY_DEFAULT), "the fill has ended: this shows nothing"
+        assert (y.numpy() == value).all()
+
+
+def test_many_streams_and_threads_replay_at_once() -> None:
+    calls = [MixedCall(case) for case in RECORDED if case.dtype == "float32" and not case.variant][:12]
+    streams = [None, own_stream(), own_stream()]
+    with testing.replay_after(1):
+        threads = [threading.Thread(target=make_mixed, args=(calls, 60, seed, streams)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def test_capture_has_the_kernels_of_a_call_that_is_replayed() -> None:
+    stream = own_stream()
+    x, y = ct.asarray(values(0), stream=stream), ct.zeros(values(0).shape, stream=stream)
+    for _ in range(3):
+        ct.activation(x, out=y, stream=stream)
+    graph = captured(stream, lambda: ct.activation(x, out=y, stream=stream))
+    ct.empty_cache()  # drops the replay
+    y.fill(np.nan, stream=stream)
+    graph.launch(stream)
+    np.testing.assert_array_equal(y.numpy(), np.maximum(values(0), 0))
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_recording_leaves_a_capture_of_torch_alone(mode: str) -> None:
+    torch = library("torch")
+    x, y = ct.asarray(values(0)), ct.zeros(values(0).shape)
+    z, stream = torch.ones(8, device="cuda"), torch.cuda.Stream()
+    graph, before = torch.cuda.CUDAGraph(), replays()
+    torch.cuda.synchronize()
+
+    def others() -> None:
+        for _ in range(3):
+            ct.activation(x, out=y, stream=own)
+
+    own = own_stream()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        z += 1
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join()
+        others()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert z.tolist() == [2] * 8
+    assert replays() > before
+    np.testing.assert_array_equal(y.numpy(), np.maximum(values(0), 0))
+
+
+def test_memory_of_replays_is_returned() -> None:
+    torch = library("torch")
+    keep = [ct.zeros((4, 4)) for _ in range(400)]
+    y = ct.zeros((4, 4))
+    ct.activation(keep[0], out=y)
+    ct.empty_cache()
+    torch.cuda.synchronize()
+    for x in keep:
+        ct.activation(x, out=y)
+        ct.activation(x, out=y)
+    assert testing.cache_sizes()["replayed nodes"].entries >= 400
+    del x
+    ct.empty_cache()
+    assert replays() == 0
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_inference_of_a_network_is_replayed(mode: Any, layers: int) -> None:
+    rng, net = np.random.default_rng(1), ct.RNN(mode, 16, 32, num_layers=layers)
+    w = ct.asarray(rng.standard_normal(net.weight_size).astype(np.float32) / 8)
+    x = ct.asarray(rng.standard_normal((7, 3, 16)).astype(np.float32))
+    with configured(replay=False):
+        first = [array for array in net.forward(x, w)[:3] if array is not None]
+        expected = [array.numpy() for array in first]
+    outs = tuple(ct.zeros(array.shape) for array in expected)
+    for _ in range(4):
+        net.forward(x, w, out=outs)
+        for got, wanted in zip(outs, expected, strict=True):
+            np.testing.assert_array_equal(got.numpy(), wanted)
+            got.fill(np.nan)
+    assert "replay" in str(ct.last_plan().describe())  # type: ignore[union-attr]
+
+
+# --- current streams of other libraries --------------------------------------------------------------------
+
+
+def test_call_on_tensors_works_on_the_current_stream_of_torch() -> None:
+    torch = library("torch")
+    stream, x = torch.cuda.Stream(), torch.zeros((256, 256), device="cuda")
+    y = torch.zeros_like(x)
+    with torch.cuda.stream(stream):
+        ct.activation(x, out=y)
+        torch.cuda.synchronize()
+        delay(stream.cuda_stream)
+        x.fill_(3)
+        result = ct.activation(x, out=y)
+        assert busy(stream.cuda_stream)
+        assert not busy(LEGACY_DEFAULT), "nothing waits on the default stream"
+        assert result.home is not None
+        assert result.home.handle == stream.cuda_stream
+        assert y.sum().item() == 3 * 256 * 256
+
+
+def test_graph_of_torch_contains_calls_on_tensors() -> None:
+    torch = library("torch")
+    x, w = torch.randn(2, 4, 8, 8, device="cuda"), torch.randn(4, 4, 3, 3, device="cuda")
+    y, graph, stream = torch.empty_like(x), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            ct.conv(x, w, padding=1, out=y)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        ct.conv(x, w, padding=1, out=y)
+    expected = y.clone()
+    x.copy_(torch.randn_like(x))
+    wanted = ct.conv(x, w, padding=1).numpy()
+    graph.replay()
+    torch.cuda.synchronize()
+    np.testing.assert_array_equal(y.cpu().numpy(), wanted)
+    assert not torch.equal(y, expected)
+
+
+def test_autograd_function_runs_its_backward_on_the_stream_of_its_forward() -> None:
+    torch = library("torch")
+
+    class Relu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            y = torch.empty_like(x)
+            ct.activation(x.detach(), out=y)
+            ctx.save_for_backward(x, y)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Any) -> Any:
+            x, y = ctx.saved_tensors
+            dx = torch.empty_like(x)
+            ct.activation_backward(dy, x.detach(), y, out=dx)
+            return dx
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(4):
+            x = torch.randn(64, 64, device="cuda", requires_grad=True)
+            delay(torch.cuda.current_stream().cuda_stream)
+            (Relu.apply(x * 2) * 3).sum().backward()
+            np.testing.assert_array_equal(x.grad.cpu().numpy(), 6.0 * (x.detach().cpu().numpy() > 0))
+
+
+def test_arrays_of_two_libraries_are_ordered_by_events() -> None:
+    torch, cupy = library("torch"), library("cupy")
+    a, b = torch.zeros((64, 64), device="cuda"), cupy.zeros((64, 64), cupy.float32)
+    ours, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
+    out = torch.zeros_like(a)
+    with torch.cuda.stream(ours), theirs:
+        ct.op_tensor(a, b, op="add", out=out)
+        settle()
+        delay(theirs.ptr)
+        b.fill(5)
+        ct.op_tensor(a, b, op="add", out=out)
+        assert busy(ours.cuda_stream)
+        assert out.sum().item() == 5 * 64 * 64
+
+
+def each_library() -> list[Callable[[np.ndarray], Any]]:
+    return [
+        lambda array: library("torch").from_numpy(array).cuda(),
+        lambda array: library("cupy").asarray(array),
+        lambda array: library("jax").device_put(array),
+    ]
+
+
+@pytest.mark.parametrize("make", each_library(), ids=["torch", "cupy", "jax"])
+def test_attributes_describe_the_array_that_dlpack_describes(make: Callable[[np.ndarray], Any]) -> None:
+    array = make(values(0))
+    views = [array, array[:, 1:3], array[0], array.reshape(8, 36), array.swapaxes(1, 3)]
+    for view in views:
+        np.testing.assert_array_equal(ct.asarray(view).numpy(), np.asarray(ct.asarray(view).copy().numpy()))
+        expected = (
+            values(0)
+            if view is array
+            else np.asarray(
+                view.get() if hasattr(view, "get") else view.cpu() if hasattr(view, "cpu") else view
+            )
+        )
+        np.testing.assert_array_equal(ct.asarray(view).numpy(), expected)
