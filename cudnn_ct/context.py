@@ -205,7 +205,7 @@ class Context:
         A graph may outlive the thread and the plan that it was captured from.
         """
         for kept in (thing, self.handle):
-            _thread.pins[id(kept)] = kept
+            local.pins[id(kept)] = kept
 
     def drop_workspace(self) -> None:
         """Release this stream's workspace unless it was captured; it is recreated when needed."""
@@ -230,18 +230,18 @@ class _Thread(threading.local):
         self.pins = _pinned
 
 
-_thread = _Thread()
+local = _Thread()
 
 
 @contextmanager
 def pinning(store: dict[int, object]) -> Iterator[None]:
     """Keep what graphs captured by this thread use in ``store`` within a block, by identity."""
-    outer = _thread.pins
-    _thread.pins = store
+    outer = local.pins
+    local.pins = store
     try:
         yield
     finally:
-        _thread.pins = outer
+        local.pins = outer
 
 
 def of_device(device: int) -> Context:
@@ -249,10 +249,10 @@ def of_device(device: int) -> Context:
 
     Raises CudnnError without a usable cuDNN, driver or device; :func:`available` has the reason in one line.
     """
-    context = _thread.contexts.get(device)
+    context = local.contexts.get(device)
     if context is None:
         with streams.on_device(device), streams.relaxed():  # cuDNN allocates memory for a handle
-            context = _thread.contexts[device] = Context(device)
+            context = local.contexts[device] = Context(device)
     return context.idle() if context.running else context
 
 
@@ -265,7 +265,7 @@ def current(stream: Stream) -> Context:
 
 def _forget() -> None:
     """Destroy this thread's contexts and all idle handles, for tests that replace the library."""
-    _thread.contexts.clear()
+    local.contexts.clear()
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
         previous = streams.set_device(device)  # else cuDNN would create a context on another device
@@ -370,7 +370,7 @@ def empty_cache(device: int | None = None) -> None:
     >>> ct.empty_cache()
     """
     where = streams.current_stream().device if device is None else devices.as_device(device)
-    contexts = _thread.contexts
+    contexts = local.contexts
     if where in contexts and not contexts[where].running:  # else the interrupted call uses one
         contexts[where].drop_workspaces()
     allocator.release(where)
@@ -382,7 +382,7 @@ def empty_cache(device: int | None = None) -> None:
 
 def _after_fork() -> None:
     """Make calls of a forked child, which cannot use CUDA, fail."""
-    for context in _thread.contexts.values():
+    for context in local.contexts.values():
         context.alone = False
 
 

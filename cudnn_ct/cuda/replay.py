@@ -136,25 +136,26 @@ class ReplayPool:
         self._nodes = _nodes.setdefault(device, {})
 
     def has_room(self, nodes: int) -> bool:
-        """Whether a graph of so many nodes may be added; drop replays that were not launched recently.
+        """Whether a graph of so many nodes may be added; drop replays that were not launched lately.
 
-        Replays that are launched in turn do not replace one another: a recording takes longer than many
-        calls.
+        Only some replays are examined, so that replays that are launched in turn do not replace one another:
+        a recording takes longer than many calls.
         """
-        while count_nodes(self._device) + nodes > MAX_NODES:
+        for _ in range(len(self._replays) // 64 + 1):
+            if count_nodes(self._device) + nodes <= MAX_NODES:
+                break
             try:
                 number = next(iter(self._replays))
                 reference = self._replays.pop(number)
             except (StopIteration, KeyError, RuntimeError):  # a finalizer has removed it
-                return False
+                break
             replay = reference()
             if replay is not None and replay.recent:
                 replay.recent = False
                 self._replays[number] = reference
-                return False
-            if replay is not None:
+            elif replay is not None:
                 replay.drop()
-        return True
+        return count_nodes(self._device) + nodes <= MAX_NODES
 
     def add(self, replay: Replay, nodes: int) -> None:
         """Count the nodes of a new replay."""

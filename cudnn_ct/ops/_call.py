@@ -18,7 +18,7 @@ from ..cuda.stream import Stream, in_use
 from ..errors import CudnnError, ExecutionFailedError
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
-from ._operands import contiguous, import_arrays, refuse_overlap
+from ._operands import contiguous, import_arrays, read_arrays, refuse_overlap, wrap_arrays
 from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._replay import count_run, replayed
 
@@ -54,13 +54,20 @@ def execute(
         alpha, beta = parse_scaling(alpha, beta, outs[0])
         scaled = (alpha != 1, beta != 0)
     first = operands[0] if operands else outs[0]
+    found = None
     if type(first) is not DeviceArray:
-        operands, outs, stream = import_arrays(operands, outs, names, op.written, stream)
-        first = operands[0] if operands else outs[0]
-    where = in_use.get() if stream is None else streams.as_stream(stream, first.key.device)
-    ctx = context.of_device(first.key.device if where is None else where.device)
-    if where is None:
-        where = ctx.default
+        found = read_arrays(operands, outs, stream) if state is None else None
+        if found is None:
+            operands, outs, stream = import_arrays(operands, outs, names, op.written, stream)
+            first = operands[0] if operands else outs[0]
+    if found is None:
+        where = in_use.get() if stream is None else streams.as_stream(stream, first.key.device)
+        ctx = context.of_device(first.key.device if where is None else where.device)
+        if where is None:
+            where = ctx.default
+    else:
+        where = found[0]
+        ctx = context.of_device(where.device)
     previous = None if ctx.alone else ctx.enter()
     try:
         if state is None:
@@ -72,28 +79,35 @@ def execute(
         key: list[Any] = [op.problem, names, scaled, config.snapshot]
         facts: list[Any] = [where.handle]
         elsewhere = False  # whether an array belongs to another stream, or was used on one
-        try:
-            for array in operands:
-                key.append(array.key)
-                facts.append(array.pointer)
-                if array.writer is not where or array.home is not where:
-                    elsewhere = True
-            for out in outs:
-                if out is None:
-                    key.append(None)
-                else:
-                    key.append(out.key)
-                    if out.writer is not where or out.home is not where or out._uses is not None:
+        if found is not None:
+            key += found[1]
+            facts += found[2]
+            outs = tuple(found[3])
+        else:
+            try:
+                for array in operands:
+                    key.append(array.key)
+                    facts.append(array.pointer)
+                    if array.writer is not where or array.home is not where:
                         elsewhere = True
-        except AttributeError:  # an array of another library
-            operands, outs, where = import_arrays(operands, outs, names, op.written, stream)
-            return execute(op, names, operands, params, alpha, beta, outs, where, state)
+                for out in outs:
+                    if out is None:
+                        key.append(None)
+                    else:
+                        key.append(out.key)
+                        if out.writer is not where or out.home is not where or out._uses is not None:
+                            elsewhere = True
+            except AttributeError:  # an array of another library
+                operands, outs, where = import_arrays(operands, outs, names, op.written, stream)
+                return execute(op, names, operands, params, alpha, beta, outs, where, state)
         call: PreparedCall | None = None
         try:
             key.append(calls.parameters(*params) if params else None)
             call = calls.get(tuple(key))
         except (LookupError, TypeError):  # new or unhashable parameters
             pass
+        if found is not None and (call is None or call.needs_copy):
+            operands = wrap_arrays(operands, found[1], found[2], where)
         if call is None:
             ctx.set_stream(where)
             call = _prepared(ctx, calls, op, names, operands, params, scaled, outs, key)
@@ -182,7 +196,13 @@ def run(
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
     if elsewhere or not replayed(ctx, call, facts):
-        _enqueue(ctx, call, operands, given, facts, elsewhere, alpha, beta, stream, variant)
+        arrays = [  # those that were only read become arrays of this package
+            array
+            if type(array) is DeviceArray
+            else DeviceArray.over(spec, pointer, array, stream, stream, external=True)
+            for array, spec, pointer in zip(operands, call.inputs, facts[1:], strict=False)
+        ]
+        _enqueue(ctx, call, arrays, given, facts, elsewhere, alpha, beta, stream, variant)
     ctx.last_call = call
     return results
 
@@ -190,8 +210,8 @@ def run(
 def _enqueue(
     ctx: Context,
     call: PreparedCall,
-    operands: tuple[DeviceArray, ...],
-    given: tuple[DeviceArray | None, ...],
+    operands: Sequence[DeviceArray],
+    given: Sequence[DeviceArray | None],
     facts: tuple[Any, ...],
     elsewhere: bool,
     alpha: Any,

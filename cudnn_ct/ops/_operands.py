@@ -12,6 +12,7 @@ from ..cuda import device as devices
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream, in_use
+from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
 from ..shapes.checks import result_spec
 from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
@@ -21,10 +22,12 @@ __all__ = [
     "check_writable",
     "contiguous",
     "import_arrays",
+    "read_arrays",
     "refuse_overlap",
     "representable",
     "results_of_calls",
     "stream_of",
+    "wrap_arrays",
 ]
 
 
@@ -59,40 +62,78 @@ def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Str
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)
 
 
+def read_arrays(
+    operands: Sequence[Any], outs: Sequence[Any], stream: Any
+) -> tuple[Stream, list[ArrayKey | None], list[int], Sequence[Any]] | None:
+    """Read arrays that need no import: those of libraries that work on the stream of the call now.
+
+    Returns the stream, the keys of all arrays, the pointers of the operands, and the outputs as arrays of
+    this package; None if an array has to be imported by :func:`import_arrays`.
+    """
+    where = in_use.get() if stream is None else stream
+    keys: list[ArrayKey | None] = []
+    pointers: list[int] = []
+    given: list[DeviceArray | None] = []
+    library = kind = home = None
+    for array in (*operands, *outs):
+        if type(array) is DeviceArray:
+            if array.writer is not where or array.home is not where or array._uses is not None:
+                return None
+            key, pointer = array.key, array.pointer
+        elif array is None and len(keys) >= len(operands):
+            keys.append(None)
+            given.append(None)
+            continue
+        else:
+            if type(array) is not kind:
+                kind, home = type(array), None
+                library = foreign.library_of(kind)
+            found = None if library is None else library.read(array)
+            if library is None or found is None:
+                return None
+            pointer, key = found
+            if home is None:
+                home = library.current(key.device)
+                where = where or home
+            if home is not where:
+                return None
+        if len(keys) >= len(operands):
+            if type(array) is not DeviceArray and library is not None and home is not None:
+                array = DeviceArray(key, pointer, library.owner(array), home, home, True)
+            given.append(array)
+        else:
+            pointers.append(pointer)
+        keys.append(key)
+    return None if where is None else (where, keys, pointers, given)
+
+
+def wrap_arrays(
+    arrays: Sequence[Any], keys: Sequence[ArrayKey | None], pointers: Sequence[int], stream: Stream
+) -> tuple[DeviceArray, ...]:
+    """Return arrays of this package over operands that :func:`read_arrays` has read."""
+    return tuple(
+        array if type(array) is DeviceArray else DeviceArray(key, pointer, array, stream, stream, True)
+        for array, key, pointer in zip(arrays, keys, pointers, strict=False)
+        if key is not None
+    )
+
+
 def import_arrays(
     operands: Sequence[Any], outs: Sequence[Any], names: Sequence[str], written: Sequence[str], stream: Any
-) -> tuple[tuple[Any, ...], tuple[Any, ...], Stream | None]:
+) -> tuple[tuple[Any, ...], tuple[Any, ...], Stream]:
     """Import the arrays of a call that belong to other libraries; return all arrays, and its stream.
 
     The stream is ordered after the work of the other libraries on their arrays.
     """
-    where = in_use.get() if stream is None else stream if type(stream) is Stream else None
-    arrays: list[Any] = []
-    library = kind = home = None
-    count = len(operands)
-    for array in (*operands, *outs):
-        if type(array) is not DeviceArray and (array is not None or len(arrays) < (count or 1)):
-            if type(array) is not kind:
-                kind = type(array)
-                library, home = foreign.library_of(kind), None
-            found = None if library is None else library.read(array)
-            if library is not None and found is not None:
-                home = home or library.current(found[1].device)
-                if where is None and stream is None:
-                    where = home
-            if library is not None and found is not None and home is not None and home is where:
-                memory = array if len(arrays) < count else library.owner(array)
-                array = DeviceArray(found[1], found[0], memory, home, home, True)
-            else:
-                if where is None:
-                    first, *others = (*operands, *outs)
-                    where = stream_of(first, (*names, *written)[0], stream, others)
-                with streams.on_device(where.device):
-                    place = len(arrays) - count  # among the results, or negative
-                    name = names[place] if place < 0 else written[place]
-                    array = as_operand(array, name, where, written=place >= 0)
-        arrays.append(array)
-    return tuple(arrays[:count]), tuple(arrays[count:]), where
+    first, *others = (*operands, *outs)
+    where = stream_of(first, (*names, *written)[0], stream, others)
+    with streams.on_device(where.device):
+        arrays = [as_operand(array, name, where) for array, name in zip(operands, names, strict=True)]
+        given = [
+            None if out is None and operands else as_operand(out, name, where, written=True)
+            for out, name in zip(outs, written, strict=False)
+        ]
+    return tuple(arrays), tuple(given), where
 
 
 def representable(spec: TensorSpec) -> TensorSpec:

@@ -74,7 +74,7 @@ class PreparedCall(NamedTuple):
     def describe(self) -> str:
         """Describe the plan, and for how many sets of pointers it is replayed."""
         count = len(self.replays)
-        lines = [f"  replayed as CUDA graphs: {count} {'set' if count == 1 else 'sets'} of pointers"]
+        lines = [f"  replayed for {count} {'set' if count == 1 else 'sets'} of pointers"]
         return "\n".join([self.selected.describe(), *(lines if count else ())])
 
     def set_runs(self, facts: Any, count: int) -> None:

@@ -37,9 +37,10 @@ def replays() -> int:
 @pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case.name}-{case.dtype}-{case.layout}")
 def test_replay_has_the_bits_of_the_call(case: Any) -> None:
-    call = MixedCall(case)
-    for _ in range(4):
-        call.compare(on_host(call()))
+    with configured(deterministic=True):
+        call = MixedCall(case)
+        for _ in range(4):
+            call.compare(on_host(call()))
 
 
 def test_replays_wait_for_pending_work_of_other_streams() -> None:
@@ -134,7 +135,7 @@ def test_inference_of_a_network_is_replayed(mode: Any, layers: int) -> None:
         for got, wanted in zip(outs, expected, strict=True):
             np.testing.assert_array_equal(got.numpy(), wanted)
             got.fill(np.nan)
-    assert "replay" in str(ct.last_plan().describe())  # type: ignore[union-attr]
+    assert "replayed for" in str(ct.last_plan())
 
 
 # --- current streams of other libraries --------------------------------------------------------------------
@@ -208,6 +209,7 @@ def test_arrays_of_two_libraries_are_ordered_by_events() -> None:
     ours, theirs = torch.cuda.Stream(), cupy.cuda.Stream(non_blocking=True)
     out = torch.zeros_like(a)
     with torch.cuda.stream(ours), theirs:
+        b.fill(0)  # the first call compiles a kernel
         ct.op_tensor(a, b, op="add", out=out)
         settle()
         delay(theirs.ptr)

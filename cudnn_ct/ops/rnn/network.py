@@ -29,6 +29,7 @@ class Network:
         self._specs = specs
         self.algo = algo
         self.seed = seed
+        self.has_cells = self.spec.has_cells
         self.has_dropout = self.spec.dropout > 0 and self.spec.num_layers > 1
         self._dropout_states: dict[int, DropoutState] = {}
 

@@ -30,7 +30,7 @@ from ...typing import (
     SequenceLayout,
     StreamLike,
 )
-from .._call import execute
+from .._call import ZERO, execute
 from .._documented import documented
 from .._state import OwnedCache
 from ..dropout import DropoutState, check_seed
@@ -42,6 +42,9 @@ from .weights import RNNWeights
 __all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
 
 MAX_CALLS = 1024  # that a thread keeps for a network: one for each tuple of shapes and lengths
+
+
+_NO_PADDING = (0.0).hex()
 
 
 class RNNForward(NamedTuple):
@@ -242,20 +245,25 @@ class RNN(RNNGradients, RNNWeights):
         """
         network, training = self._network, as_bool(training, "training")
         state = RNNState(self._cache, training=training, network=network if training else None)
-        given = {"x": x, "w": w, "h0": h0, "c0": c0}
-        names = tuple([name for name, array in given.items() if array is not None or name in ("x", "w")])
+        names: tuple[str, ...] = ("x", "w")
+        operands: tuple[ArrayLike, ...] = (x, w)
+        for name, array in () if h0 is None and c0 is None else (("h0", h0), ("c0", c0)):
+            if array is not None:
+                names, operands = (*names, name), (*operands, array)
         if lengths is not None:
             lengths = as_integers(lengths)
         order: str = layout
         if type(layout) is not str or layout not in RNN_LAYOUTS:
             order = rnn_layout(layout)
-        padding = as_float(padding_value, "padding_value").hex()
+        padding = _NO_PADDING
+        if padding_value is not ZERO:
+            padding = as_float(padding_value, "padding_value").hex()
         results = execute(
             FORWARD,
             names,
-            tuple([given[name] for name in names]),
+            operands,
             (network, lengths, order, training, padding),
-            outs=rnn_result_slots(out, ("y", "hy", "cy"), has_cells=network.spec.has_cells),
+            outs=rnn_result_slots(out, ("y", "hy", "cy"), has_cells=network.has_cells),
             stream=stream,
             state=state,
         )
