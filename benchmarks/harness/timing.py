@@ -167,10 +167,14 @@ def lost_context() -> str:
 
 
 class HostCall(NamedTuple):
-    """Call to time on the host. ``sets`` returns the operands of the calls of a loop, before the loop."""
+    """Call to time on the host. ``sets`` returns the operands of the calls of a loop, before the loop.
+
+    With ``until_done``, the time of a loop ends when the GPU has done its work.
+    """
 
     call: Callable[..., Any]
     sets: Callable[[], Sequence[Sequence[Any]]]
+    until_done: bool = False
 
 
 def host_times(calls: dict[str, HostCall], rounds: int) -> dict[str, float]:
@@ -183,7 +187,9 @@ def host_times(calls: dict[str, HostCall], rounds: int) -> dict[str, float]:
     return dict(zip(calls, medians, strict=True))
 
 
-def host_loop(call: Callable[..., Any], sets: Callable[[], Sequence[Sequence[Any]]]) -> float:
+def host_loop(
+    call: Callable[..., Any], sets: Callable[[], Sequence[Sequence[Any]]], until_done: bool = False
+) -> float:
     """Return the host time per call of one loop in microseconds. The GPU is idle at its start."""
     import torch
 
@@ -192,4 +198,6 @@ def host_loop(call: Callable[..., Any], sets: Callable[[], Sequence[Sequence[Any
     start = time.perf_counter()
     for operands in loop:
         call(*operands)
+    if until_done:
+        torch.cuda.synchronize()
     return 1e6 * (time.perf_counter() - start) / len(loop)

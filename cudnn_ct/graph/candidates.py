@@ -15,6 +15,8 @@ from .plan import GraphPlan
 
 __all__ = ["EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
 
+FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
+
 
 class EngineRules(NamedTuple):
     """The engines of one problem, as an operation uses them.
@@ -41,20 +43,25 @@ def engine_candidates(
     context: Context | Planner,
     heuristics: Iterable[str] = HEURISTICS,
     most: int | None = None,
+    first: int | None = None,
 ) -> list[Candidate]:
     """Return the engines of a graph as candidates, the best first, then the rejected ones.
 
     The order is that of cuDNN's heuristics, which are queried in these modes. ``most`` limits the number of
-    usable engines from them. If notes are excluded, the engines that the heuristics omit follow those of the
-    fallback mode. If no engine exists, the result is one candidate with the reason.
+    usable engines from them. With ``first``, only the first engines of each mode are read, up to that many
+    usable ones that need not come last: each takes tens of calls of cuDNN. If notes are excluded, the engines
+    that the heuristics omit follow those of the fallback mode. If no engine exists, the result is one
+    candidate with the reason.
     """
     heuristics = list(heuristics)
     rows: list[Candidate] = []
     try:
         native = operation_graph(graph, context)
-        for offer in heuristic_configs(native, context, heuristics):
+        for offer in heuristic_configs(native, context, heuristics, None if first is None else FIRST_READ):
             rows.append(_candidate(offer, rules))
             if most is not None and sum(not row.rejected for row in rows) >= most:
+                break
+            if first is not None and sum(_is_first(row, rules) for row in rows) >= first:
                 break
     except (NotSupportedError, BadParamError) as error:
         return [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
@@ -66,6 +73,10 @@ def engine_candidates(
         rows += [_candidate(offer, rules) for offer in found if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
+
+
+def _is_first(row: Candidate, rules: EngineRules) -> bool:
+    return not row.rejected and Engine.parse(row.algorithm).number not in rules.last
 
 
 def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context | Planner) -> Candidate:

@@ -84,12 +84,16 @@ class EngineConfig(NamedTuple):
 
 
 def heuristic_configs(
-    graph: BackendDescriptor, context: Context | Planner, heuristics: Iterable[str] = HEURISTICS
+    graph: BackendDescriptor,
+    context: Context | Planner,
+    heuristics: Iterable[str] = HEURISTICS,
+    room: int | None = None,
 ) -> Iterator[EngineConfig]:
     """Yield the engines that the heuristics return for a native graph, best first, without repetition.
 
-    The next mode is queried only after all engines of the previous one were consumed. If no mode has an
-    engine, NotSupportedError is raised, with the error of each mode in its notes.
+    ``room`` limits the number of engines that are read from each mode, because each takes tens of calls of
+    cuDNN. The next mode is queried only after all engines of the previous one were consumed. If no mode has
+    an engine, NotSupportedError is raised, with the error of each mode in its notes.
     """
     seen: set[Engine] = set()
     reasons = []
@@ -100,7 +104,7 @@ def heuristic_configs(
             native = BackendDescriptor(
                 graph.library, "engineheur", operation_graph=graph, mode=mode, **device
             )
-            configs = native.children("results", "enginecfg")
+            configs = native.children("results", "enginecfg", room)
         except NotSupportedError as rejected:
             reasons.append(f"heuristics {mode}: {rejected}")
             continue

@@ -316,7 +316,8 @@ def test_engine_is_tried_again_when_its_plan_failed_for_lack_of_memory(
         tried.append(status)
         raise error_from_status(status, "cudnnBackendFinalize")
 
-    monkeypatch.setattr(graph, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
+    row = Candidate("graph", "engine 1", "fma", 0, True)
+    monkeypatch.setattr(graph, "candidates", lambda *_, **__: [row])
     monkeypatch.setattr(engine_candidates, "operation_graph", lambda *_: None)
     monkeypatch.setattr(engine_candidates, "execution_plan", execution_plan)
     for _ in range(2):

@@ -27,18 +27,22 @@ def candidates(
     context: Context | Planner,
     heuristics: Collection[str] = HEURISTICS,
     most: int | None = None,
+    *,
+    first: bool = False,
 ) -> list[Candidate]:
     """Return the engines that cuDNN has for a problem, best first, then the rejected ones.
 
     If no engine exists, the result is one candidate with the reason. ``heuristics`` are the modes to query,
     in this order; each takes milliseconds. ``most`` limits the number of usable engines from them.
+    With ``first``, engines after the first choice are not read.
     """
     unfit = _unfit(problem)
     if unfit:
         return [no_engine(unfit)]
     if problem.core.asymmetric_padding:  # mode B of cuDNN 9.19 kills the process
         heuristics = list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
-    rows = engine_candidates(graph_of(problem), _rules(problem), context, heuristics, most)
+    wanted = (2 if prefer_winograd(problem) else 1) if first else None
+    rows = engine_candidates(graph_of(problem), _rules(problem), context, heuristics, most, wanted)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None
     if second and prefer_winograd(problem) and {"fft", "winograd"} & set(second.notes):
         rows[:2] = second, rows[0]
