@@ -7,7 +7,8 @@ with a loop of every contender. A loop has fewer than 500 launches, because the 
 more are pending. Before the measurement each contender makes more than 20 calls with the same pointers. The
 result of a row is compared with PyTorch's, on new values at the same addresses. Convolutions have three
 groups: the same operands in each call, 64 sets of operands in turn, and other operands in each call. The last
-group compares our calls with and without replays. PyTorch runs in inference mode, with cudnn.benchmark. The
+group compares our calls with and without replays. The group "first" has first calls, of a process and of a
+new shape. PyTorch runs in inference mode, with cudnn.benchmark. The
 exit status is 1 if a row failed.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import host_first
 import host_report
 import host_rows
 import host_workload
@@ -39,6 +41,7 @@ GROUPS: dict[str, tuple[Callable[..., Record], Callable[[], Iterable[Any]]]] = {
     "plan": (host_rows.plan_record, host_workload.plan_rows),
     "rnn": (host_rows.rnn_record, host_workload.rnn_rows),
     "network": (host_rows.network_record, lambda: host_workload.BATCHES),
+    "first": (host_first.first_record, lambda: host_first.KINDS),
     "other": (host_rows.other_record, host_workload.other_rows),
 }
 

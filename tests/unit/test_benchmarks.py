@@ -254,7 +254,7 @@ def test_host_report_prints_targets_of_the_measured_groups_last() -> None:
 
 def test_host_targets_are_all_measured_by_a_group() -> None:
     assert {target.section for target in host_report.TARGETS} < set(host.GROUPS)
-    assert len({target.name for target in host_report.TARGETS}) == len(host_report.TARGETS) == 15
+    assert len({target.name for target in host_report.TARGETS}) == len(host_report.TARGETS) == 16
 
 
 def test_host_results_become_tables_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
