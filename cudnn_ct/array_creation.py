@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from .array import DeviceArray
-from .cuda import event as events
 from .cuda import foreign, interop
 from .cuda import stream as streams
 from .cuda.stream import Stream, resolve_stream
@@ -235,9 +234,7 @@ def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
     home = library.current(key.device)
     memory = obj
     if home is not stream:
-        if key.device == stream.device and home != stream and not streams.is_capturing(stream):
-            events.wait_stream(home, stream)
-        kept = True
+        kept = True  # the call orders the streams
     if kept:
         memory = library.owner(obj)
     return DeviceArray(key, pointer, memory, home, home, True)

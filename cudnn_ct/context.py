@@ -38,6 +38,7 @@ __all__ = [
     "use",
 ]
 
+_NO_STREAM = Stream(2**64 - 1, -1)  # equal to no other
 WORKSPACES = 32  # streams for which a thread keeps workspaces on a device
 
 
@@ -127,6 +128,7 @@ class Context:
         if self.stream is not stream:
             streams.refuse_unrecorded(stream)
             if self.stream != stream:
+                self.stream = _NO_STREAM  # a signal handler may raise in the middle of the call
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
 
@@ -383,7 +385,9 @@ def empty_cache(device: int | None = None) -> None:
 def _after_fork() -> None:
     """Make calls of a forked child, which cannot use CUDA, fail."""
     for context in local.contexts.values():
-        context.alone = False
+        inner: Context | None = context
+        while inner is not None:
+            inner.alone, inner = False, inner._inner
 
 
 if hasattr(os, "register_at_fork"):

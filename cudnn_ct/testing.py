@@ -103,6 +103,11 @@ def replay_after(runs: int) -> Iterator[None]:
     ------
     None
 
+    Raises
+    ------
+    ValueError
+        ``runs`` is less than 1.
+
     Examples
     --------
     >>> from cudnn_ct import testing
@@ -111,6 +116,8 @@ def replay_after(runs: int) -> Iterator[None]:
     ...     for _ in range(2):  # the second call is a replay
     ...         y = ct.activation(x, out=y)
     """
+    if runs < 1:
+        raise ValueError(f"runs must be at least 1: got {runs}")
     before, _replay.REPEATS = _replay.REPEATS, runs
     try:
         yield

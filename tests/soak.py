@@ -158,7 +158,7 @@ def bounded() -> Iterator[tuple[str, int, int]]:
         if size.limit is not None:
             yield name, size.entries, size.limit
     yield "memory in flight", len(lifetime._in_flight), 64
-    for ctx in context._thread.contexts.values():
+    for ctx in context.local.contexts.values():
         yield "calls of a thread", len(ctx.calls), ctx.calls.limit
         yield "workspaces of a thread", len(ctx._workspaces), ctx._workspaces.limit
         # The network, the dropout state and the labels of CTC; other plans are dropped with their object.

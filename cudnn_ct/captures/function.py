@@ -13,6 +13,7 @@ from types import MethodType
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 from weakref import WeakValueDictionary
 
+from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand, asarray
 from ..cuda import interop
@@ -118,10 +119,12 @@ class CapturedFunction(Generic[P, R]):
         return [one.by_signature for one in found if one is not None]
 
     def _key(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the signature of arrays of this package."""
+        """Return the signature of arrays of this package: without arrays, the device that is in use."""
+        if not arrays:
+            return config.snapshot, streams.current_stream().device
         if self._by_pointer:
-            return tuple([(array.key, array.pointer) for array in arrays])
-        return tuple([array.key for array in arrays])
+            return config.snapshot, *[(array.key, array.pointer) for array in arrays]
+        return config.snapshot, *[array.key for array in arrays]
 
     def _replay(
         self,
@@ -165,11 +168,14 @@ class CapturedFunction(Generic[P, R]):
             graphs = self._graphs()
             if key not in graphs:
                 return self._first(graphs, key, template, leaves, arrays, args, kwargs)
-            graphs.move_to_end(key)
-            found = graphs[key]
-        return (
-            self._eager(args, kwargs) if found is None else self._replay(found, arrays, args, kwargs, stream)
-        )
+            try:
+                graphs.move_to_end(key)
+                found = graphs[key]
+            except KeyError:  # another thread has closed this
+                raise ValueError(f"{self!r} cannot be called") from None
+        if found is None:
+            return self._eager(args, kwargs)
+        return self._replay(found, arrays, args, kwargs, stream)
 
     def _first(
         self,
@@ -325,7 +331,10 @@ def capture(
     numbers from outside of the arguments are those of the recording. The graph keeps such a ``DeviceArray``
     in memory; keep tensors of PyTorch and arrays of CuPy yourself. Arrays that the function stores elsewhere
     are overwritten by each replay. With ``operands="copy"``, writes to an operand do not reach the caller's
-    array.
+    array. The settings belong to the signature.
+
+    The calls of a finalizer that runs during the recording are recorded, too. A method has graphs for each
+    object, which they keep alive.
 
     Examples
     --------

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..array import DeviceArray
-from ..cuda.stream import LEGACY_DEFAULT, Stream, intern_stream
+from ..cuda.interop import current_of_cupy, current_of_torch
+from ..cuda.stream import Stream
 
 __all__ = ["as_array_of", "following", "streams_in_use"]
 
@@ -17,6 +18,16 @@ __all__ = ["as_array_of", "following", "streams_in_use"]
 def as_array_of(library: str, array: DeviceArray) -> Any:
     """Return an array over the same memory of torch or cupy; the array itself if ``library`` is empty."""
     return sys.modules[library].from_dlpack(array) if library else array
+
+
+CURRENT = {"torch": current_of_torch, "cupy": current_of_cupy}
+
+
+def in_use(library: str) -> bool:
+    """Return whether the process has imported a library, and the library uses CUDA."""
+    module = sys.modules.get(library)
+    cuda = getattr(module, "cuda", None)  # another thread may be importing it
+    return cuda is not None and (library != "torch" or bool(cuda.is_initialized()))
 
 
 @contextmanager
@@ -28,11 +39,10 @@ def following(stream: Stream) -> Iterator[dict[int, object]]:
     """
     pools: dict[int, object] = {}
     with ExitStack() as stack:
-        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-        if torch is not None and torch.cuda.is_initialized():
-            _enter_torch(torch, stream, stack, pools)
-        if cupy is not None:
-            _enter_cupy(cupy, stream, stack, pools)
+        if in_use("torch"):
+            _enter_torch(sys.modules["torch"], stream, stack, pools)
+        if in_use("cupy"):
+            _enter_cupy(sys.modules["cupy"], stream, stack, pools)
         yield pools
 
 
@@ -59,14 +69,5 @@ def _enter_cupy(cupy: Any, stream: Stream, stack: ExitStack, pools: dict[int, ob
 
 def streams_in_use(stream: Stream) -> list[Stream]:
     """Return the current streams of torch and cupy on the device of a stream, except for this stream."""
-    found, device = [], stream.device
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    # The address takes a twentieth of the time of the object.
-    if torch is not None and (torch._C._cuda_getCurrentRawStream(device) or LEGACY_DEFAULT) != stream.handle:
-        theirs = torch.cuda.current_stream(device)
-        found.append(intern_stream(theirs.cuda_stream, device, theirs))
-    if cupy is not None:
-        theirs = cupy.cuda.get_current_stream(device)
-        if (theirs.ptr or LEGACY_DEFAULT) != stream.handle:
-            found.append(intern_stream(theirs.ptr, device, theirs))
-    return found
+    theirs = [current(sys.modules[name], stream.device) for name, current in CURRENT.items() if in_use(name)]
+    return [one for one in theirs if one != stream]

@@ -11,6 +11,7 @@ from .. import context
 from ..array import DeviceArray
 from ..array_creation import asarray
 from ..cuda import event as events
+from ..cuda import graph as graphs
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
 from ..cuda.arena import Arena, GraphMemory
@@ -21,6 +22,7 @@ from ..cuda.recording import Recording
 from ..cuda.stream import LEGACY_DEFAULT, Stream
 from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
+from ..errors import NotInitializedError
 from ..shapes.specs import UNALIGNED
 from .libraries import as_array_of, following, streams_in_use
 from .trees import PLAIN, Leaf, flatten, library_of, rebuild
@@ -134,19 +136,21 @@ class Record:
             for one in written
             if one.writer is not stream or one.home is not stream or one._uses is not None
         ]
-        for array in read:
-            array.wait_for_writer(stream)
-        for array in written:
-            array.before_write(stream)
-        status = current.launch()
-        if status:
-            check(status, "launching a CUDA graph", stream)
-        for array in read:
-            array.record_use(stream)
-        for array in written:
-            array.after_write(stream)
-        for other in others:
-            events.wait_stream(stream, other)
+        try:
+            for array in read:
+                array.wait_for_writer(stream)
+            for array in written:
+                array.before_write(stream)
+            status = current.launch()
+            if status:
+                check(status, "launching a CUDA graph", stream)
+        finally:  # the graph may have been launched
+            for array in read:
+                array.record_use(stream)
+            for array in written:
+                array.after_write(stream)
+            for other in others:
+                events.wait_stream(stream, other)
         record_launch("a CUDA graph", stream)
         if type(self._template) is Leaf:
             return current.results[0]
@@ -158,12 +162,14 @@ class Record:
             source = array.pointer + first
             if array.writer is not stream:
                 array.wait_for_writer(stream)
-            if source != target:
-                status = copy(source)
-                if status:
-                    check(status, "copying an operand", stream)
-            if array.home is not stream:
-                array.record_use(stream)
+            try:
+                if source != target:
+                    status = copy(source)
+                    if status:
+                        check(status, "copying an operand", stream)
+            finally:
+                if array.home is not stream:
+                    array.record_use(stream)
 
     def _move(self, stream: Stream) -> OnStream:
         """Order launches on ``stream`` after the earlier ones on another stream."""
@@ -213,11 +219,11 @@ def record(
     caller gave them; ``arrays`` are the same arrays of this package.
     """
     stream, arena = acquire_stream(device), Arena(device)
-    operands = [_operand(array, arena.memory, stream) for array in arrays] if copied else []
     recording = Recording(stream, arena)
     if not copied:
         recording.kept.update({id(array.memory): array.memory for array in arrays})
     try:
+        operands = [_operand(array, arena.memory, stream) for array in arrays] if copied else []
         with streams.relaxed(), following(stream) as pools, context.use(stream=stream):
             pairs = zip(leaves, operands, strict=True) if copied else ()
             given = [as_array_of(library_of(leaf), one.array) for leaf, one in pairs] if copied else leaves
@@ -244,7 +250,7 @@ def _captured(
     stream, found = recording.stream, list[Any]()
     with context.pinning(recording.kept), recording:
         context.current(stream)
-        with capturing(stream) as graph:
+        with capturing(stream, accept=_check_copies) as graph:
             template = flatten(function(*arguments[0], **arguments[1]), found, _check_result)
             results = [asarray(array) for array in found]
             if recording.error is not None:  # the function caught it
@@ -254,6 +260,12 @@ def _captured(
             if streams.current_device() != stream.device:
                 raise ValueError("the function changed the current device")
     return graph, template, results
+
+
+def _check_copies(graph: object) -> None:
+    """Raise if a captured graph, to which other libraries may have added, copies from or to the host."""
+    if any(graphs.uses_host(*node) for node in graphs.nodes_of(graph)):
+        raise NotInitializedError("a copy from or to the host cannot be recorded in a CUDA graph")
 
 
 def _check_result(value: Any) -> None:

@@ -22,11 +22,21 @@ class Leaf(NamedTuple):
     library: str
 
 
-class _Constant(NamedTuple):
-    """A value that is not an array; the type distinguishes 1, 1.0 and True."""
+class _Constant:
+    """A value that is not an array. The type distinguishes 1, 1.0 and True, the text 0.0 and -0.0."""
 
-    kind: type
-    value: Any
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        exact = isinstance(value, float | complex)
+        self._key = type(value), repr(value) if exact else value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Constant) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
 
 class _Node(NamedTuple):
@@ -79,7 +89,7 @@ def flatten(value: Any, arrays: list[Any], constant: Callable[[Any], object]) ->
         arrays.append(value)
         return Leaf(library_of(value))
     constant(value)
-    return _Constant(type(value), value)
+    return _Constant(value)
 
 
 def rebuild(template: Any, arrays: Iterator[Any]) -> Any:

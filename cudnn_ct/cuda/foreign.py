@@ -48,11 +48,7 @@ def library_of(kind: type) -> Library | None:
         return known
     for library in LIBRARIES:
         module = sys.modules.get(library.module)
-        try:
-            types = () if module is None else library.types(module)
-        except AttributeError:  # another thread is importing the library
-            continue
-        if kind in types:
+        if module is not None and kind in _types(library, module):
             _known[kind] = library
             return library
     return None
@@ -66,10 +62,21 @@ def current_stream(arrays: Sequence[Any]) -> Stream | None:
     for array in arrays:
         if array is None or isinstance(array, TypedMemory):
             continue
-        library = library_of(type(array))
-        if library is not None and (device := library.device(array)) >= 0:
-            return library.current(device)
+        for library in LIBRARIES:
+            module = sys.modules.get(library.module)
+            if module is not None and isinstance(array, _types(library, module)):  # subclasses too
+                device = library.device(array)
+                if device >= 0:
+                    return library.current(device)
     return None
+
+
+def _types(library: Library, module: Any) -> tuple[type, ...]:
+    """Return the array types of a library; none while another thread is importing it."""
+    try:
+        return library.types(module)
+    except AttributeError:
+        return ()
 
 
 # --- PyTorch -----------------------------------------------------------------------------------------------
@@ -82,18 +89,18 @@ def _read_torch(tensor: Any) -> tuple[int, ArrayKey] | None:
         pointer, strides = tensor.data_ptr(), tensor.stride()
     except RuntimeError:  # no strides, or a transformation of functions
         return None
-    device = tensor.get_device()
-    if device < 0 or not pointer:
-        return None
-    return pointer, _key_of_torch(tensor.shape, strides, tensor.dtype, device, not pointer & UNALIGNED)
+    key = _key_of_torch(tensor.shape, strides, tensor.dtype, tensor.device, not pointer & UNALIGNED)
+    return None if key is None or not pointer else (pointer, key)
 
 
 @lru_cache(4096)
 def _key_of_torch(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int, aligned: bool
-) -> ArrayKey:
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any, aligned: bool
+) -> ArrayKey | None:
+    if device.type != "cuda":
+        return None
     spec = TensorSpec(tuple(shape), strides, as_dtype(str(dtype).removeprefix("torch.")).name)
-    return array_key(spec, device, aligned, False)
+    return array_key(spec, device.index, aligned, False)
 
 
 # --- CuPy --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from .._handle import outlive_cycles
 from ..errors import CudnnError
@@ -14,7 +15,17 @@ from . import driver as cuda
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["Graph", "acquire_stream", "capturing", "check", "copier", "launcher", "release_stream"]
+__all__ = [
+    "Graph",
+    "acquire_stream",
+    "capturing",
+    "check",
+    "copier",
+    "launcher",
+    "nodes_of",
+    "release_stream",
+    "uses_host",
+]
 
 _idle_streams: dict[int, list[Stream]] = {}  # by device: streams for later captures
 
@@ -68,20 +79,40 @@ def capturing(stream: Stream, accept: Callable[[object], object] | None = None) 
     """
     doing, graph, template = "capturing a CUDA graph", Graph(stream.device), None
     mode = cuda.driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    cuda.call(doing, "cuStreamBeginCapture", stream.handle, mode)
     try:
-        try:
-            yield graph
-        except BaseException:
-            template = cuda.driver().cuStreamEndCapture(stream.handle)[1]
-            raise
+        cuda.call(doing, "cuStreamBeginCapture", stream.handle, mode)
+        yield graph
         template = cuda.call(doing, "cuStreamEndCapture", stream.handle)
         if accept is not None:
             accept(template)
         graph.instantiate(template)
     finally:
+        if template is None and streams.is_capturing(stream):  # an error, or a signal handler that raised
+            template = cuda.driver().cuStreamEndCapture(stream.handle)[1]
         if template is not None and int(template):
             cuda.driver().cuGraphDestroy(template)
+
+
+def nodes_of(graph: object) -> list[tuple[Any, Any]]:
+    """Return the nodes of a captured graph, each with its ``CUgraphNodeType``."""
+    doing = "reading a CUDA graph"
+    count = int(cuda.call(doing, "cuGraphGetNodes", graph, 0)[1])
+    nodes = cuda.call(doing, "cuGraphGetNodes", graph, count)[0] if count else []
+    return [(node, cuda.call(doing, "cuGraphNodeGetType", node)) for node in nodes]
+
+
+def uses_host(node: Any, kind: Any) -> bool:
+    """Return whether a node copies from or to host memory, which may be gone at a launch."""
+    driver = cuda.driver()
+    if kind != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY:
+        return False
+    copy = cuda.call("reading a CUDA graph", "cuGraphMemcpyNodeGetParams", node)
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    for address in (copy.srcDevice, copy.dstDevice):
+        result, found = driver.cuPointerGetAttribute(attribute, int(address))
+        if int(result) or int(found) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+            return True
+    return False
 
 
 def copier(target: int, nbytes: int, stream: Stream) -> Callable[[int], int]:

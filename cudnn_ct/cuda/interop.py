@@ -191,13 +191,15 @@ def current_of_torch(torch: Any, device: int) -> Stream:
         if (known := streams.known_stream(address, device, "torch")) is not None:
             return known
     stream = torch.cuda.current_stream(device)
-    return intern_stream(stream.cuda_stream, device, stream)
+    wraps_address = getattr(stream, "stream_id", None) == stream.cuda_stream  # then it may be destroyed
+    return intern_stream(stream.cuda_stream, device, None if wraps_address else stream)
 
 
 def current_of_cupy(cupy: Any, device: int) -> Stream:
     """Return the current stream of CuPy."""
     stream = cupy.cuda.get_current_stream(device)
-    return intern_stream(stream.ptr, device, stream)
+    wraps_address = type(stream).__name__ == "ExternalStream"
+    return intern_stream(stream.ptr, device, None if wraps_address else stream)
 
 
 _NO_WAIT = -1  # DLPack's stream for a consumer that orders itself

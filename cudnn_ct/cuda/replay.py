@@ -16,9 +16,23 @@ from . import stream as streams
 from .graph import Graph
 from .stream import Stream
 
-__all__ = ["Replay", "ReplayPool", "ReplayTable", "capture", "count_nodes", "launcher"]
+__all__ = [
+    "NoRoomError",
+    "Replay",
+    "ReplayPool",
+    "ReplayTable",
+    "capture",
+    "check_nodes",
+    "count_nodes",
+    "has_room",
+    "launcher",
+]
 
 MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
+
+
+class NoRoomError(NotSupportedError):
+    """Other replays, which were launched lately, have the room that a graph needs."""
 
 
 def capture(device: int, work: Callable[[Stream], object]) -> Graph:
@@ -28,11 +42,19 @@ def capture(device: int, work: Callable[[Stream], object]) -> Graph:
     ------
     CudnnError
         The work cannot be captured. NotSupportedError: it has too many nodes, or one that is not a kernel, a
-        copy or a fill within device memory.
+        copy or a fill within device memory. NoRoomError: there are too many replays.
     """
+
+    def accept(graph: object) -> None:
+        count = check_nodes(graph)
+        if not 0 < count <= MAX_NODES:
+            raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
+        if not has_room(device, count):
+            raise NoRoomError(f"the graph has {count} nodes, for which there is no room")
+
     stream = graphs.acquire_stream(device)
     try:
-        with streams.relaxed(), graphs.capturing(stream, accept=_check_nodes) as graph:
+        with streams.relaxed(), graphs.capturing(stream, accept=accept) as graph:
             work(stream)
     finally:
         if not streams.is_capturing(stream):  # else ending the capture has failed
@@ -40,28 +62,15 @@ def capture(device: int, work: Callable[[Stream], object]) -> Graph:
     return graph
 
 
-def _check_nodes(graph: object) -> None:
-    """Raise unless a graph uses device memory only: host memory may be gone at a launch."""
-    doing, kinds = "reading a CUDA graph", cuda.driver().CUgraphNodeType
-    count = int(cuda.call(doing, "cuGraphGetNodes", graph, 0)[1])
-    if not 0 < count <= MAX_NODES:
-        raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
-    for node in cuda.call(doing, "cuGraphGetNodes", graph, count)[0]:
-        kind = cuda.call(doing, "cuGraphNodeGetType", node)
-        if kind == kinds.CU_GRAPH_NODE_TYPE_MEMCPY:
-            copy = cuda.call(doing, "cuGraphMemcpyNodeGetParams", node)
-            supported = _on_device(copy.srcDevice) and _on_device(copy.dstDevice)
-        else:
-            supported = kind in (kinds.CU_GRAPH_NODE_TYPE_KERNEL, kinds.CU_GRAPH_NODE_TYPE_MEMSET)
-        if not supported:
+def check_nodes(graph: object) -> int:
+    """Count the nodes of a graph; raise unless they are kernels, copies and fills within device memory."""
+    kinds = cuda.driver().CUgraphNodeType
+    supported = [getattr(kinds, f"CU_GRAPH_NODE_TYPE_{name}") for name in ("KERNEL", "MEMSET", "MEMCPY")]
+    nodes = graphs.nodes_of(graph)
+    for node, kind in nodes:
+        if kind not in supported or graphs.uses_host(node, kind):
             raise NotSupportedError(f"the graph has a node that cannot be replayed: {kind!r}")
-
-
-def _on_device(address: Any) -> bool:
-    driver = cuda.driver()
-    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    result, found = driver.cuPointerGetAttribute(kind, int(address))
-    return not int(result) and int(found) == int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE)
+    return len(nodes)
 
 
 def launcher(graph: Graph, stream: Stream) -> Callable[[], int]:
@@ -95,7 +104,10 @@ class Replay:
     and cleared when room is sought.
     """
 
-    __slots__ = ("__weakref__", "_graph", "_key", "_pool", "_table", "launch", "plan", "recent", "uses")
+    __slots__ = (
+        *("__weakref__", "_graph", "_key", "_table", "launch", "nodes", "plan", "pool", "recent"),
+        "uses",
+    )
 
     def __init__(
         self,
@@ -111,77 +123,79 @@ class Replay:
         self.plan = plan
         self.uses = uses
         self.recent = True
-        self._graph, self._pool, self._key = graph, pool, key
+        self._graph, self.nodes, self.pool, self._key = graph, graph.nodes, pool, key
         self._table = weakref.ref(table)  # no cycle: the graph is destroyed with its table
-        pool.add(self, graph.nodes)
+        pool.add(self)
         table[key] = self
 
     def drop(self) -> None:
         """Remove this from its table; the graph is destroyed with the last reference."""
         table = self._table()
         if table is not None and table.get(self._key) is self:
-            del table[self._key]
+            table.pop(self._key, None)  # another thread may have dropped it
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():
-            self._pool.remove(self)
+            self.pool.remove(self)
 
 
 class ReplayPool:
-    """The replays of one thread on a device."""
+    """The replays of one thread on a device. All threads share the room for their nodes."""
 
     def __init__(self, device: int) -> None:
-        self._replays: dict[int, weakref.ref[Replay]] = {}  # in the order of their last examination
-        self._device = device
-        self._nodes = _nodes.setdefault(device, {})
+        self._shared = _replays.setdefault(device, {})
 
-    def has_room(self, nodes: int) -> bool:
-        """Whether a graph of so many nodes may be added; drop replays that were not launched lately.
-
-        Only some replays are examined, so that replays that are launched in turn do not replace one another:
-        a recording takes longer than many calls.
-        """
-        for _ in range(len(self._replays) // 64 + 1):
-            if count_nodes(self._device) + nodes <= MAX_NODES:
-                break
-            try:
-                number = next(iter(self._replays))
-                reference = self._replays.pop(number)
-            except (StopIteration, KeyError, RuntimeError):  # a finalizer has removed it
-                break
-            replay = reference()
-            if replay is not None and replay.recent:
-                replay.recent = False
-                self._replays[number] = reference
-            elif replay is not None:
-                replay.drop()
-        return count_nodes(self._device) + nodes <= MAX_NODES
-
-    def add(self, replay: Replay, nodes: int) -> None:
+    def add(self, replay: Replay) -> None:
         """Count the nodes of a new replay."""
-        self._replays[id(replay)] = weakref.ref(replay)
-        self._nodes[id(replay)] = nodes
+        self._shared[id(replay)] = weakref.ref(replay)
 
     def remove(self, replay: Replay) -> None:
         """Count the nodes of a replay no longer."""
-        self._replays.pop(id(replay), None)
-        self._nodes.pop(id(replay), None)
+        self._shared.pop(id(replay), None)
 
     def clear(self) -> None:
-        """Drop all replays."""
-        for reference in list(self._replays.values()):
-            if (replay := reference()) is not None:
+        """Drop the replays of this pool."""
+        for replay in _living(self._shared):
+            if replay.pool is self:
                 replay.drop()
 
     def __len__(self) -> int:
-        return len(self._replays)
+        return sum(replay.pool is self for replay in _living(self._shared))
+
+
+# The replays of all threads by device, in the order in which they were examined or added.
+_replays: dict[int, dict[int, weakref.ref[Replay]]] = {}
+
+
+def _living(replays: dict[int, weakref.ref[Replay]]) -> list[Replay]:
+    return [replay for reference in list(replays.values()) if (replay := reference()) is not None]
 
 
 def count_nodes(device: int | None = None) -> int:
     """Return the number of nodes of all replays of a device, or of all devices."""
-    return sum(
-        sum(list(nodes.values())) for number, nodes in list(_nodes.items()) if device in (None, number)
-    )
+    tables = [table for number, table in list(_replays.items()) if device in (None, number)]
+    return sum(replay.nodes for table in tables for replay in _living(table))
 
 
-_nodes: dict[int, dict[int, int]] = {}  # of the graphs that exist, by device and replay
+def has_room(device: int, nodes: int) -> bool:
+    """Return whether a graph of so many nodes may be added; drop replays that were not launched lately.
+
+    Only some replays are examined, so that replays that are launched in turn do not replace one another: a
+    recording takes longer than many calls.
+    """
+    shared = _replays.setdefault(device, {})
+    for _ in range(len(shared) // 64 + 1):
+        if count_nodes(device) + nodes <= MAX_NODES:
+            return True
+        try:
+            number = next(iter(shared))
+            reference = shared.pop(number)
+        except (StopIteration, KeyError, RuntimeError):  # another thread or a finalizer has removed it
+            break
+        replay = reference()
+        if replay is not None and replay.recent:
+            replay.recent = False
+            shared[number] = reference
+        elif replay is not None:
+            replay.drop()
+    return count_nodes(device) + nodes <= MAX_NODES

@@ -172,7 +172,7 @@ def run(
     alpha: Any,
     beta: float,
     stream: Stream,
-    variant: tuple[str, ...] | None = NO_VARIANT,
+    variant: tuple[Any, ...] | None = NO_VARIANT,
 ) -> Sequence[DeviceArray]:
     """Allocate new results, order the streams, run or replay the plan, record the uses; return the results.
 
@@ -217,7 +217,7 @@ def _enqueue(
     alpha: Any,
     beta: float,
     stream: Stream,
-    variant: tuple[str, ...] | None,
+    variant: tuple[Any, ...] | None,
 ) -> None:
     """Order the streams, run or replay the plan, and record the uses."""
     written = [array for array in given if array is not None]

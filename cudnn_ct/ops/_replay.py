@@ -13,7 +13,6 @@ from ..cuda.replay import Replay
 from ..cuda.stream import Stream
 from ..cuda.typed_memory import TypedMemory
 from ..cuda.workspace import Workspace
-from ..errors import CudnnError
 from ..shapes.specs import UNALIGNED
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["count_run", "replayed"]
 
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
+SOON, LATER = -8, -64  # counts of runs after which a recording is tried again
 NEVER = -(2**62)  # a count of runs that does not reach REPEATS
 
 
@@ -54,19 +54,19 @@ def count_run(
         return
     count = call.runs.get(key, 0) + 1
     if count >= REPEATS and not ctx.capturing and config.replay and not config.debug_sync:
-        count = 0 if ctx.replays.has_room(1) else -REPEATS  # try again after some more runs
-        if not count and not _record(ctx, call, key, pointers, factors):
-            count = NEVER
+        count = _record(ctx, call, key, pointers, factors)
     call.set_runs(key, count)
 
 
 def _record(
     ctx: Context, call: PreparedCall, key: Any, pointers: tuple[int, ...], factors: tuple[Any, float]
-) -> bool:
-    """Capture the plan of a call and add it to the replays of the call; return whether that succeeded."""
+) -> int:
+    """Capture the plan of a call and add it to the replays of the call; return the new count of runs."""
     stream, plan = ctx.stream, call.selected.plan
     if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in pointers):
-        return False  # another plan runs
+        return NEVER  # another plan runs
+    if not replays.has_room(ctx.device, 1):
+        return SOON
     used: dict[int, object] = {}
 
     def work(captured: Stream) -> None:
@@ -77,10 +77,10 @@ def _record(
     try:
         graph = replays.capture(ctx.device, work)
         launch = replays.launcher(graph, stream)
-    except CudnnError:
-        return False
-    if not ctx.replays.has_room(graph.nodes):
-        return True
+    except replays.NoRoomError:
+        return LATER
+    except Exception:  # of any kind: the call itself has run
+        return NEVER
     # Memory that the plan owns is freed on the default stream: after the last launch on another stream.
     memory = [one for one in used.values() if isinstance(one, TypedMemory)]
     exported = ExportedMemory(memory, streams.default_stream(ctx.device), stream) if memory else None
@@ -88,4 +88,4 @@ def _record(
     for one in used.values():
         if isinstance(one, Workspace):
             one.add(replay)
-    return True
+    return 0

@@ -42,8 +42,8 @@ class DeviceInts:
                 streams.wait(streams.default_stream(array.device))
                 self._is_written = True
             if capturing:
-                ctx.pin(owner)
-                ctx.pin(array)
+                for kept in (owner or array, array):
+                    ctx.pin(kept)
         array.writer = stream  # nothing has to wait
         return array
 

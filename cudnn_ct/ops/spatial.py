@@ -222,7 +222,7 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    where = stream_of(x, "x", stream)
+    where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
     shape = transformed_shape(x.shape, scale_height, scale_width)
     expected = {"out": TensorSpec.packed(shape, x.spec.dtype)}
@@ -264,7 +264,7 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    where = stream_of(x, "x", stream)
+    where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
     operands = [as_operand(array, name, where) for name, array in given.items()]
     dy, x, theta = operands

@@ -779,3 +779,33 @@ def test_torch_and_cupy_follow_the_recording(
     assert host.orders(0x55, 1)
     assert host.orders(1, 0x55), "what cupy does next may use the results"
     assert not host.orders(0, 1)
+
+
+# --- signatures --------------------------------------------------------------------------------------------
+
+
+def test_zeros_of_both_signs_and_nan_are_signatures(fake: FakeCudnn) -> None:
+    captured = ct.capture(lambda x, value: ct.fill(ct.transform(x), value))
+    x = ct.zeros((3,))
+    for _ in range(2):
+        assert not np.signbit(captured(x, 0.0).numpy()).any()
+        assert np.signbit(captured(x, -0.0).numpy()).all()
+        assert np.isnan(captured(x, float("nan")).numpy()).all()
+    assert "graphs: 3" in captured.describe()
+    captured.close()
+
+
+def test_settings_and_the_device_in_use_belong_to_the_signature(fake: FakeCudnn) -> None:
+    captured = ct.capture(lambda: ct.zeros((3,)))
+    for device in (0, 1, 0, 1):
+        with ct.use(device=device):
+            assert captured().device == device
+    assert "graphs: 2" in captured.describe()
+    before = ct.config.allow_tf32
+    ct.config.allow_tf32 = not before
+    try:
+        captured()
+    finally:
+        ct.config.allow_tf32 = before
+    assert "graphs: 3" in captured.describe()
+    captured.close()

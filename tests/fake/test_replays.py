@@ -209,6 +209,34 @@ def test_misaligned_operands_are_not_recorded(host: Host) -> None:
     assert launches(host) == 0
 
 
+def test_plan_is_replayed_by_no_thread_when_replays_are_off(host: Host) -> None:
+    x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros((2, 4, 4, 4))
+    plan = ct.conv_plan(x, w)
+
+    def calls() -> None:
+        for _ in range(3):
+            plan(x, w, out=y)
+
+    steps = [threading.Semaphore(0) for _ in range(2)]
+
+    def twice() -> None:
+        calls()
+        steps[0].release()
+        steps[1].acquire()
+        calls()
+
+    other = threading.Thread(target=twice)
+    other.start()
+    steps[0].acquire()
+    before = launches(host)
+    assert before
+    with configured(replay=False):
+        calls()
+        steps[1].release()
+        other.join()
+    assert launches(host) == before
+
+
 # --- errors ------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +269,41 @@ def test_result_that_overlaps_an_operand_is_rejected_after_replays() -> None:
         ct.softmax(relu.x[:, 1:], out=relu.x[:, :3])
 
 
+def test_call_after_an_interrupt_of_a_recording_runs_on_its_stream(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relu, ctx = Relu(), context.current(default_stream(0))
+    set_stream = ctx.library.cudnnSetStream
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted(handle: Any, stream: int) -> None:
+        set_stream(handle, stream)
+        for error in interrupts:  # in the handler of a signal
+            raise error
+
+    monkeypatch.setattr(ctx.library, "cudnnSetStream", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        relu()
+    np.testing.assert_array_equal(relu(), np.maximum(values(0), 0))
+    assert ctx.stream is default_stream(0)
+    assert {one["stream"] for one in fake.objects.values() if one["kind"] == "handle"} == {1}
+
+
+def test_capture_is_ended_when_its_begin_is_interrupted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Host.cuStreamBeginCapture
+
+    def interrupted(self: Host, stream: int, mode: Any) -> None:
+        begin(self, stream, mode)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Host, "cuStreamBeginCapture", interrupted)
+    relu = Relu()
+    with pytest.raises(KeyboardInterrupt):
+        relu()
+    assert not host.capturing
+    monkeypatch.undo()
+
+
 # --- memory ------------------------------------------------------------------------------------------------
 
 
@@ -270,6 +333,45 @@ def test_many_calls_in_turn_do_not_replace_the_replays_of_each_other(
         for relu in calls:
             relu()
     assert host.calls.count("cuStreamBeginCapture") < 20
+
+
+def test_graph_without_room_is_rarely_captured(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    hot, net = [Relu(seed) for seed in range(3)], ct.RNN("rnn_relu", 2, 3, num_layers=1)
+    w, x = ct.zeros((net.weight_size,)), ct.zeros((3, 2, 2))
+    outs = tuple(ct.zeros(array.shape) for array in net.forward(x, w)[:2])
+    for relu in hot:
+        relu()
+    real = replays.check_nodes
+    monkeypatch.setattr(replays, "check_nodes", lambda graph: real(graph) + 3)
+    for _ in range(60):
+        net.forward(x, w, out=outs)
+        for relu in hot:
+            relu()
+    assert host.calls.count("cuGraphInstantiate") <= 6
+
+
+def test_idle_thread_leaves_room_to_others(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "MAX_NODES", 4)
+    recorded, done = threading.Event(), threading.Event()
+
+    def idle() -> None:
+        calls = [Relu(seed) for seed in range(4)]
+        for relu in calls:
+            relu()
+            relu()
+        recorded.set()
+        done.wait(60)
+
+    thread = threading.Thread(target=idle)
+    thread.start()
+    recorded.wait(60)
+    before, relu = launches(host), Relu()
+    for _ in range(400):
+        relu()
+    done.set()
+    thread.join()
+    assert launches(host) > before + 100
 
 
 def test_empty_cache_and_the_end_of_a_call_drop_its_replays(host: Host) -> None:

@@ -97,7 +97,7 @@ def conv_algorithms(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
     alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
-    where = stream_of(first, names[0], stream)
+    where = stream_of(first, names[0], stream, (second,))
     with streams.on_device(where.device):
         ctx = context.current(where)
         if measure and ctx.capturing:

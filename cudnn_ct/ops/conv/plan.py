@@ -87,8 +87,8 @@ class ConvPlan:
         self._names = names
         alpha, beta = factors
         self._alpha, self._beta = ONE if alpha == 1 else alpha, ZERO if beta == 0 else beta
-        self._scaled = self._alpha is not ONE or self._beta is not ZERO
-        where = stream_of(given[0], names[0], stream)
+        self._variant: tuple[Any, ...] = ()  # the end of the facts of a run, with the settings
+        where = stream_of(given[0], names[0], stream, (*given, out))
         self._default = streams.default_stream(where.device)
         self._calls = PerContext[PreparedCall]()
         self._checked: list[Any] = [None]  # the settings, and the keys of the arrays of the last call
@@ -138,7 +138,8 @@ class ConvPlan:
                     elsewhere = True
             if given[0] is not None and _has_order(given[0], where):
                 elsewhere = True
-            return run(ctx, call, arrays, given, facts, elsewhere, self._alpha, self._beta, where)[0]
+            factors, settings = (self._alpha, self._beta), (self._checked[0],)
+            return run(ctx, call, arrays, given, facts, elsewhere, *factors, where, settings)[0]
         finally:
             streams.restore_device(previous)
 
@@ -159,11 +160,11 @@ class ConvPlan:
                 if array.key is not keys[place] or array.writer is not where or array.home is not where:
                     return False
                 facts.append(array.pointer)
-            if out._uses is not None or self._scaled:
+            if out._uses is not None:
                 return False
         except AttributeError:  # an array of another library
             return False
-        if not replayed(ctx, call, tuple(facts)):
+        if not replayed(ctx, call, (*facts, *self._variant)):
             return False
         ctx.last_call = call
         return True
@@ -221,8 +222,7 @@ class ConvPlan:
         self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, call: PreparedCall, stream: Stream
     ) -> None:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
-        if not config.replay:
-            call.replays.clear()
+        settings = config.snapshot
         names = dict(zip(self._names, arrays, strict=True))
         given = names if out is None else names | {"out": out}
         for (name, array), spec in zip(given.items(), (*call.inputs, *call.results), strict=False):
@@ -234,4 +234,5 @@ class ConvPlan:
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
         keys = [array.key for array in arrays]
-        self._checked = [config.snapshot, *keys, None if out is None else out.key]
+        self._checked = [settings, *keys, None if out is None else out.key]
+        self._variant = ((settings,), repr(self._alpha), repr(self._beta))

@@ -129,7 +129,7 @@ def ctc_loss(
     >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
-    where = stream_of(logits, "logits", stream)
+    where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):
         ctx = context.current(where)
         array, outs = as_operand(logits, "logits", where), ctc_outs(out)

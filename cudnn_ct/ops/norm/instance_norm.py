@@ -135,7 +135,7 @@ def instance_norm_backward(
     names, given = tuple(operands), tuple(operands.values())
     dx_out, *sums = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
     if any(one is not None for one in sums):
-        stream = where = stream_of(x, "x", stream)
+        stream = where = stream_of(x, "x", stream, (*given, *sums))
         arrays = [as_operand(array, name, where) for name, array in operands.items()]
         x_spec, _, scale_spec = (array.spec for array in arrays[:3])
         expected = dict(zip(_GRADIENTS, (x_spec, scale_spec, scale_spec), strict=True))

@@ -280,7 +280,7 @@ def batch_norm_inference_backward(
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
-    where = stream_of(x, "x", stream)
+    where = stream_of(dy, "dy", stream, (x, scale, mean, var, out))
     at: dict[str, Any] = {"mode": mode, "stream": where}
     given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
     operands = [as_operand(array, name, where) for name, array in given.items()]
