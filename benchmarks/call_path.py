@@ -31,6 +31,7 @@ from tests.fake.installed import cudnn_installed, host_installed
 
 PACKAGE = str(Path(ct.__file__).parent)
 ROUNDS, CALLS = 9, 5000
+MAX_BLOCK = allocator.MAX_BLOCK
 WARM = 20  # calls before the first measurement, after which calls are replayed
 
 
@@ -73,9 +74,9 @@ def functions(call: Callable[[], Any]) -> int:
 
 def measure(repeat: int = CALLS) -> dict[str, dict[str, float]]:
     """Return the microseconds and the number of functions of each call, which each round repeats."""
-    cached = allocator.MAX_BLOCK
     with host_installed() as host, cudnn_installed(host):
-        allocator.MAX_BLOCK = cached  # the fakes cache no blocks, but most real calls use cached blocks
+        host.devices = 1
+        allocator.MAX_BLOCK = MAX_BLOCK  # the fakes cache no blocks, but most real calls use cached blocks
         return {name: measured(number, repeat) for number, name in enumerate(calls())}
 
 
