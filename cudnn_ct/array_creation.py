@@ -179,7 +179,7 @@ def asarray(
     if stream is None and streams.in_use.get() is None:
         stream = foreign.current_stream((obj,))
     run = resolve_stream(stream, device)
-    array = obj if isinstance(obj, DeviceArray) else _read(obj, run, kept=True) or _wrap(obj, run)
+    array = obj if isinstance(obj, DeviceArray) else _imported(obj, run, kept=True)
     if array is None:
         return _from_host(obj, kind, name, run)
     if (kind is None or kind.name == array.spec.dtype) and (name is None or name in array.spec.layouts):
@@ -191,7 +191,7 @@ def asarray(
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
     """Return an operand as a DeviceArray, without copying from the host; raise if it cannot be used here."""
-    array = obj if isinstance(obj, DeviceArray) else _read(obj, stream, written) or _wrap(obj, stream)
+    array = obj if isinstance(obj, DeviceArray) else _imported(obj, stream, kept=written)
     if array is None:
         raise not_on_device(obj, name)
     if array.key.device != stream.device:
@@ -221,6 +221,12 @@ def _from_host(obj: Any, dtype: DType | None, layout: Layout | None, stream: Any
     return DeviceArray.from_host(host, kind, layout or "nchw", resolve_stream(stream))
 
 
+def _imported(obj: Any, stream: Stream, *, kept: bool) -> DeviceArray | None:
+    """Wrap a device array of another library; return None for an object without device memory."""
+    array = _read(obj, stream, kept)
+    return _wrap(obj, stream) if array is None else array
+
+
 def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
     """Wrap an array whose library has a row in `foreign`; return None for one that only DLPack describes.
 
@@ -241,7 +247,7 @@ def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
 
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
-    """Wrap a device array of another library; return None for an object without device memory."""
+    """Wrap an array by DLPack or ``__cuda_array_interface__``; return None for one without device memory."""
     if _is_negated(obj):
         obj = _with_signs(obj, stream)
     foreign = interop.import_array(obj, stream)

@@ -101,6 +101,7 @@ class Context:
         self.calls = CallCache(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
+        self.last_graph: Any = None  # the text of the last graph, and its native object
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.running = False
         self.replays = ReplayPool(device)

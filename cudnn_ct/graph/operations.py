@@ -72,7 +72,20 @@ def node(row: str, **attributes: object) -> Node:
 
 
 def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    """Build the native graph, for the device of a context or of a planner."""
+    """Return the native graph, for the device of a context or of a planner; a context has the last one.
+
+    The heuristics and the plan of a new problem need the same graph.
+    """
+    if isinstance(context, Planner):
+        return _native_graph(graph, context)
+    text = repr(graph)  # unlike equality, it distinguishes 0.0 and -0.0
+    if context.last_graph is None or context.last_graph[0] != text:
+        context.last_graph = text, _native_graph(graph, context)
+    native: BackendDescriptor = context.last_graph[1]
+    return native
+
+
+def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
     for one in graph.nodes:
         _check_layouts(one)
     library = context.library

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -204,6 +205,7 @@ def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     return tuple(strides)
 
 
+@lru_cache(4096)  # a first convolution asks a hundred times
 def layouts_of(shape: Shape, strides: Shape) -> tuple[Layout, ...]:
     """Return the contiguous layouts that strides match: none, one, or both (one channel, or one pixel).
 

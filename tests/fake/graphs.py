@@ -195,7 +195,8 @@ class Graphs:
         found = [self._attributes(tensor) for tensor in operands.values()]
         if not any(one.get("TENSOR_IS_VIRTUAL", [False])[0] for one in found):
             return False
-        specs = [TensorSpec(one["TENSOR_DIMENSIONS"], one["TENSOR_STRIDES"], "float32") for one in found]
+        lists = [(one["TENSOR_DIMENSIONS"], one["TENSOR_STRIDES"]) for one in found]
+        specs = [TensorSpec(tuple(shape), tuple(strides), "float32") for shape, strides in lists]
         layouts = [set(spec.layouts) for spec in specs]
         if prod(self._attributes(operands["y"])["TENSOR_DIMENSIONS"][2:]) == 1:
             layouts.append({"nhwc"})

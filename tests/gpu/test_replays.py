@@ -20,7 +20,10 @@ from tests.mixed import MixedCall, make_mixed, on_host
 from .conftest import captured, library, own_stream
 from .libraries import LEGACY_DEFAULT, busy, delay, settle
 
-RECORDED = [case for case in cases() if case.operation not in ("dropout", "RNN")]
+# The gradients of algorithm "none" are sums in an order that varies.
+RECORDED = [
+    case for case in cases() if case.operation not in ("dropout", "RNN") and "algo none" not in case.name
+]
 
 pytestmark = pytest.mark.skipif(not ct.config.replay, reason="replays are off")
 

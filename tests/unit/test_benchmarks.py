@@ -132,6 +132,7 @@ def test_captured_network_is_that_of_the_example(monkeypatch: pytest.MonkeyPatch
     for library in ("sklearn", "matplotlib", "rich"):
         pytest.importorskip(library)
     monkeypatch.syspath_prepend(BENCHMARKS.parent / "examples")
+    monkeypatch.delitem(sys.modules, "02_train_digits", raising=False)  # it may know another device
     example = importlib.import_module("02_train_digits")
     monkeypatch.delitem(sys.modules, "02_train_digits")
     for name in ("ops", "put"):

@@ -99,6 +99,14 @@ def test_tensor_is_read_without_dlpack(waits: Waits) -> None:
     assert not waits, "the call orders the streams"
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (3,)])
+def test_tensor_of_any_shape_is_read(shape: tuple[int, ...]) -> None:
+    """The truth value of an array is its length, if it has one."""
+    found = imported(changed(shape=shape, strides=(1,) * len(shape)))
+    assert found.memory == "the storage"
+    assert found.shape == shape
+
+
 def test_array_of_cupy_is_read_with_its_strides_and_address() -> None:
     found = imported(Array())
     assert (found.pointer, found.key.aligned, found.memory) == (0x9004, False, "the memory")

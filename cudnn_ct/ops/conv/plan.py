@@ -89,9 +89,11 @@ class ConvPlan:
         self._alpha, self._beta = ONE if alpha == 1 else alpha, ZERO if beta == 0 else beta
         self._variant: tuple[Any, ...] = ()  # the end of the facts of a run, with the settings
         where = stream_of(given[0], names[0], stream, (*given, out))
-        self._default = streams.default_stream(where.device)
+        self._device = where.device
         self._calls = PerContext[PreparedCall]()
-        self._checked: list[Any] = [None]  # the settings, and the keys of the arrays of the last call
+        self._token = self._calls.token
+        self._settings: Any = None  # of the last call, and the keys of its arrays
+        self._keys: tuple[Any, ...] = ()
         with streams.on_device(where.device):
             operands = SampleOperands(names, given, out, where)
             signature = operands.signature(params, *factors)
@@ -138,26 +140,24 @@ class ConvPlan:
                     elsewhere = True
             if given[0] is not None and _has_order(given[0], where):
                 elsewhere = True
-            factors, settings = (self._alpha, self._beta), (self._checked[0],)
-            return run(ctx, call, arrays, given, facts, elsewhere, *factors, where, settings)[0]
+            factors, variant = (self._alpha, self._beta), (self._settings,)
+            return run(ctx, call, arrays, given, facts, elsewhere, *factors, where, variant)[0]
         finally:
             streams.restore_device(previous)
 
     def _replay(self, inputs: tuple[Any, ...], out: Any) -> bool:
         """Launch the graph of a call on arrays like those of the last call; return whether that was done."""
-        ctx = context.local.contexts.get(self._default.device)
-        if ctx is None or ctx.running or not ctx.alone or len(inputs) != len(self._names):
+        ctx, keys = context.local.contexts.get(self._device), self._keys
+        if ctx is None or ctx.running or not ctx.alone or self._settings is not config.snapshot:
             return False
-        where, keys = in_use.get() or ctx.default, self._checked
-        call = ctx.plans.get(self._calls.token)
-        if call is None or ctx.stream is not where or keys[0] is not config.snapshot:
+        where = in_use.get() or ctx.default
+        call = ctx.plans.get(self._token)
+        if call is None or ctx.stream is not where or len(inputs) != len(keys) - 1:
             return False
         facts: list[Any] = [where.handle]
-        place = 0
         try:
-            for array in (*inputs, out):
-                place += 1
-                if array.key is not keys[place] or array.writer is not where or array.home is not where:
+            for array, key in zip((*inputs, out), keys, strict=True):
+                if array.key is not key or array.writer is not where or array.home is not where:
                     return False
                 facts.append(array.pointer)
             if out._uses is not None:
@@ -210,8 +210,10 @@ class ConvPlan:
 
     @property
     def _call(self) -> PreparedCall:
-        with streams.on_device(self._default.device):
-            ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
+        with streams.on_device(self._device):
+            ctx = context.current(
+                streams.default_stream(self._device)
+            )  # the stream that it was made on may have been destroyed
             return self._call_of(ctx)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
@@ -233,6 +235,6 @@ class ConvPlan:
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
-        keys = [array.key for array in arrays]
-        self._checked = [settings, *keys, None if out is None else out.key]
+        self._keys = tuple(array.key for array in given.values())
         self._variant = ((settings,), repr(self._alpha), repr(self._beta))
+        self._settings = settings
