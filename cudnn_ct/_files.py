@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import pkgutil
 import re
 import stat
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 __all__ = [
     "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "equal", "library_name", "mapped",
-    "names_in", "noexec", "private", "real", "text_of",
+    "names_in", "noexec", "private", "real", "resource", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -128,6 +129,11 @@ def bytes_of(path: str | os.PathLike[str]) -> bytes:
                 0, f"has {status.st_size:,} bytes, more than the {MAX_TEXT:,} that are read", str(path)
             )
         return file.read(MAX_TEXT)
+
+
+def resource(name: str) -> str:
+    """Read a text file of this package, which may be inside a zip file."""
+    return (pkgutil.get_data(__package__, name) or b"").decode("utf-8")
 
 
 def mapped(pid: int | str) -> list[str]:

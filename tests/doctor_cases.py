@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
-from cudnn_ct.doctor import search
+from cudnn_ct.doctor import companions
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, packed
 
@@ -62,7 +62,7 @@ def _unreadable(site: Site) -> None:
     data = site.file("").read_bytes()
     site.write(site.file(""), data).chmod(0)
     if os.geteuid() == 0:  # modes do not stop root
-        site.prelude = "import heapq, os, tempfile; os.setuid(65534)"
+        site.prelude = "import hashlib, heapq, os, tempfile; os.setuid(65534)"
     for folder in (site.lib, *site.lib.parents):
         ours = folder.name.startswith(("pytest", "popen-", "test", "cudnn-ct-matrix"))
         if ours or folder.is_relative_to(site.root.parent):
@@ -79,7 +79,7 @@ def _path_with(site: Site, other: Source, *parts: str) -> None:
 
 
 def _old_libstdcxx(site: Site) -> None:
-    data = Path(search.find_companion(site.source.set, "libstdc++.so.6")).read_bytes()
+    data = Path(companions.find(site.source.set, "libstdc++.so.6")).read_bytes()
     old = site.write(site.root.parent / "old/libstdc++.so.6", data.replace(b"CXXABI_1.3\0", b"CXXABI_0.3\0"))
     site.environ["LD_LIBRARY_PATH"] = str(old.parent)
 

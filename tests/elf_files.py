@@ -82,17 +82,19 @@ def _gnu_table(names: list[str]) -> bytes:
 
 
 def make_cudnn(
-    folder: Path, version: str = "9.27.0", *, without: Sequence[str] = (), **versions: str
+    folder: Path, version: str = "9.27.0", *, without: Sequence[str] = (), cuda: int = 0, **versions: str
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
+    runtime = {"cudnnGetCudartVersion": cuda * 1000} if cuda else {}
     folder.mkdir(parents=True, exist_ok=True)
     for row in SUBLIBRARIES.values():
         if row.name not in without:
             constants = {row.constant: packed(versions.get(row.name, version))} if row.constant else {}
+            constants |= runtime if row.name == "graph" else {}
             name = file_name(row.name)
             _write(folder / name, make_elf(name, constants=constants))
     shim = folder / "libcudnn.so.9"
-    _write(shim, make_elf("libcudnn.so.9"))
+    _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0)))
     return shim
 
 

@@ -1,6 +1,6 @@
 """Write the generated parts of docs/doctor.md: the table of codes, and the matrix of the last full run.
 
-python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.toml
+python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.json
 python tools/doctor_docs.py --check    # exit 1 if the table is out of date
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
 """

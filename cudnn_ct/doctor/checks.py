@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
 from .._libraries import SUBLIBRARIES, file_name, required
+from . import pip
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
@@ -63,10 +63,10 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
         path = os.path.join(found.folder, name)
         yield found.finding("missing-library", f"{name} is not in {found.folder}{text}", path=path)
     for library in found.libraries.values():
-        if _stray(found, library):
+        if found.is_stray(library):
             version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
             text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
-            yield finding("stray-library", text, path=library.path, version=version)
+            yield found.finding("stray-library", text, path=library.path, version=version)
     for extra in found.extra:
         opened = found.libraries.get(extra.part)
         if opened and not _files.equal(_files.real(extra.path, found.root), opened.real):
@@ -86,7 +86,7 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
 
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
-    members = [library for library in found.sound if not _stray(found, library)]
+    members = [library for library in found.sound if not found.is_stray(library)]
     exports = {library.name: set(library.elf.symbols.exports) for library in members}
     if OFFERING.intersection(required(found.version)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
@@ -109,7 +109,7 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
     """Check that all libraries were built for the same CUDA."""
     for name, major in found.majors.items():
         library = found.libraries[name]
-        if major != found.cuda and not _stray(found, library):
+        if major != found.cuda and not found.is_stray(library):
             text = f"{library.file} was built for CUDA {major}, most other libraries for CUDA {found.cuda}"
             yield found.finding("mixed-cuda", text, path=library.path, cuda=major, expected=found.cuda)
 
@@ -123,11 +123,12 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""
         text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
-        yield finding("private-file", text, path=blocker, libraries=names)
+        yield found.finding("private-file", text, path=blocker, libraries=names)
     if paths := found.world_writable_paths:
         more = f" and {len(paths) - 1} more" if paths[1:] else ""
         text = f"any user can write {paths[0]}{more}"
-        yield finding("world-writable", text, path=paths[0], fix={"paths": shlex.join(paths)})
+        inside = [pip.inside(path, found.root) for path in paths]
+        yield found.finding("world-writable", text, path=paths[0], fix={"paths": inside})
     if found.root == "/" and _files.noexec(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
@@ -164,12 +165,6 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
         symbols=len(missing),
         first=missing[:3],
     )
-
-
-def _stray(found: LibrarySet, library: Library) -> bool:
-    """Return whether this version does not have such a library."""
-    row = SUBLIBRARIES.get(library.name)
-    return row is not None and found.version is not None and found.version < row.earliest
 
 
 def _public(name: str) -> bool:

@@ -6,13 +6,26 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from .. import _files
 from .._find import CUDNN
 from .._installation import companion_version
 from .._libraries import old_version
-from . import checks, driver, libraryset, load_check, locate, packages, repair, requirements, search
+from . import (
+    checks,
+    companions,
+    driver,
+    libraryset,
+    load_check,
+    locate,
+    packages,
+    records,
+    repair,
+    requirements,
+    search,
+)
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -43,6 +56,12 @@ class Diagnosis:
         if errors:
             return "not as required" if errors <= _REQUIREMENTS else "broken"
         return "suspicious" if self.count(Severity.WARNING) else "sound"
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that repair everything that commands can, each of which needs the ones before it."""
+        wrong = (found for found in self.findings if found.severity != Severity.NOTE)
+        return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
 
     def exit_code(self, strict: bool = False) -> int:
         """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
@@ -83,7 +102,8 @@ def diagnose(
         findings += place.findings
         if found := libraryset.read(place.folder, located.root):
             users = packages.needs(found, located.sites, shared=path is None)
-            found = replace(found, needs=(*users, *asked.needs))
+            found = packages.with_needs(found, (*users, *asked.needs))
+            found = found if records.site_of(found.folder) else replace(found, sites=located.sites)
             sets.append(found)
             findings += static(found, asked, deep)
         else:
@@ -96,6 +116,8 @@ def diagnose(
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
         tiers |= _run(sets, findings, details, asked, end, foreign=located.root != "/")
+    for found in sets:
+        findings = _together(found, findings)
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)
 
 
@@ -103,7 +125,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
     """Return a line for each error and warning about a library or its folder, as notes of an exception."""
     # Only files are read.
     return [
-        f"doctor: {each.code}: {each.message}; fix: {each.fix}"
+        f"doctor: {each.code}: {each.message}; fix: {each.advice}"
         for each in diagnose(path, run=False).findings
         if each.severity < Severity.NOTE
     ]
@@ -217,9 +239,10 @@ _BESIDE = {
 def _check_companions(found: LibrarySet) -> Iterator[Finding]:
     """Check the companion libraries; if the fix installs a cuDNN for another CUDA, it installs them too."""
     other = repair.target(found) not in ("", found.package)
-    for each in search.check_companions(found):
+    for each in companions.check(found):
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
-        yield replace(each, fix=found.reinstall) if other and of_cuda else each
+        again = found.repair
+        yield replace(each, fix=again.text, commands=again.commands) if other and of_cuda else each
 
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
@@ -229,9 +252,24 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
         present = any(_files.cudnn_files(folder))
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
-            found = replace(found, needs=(*packages.needs(found), *asked.needs))
+            found = packages.with_needs(found, (*packages.needs(found), *asked.needs))
             text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
             yield found.finding("missing-library", text, severity=severity, path=found.folder)
+            if severity == Severity.ERROR:
+                yield from companions.check(found)
+
+
+def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
+    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too."""
+    again = found.repair
+    if not any(again.commands and each.commands == again.commands for each in findings):
+        return findings
+    return [
+        replace(each, fix=again.text, commands=again.commands)
+        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in found.leftovers
+        else each
+        for each in findings
+    ]
 
 
 def _older(folder: str, alone: bool) -> Finding:
@@ -247,5 +285,5 @@ def _older(folder: str, alone: bool) -> Finding:
 
 
 def _cublas(found: LibrarySet) -> str:
-    path = search.find_companion(found, f"libcublasLt.so.{found.cuda}")
+    path = companions.find(found, f"libcublasLt.so.{found.cuda}")
     return companion_version(path) if path else ""

@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
-from . import driver, sandbox, search
+from . import companions, driver, sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -83,7 +83,7 @@ def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
     """Report libraries that the linker did not find or rejected, and that are not parts of cuDNN."""
     for name in report.lost:
         if not name.startswith(("libcudnn", "libcuda.")):  # the driver is judged separately
-            yield search.missing_library(name)
+            yield companions.missing_library(name)
     for path, reason in report.refusals:
         if "version lookup error" in reason and not _files.library_name(path):
             yield finding("old-system-library", f"{path}: {reason}", path=path)
@@ -228,7 +228,7 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
 
 def _glibc_of(found: LibrarySet) -> str:
     """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
-    path = search.find_companion(found, "libc.so.6")
+    path = companions.find(found, "libc.so.6")
     with suppress(_elf.ElfError):
         versions = _elf.read(_files.real(path, found.root)).symbols.provided if path else ()
         newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 import re
-import string
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import _files
 from .._bad_combinations import rows, within
-from .finding import Finding, finding
+from . import pip, records
+from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .records import OURS, Distribution, site_of
 from .repair import Need, meets
+from .sha256 import sha256
 
 __all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
-_BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 
 
 def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     """Compare every file with its record: the size, and the hash if the file is small or ``deep`` is set."""
     site = site_of(found.folder)
-    inside = os.path.relpath(found.folder, site) + "/libcudnn"
-    real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
+    real = found.recorders
     if len(real) > 1:
         text = f"{' and '.join(owner.label for owner in real)} install into {found.folder}"
         yield found.finding("two-owners", text, path=found.folder, owners=[owner.name for owner in real])
@@ -46,12 +45,8 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
-    known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    names = list(_files.cudnn_files(found.folder)) if real else []
-    owned = {name.part: name.path for name in names if name.path in known}
-    for name in names:
-        if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):
-            yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
+    for path in found.unowned:
+        yield found.finding("unowned-library", f"{path} does not belong to a package", path=path)
 
 
 def check_dependents(found: LibrarySet) -> Iterator[Finding]:
@@ -65,11 +60,20 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
         else:  # no package owns this cuDNN: compare with the package that would contain it
             good = not found.owners and need.package == found.package
         if not good:
-            text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
-            if not need.achievable:
-                fix["reinstall"] = f"python -m pip install --upgrade {fix['consumer']}"
+            text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
-            yield found.finding("consumer-mismatch", text, fix=fix, path=need.path, **shown)
+            if not need.achievable:
+                newer = pip.of(os.path.dirname(need.path), found.root).upgrade(consumer)
+                shown["repair"] = Fix(f"install a newer {consumer}", newer)
+            yield found.finding(
+                "consumer-mismatch", text, fix={"consumer": consumer}, path=need.path, **shown
+            )
+
+
+def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
+    """Add the requirements for cuDNN, and those for other libraries of CUDA."""
+    ours = tuple(need for need in needs if not need.package or need.package.startswith("nvidia-cudnn"))
+    return replace(found, needs=ours, others=tuple(need for need in needs if need not in ours))
 
 
 def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
@@ -80,10 +84,13 @@ def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> 
         other = any(map(OURS.match, names)) and (site != own or found.jit)
         if other or not (site == own or shared or _root(site) == _root(own)):
             continue  # its packages use another cuDNN
+        folders: dict[str, list[str]] = {}
         for name in names:
-            consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
-            for package, versions in _wanted(os.path.join(site, name), consumer, found):
-                yield Need(package, versions, consumer, os.path.join(site, name))
+            folders.setdefault(name.partition("-")[0].lower(), []).append(os.path.join(site, name))
+        for metadata in map(records.in_use, folders.values()):
+            consumer = os.path.basename(metadata)[: -len(".dist-info")].replace("_", "-").lower()
+            for package, versions in _wanted(metadata, consumer, found):
+                yield Need(package, versions, consumer, metadata)
 
 
 def known_bad(
@@ -100,10 +107,9 @@ def known_bad(
 
 
 def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the cuDNN wheels that a METADATA requires in an environment, and their versions."""
+    """Yield the wheels of cuDNN and CUDA that a METADATA requires in an environment, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
-    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]{0,200})\)?\s*(?:;(.*))?$"
-    for name, versions, marker in re.findall(wheel, head, re.M | re.I)[:20]:
+    for name, versions, marker in _REQUIRES.findall(head)[:_FEW_REQUIREMENTS]:
         if not marker or _applies(marker, environment):
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
 
@@ -124,9 +130,9 @@ def _check_file(
     if size >= 0 and have != size:
         text = f"{path} has {have:,} bytes, but {owner.label} installed {size:,}"
         yield found.finding("altered-file", text, size=have, expected=size, **shown)
-    elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
+    elif expected.startswith("sha256=") and (deep or have <= SMALL) and sha256(path) != expected:
         text = f"{path} differs from the file that {owner.label} installed"
-        yield found.finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+        yield found.finding("altered-file", text, sha256=sha256(path), expected=expected, **shown)
 
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
@@ -135,16 +141,6 @@ def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> F
     words = {"missing-file": "of {} do not exist", "altered-file": "differ from those that {} installed"}
     text = f"{len(paths)} files {words[code].format(owner.label)}, such as {paths[-1]}"
     return found.finding(code, text, files=paths, package=owner.label)
-
-
-def _hash(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        return error.strerror or "unreadable"
-    bits = int.from_bytes(digest, "big") << 2  # the module base64 is linked with libz, which may be broken
-    return "sha256=" + "".join(_BASE64[bits >> shift & 63] for shift in range(252, -1, -6))
 
 
 def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str, str]]:
@@ -166,8 +162,9 @@ def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str
             built = [("", row.get("versions", ""))]
             if "extra" in row:  # other wheels may replace those that it was built with
                 built = list(requirements(metadata, {**environment, "extra": row["extra"]}))
-            for _, versions in built:  # the last number is that of the wheel
-                yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+            for package, versions in built:  # the last number is that of the wheel
+                if package.startswith("nvidia-cudnn") or not package:
+                    yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
 
 
 def _root(site: str) -> str:
@@ -201,6 +198,11 @@ def _applies(marker: str, environment: Mapping[str, str]) -> bool:
         return False
 
 
+_FEW_REQUIREMENTS = 50
+_WHEEL = r"nvidia[-_.](?:cudnn[-_.]cu\d+|(?:cublas|cuda[-_.]nvrtc|cuda[-_.]runtime)(?:[-_.]cu\d+)?)(?![\w.-])"
+_REQUIRES = re.compile(
+    rf"^Requires-Dist:[ \t]*({_WHEEL})[ \t]*\(?([^;)\n]{{0,200}})\)?[ \t]*(?:;(.*))?$", re.M | re.I
+)
 _COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
 _LINUX = {
     "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",

@@ -42,6 +42,8 @@ def text(diagnosis: Diagnosis, colour: bool = False) -> str:
             lines += textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
             fixes = dict.fromkeys(each.fix for each in (first, *others))
             lines += [f"{indent}fix: {printable(fix)}" for fix in fixes]
+    if diagnosis.commands:
+        lines += ["", "commands that repair it:", *(f"  {printable(each)}" for each in diagnosis.commands)]
     return "\n".join(lines)
 
 
@@ -86,9 +88,11 @@ def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
                 "cause": found.cause,
                 "evidence": found.evidence,
                 "fix": found.fix,
+                "commands": found.commands,
             }
             for found in diagnosis.findings
         ],
+        "commands": diagnosis.commands,
         "details": diagnosis.details,
     }
 
@@ -97,7 +101,7 @@ def github(diagnosis: Diagnosis) -> str:
     """Format as workflow commands, one for each finding, and the verdict as the last line."""
     rows = []
     for found in diagnosis.findings:
-        body = f"{found.message}\n{found.cause}\nfix: {found.fix}"
+        body = f"{found.message}\n{found.cause}\nfix: {found.advice}"
         title = _property(f"cudnn-ct doctor: {found.code}")
         rows.append(f"::{_GITHUB[found.severity]} title={title}::{_data(printable(body, keep=chr(10)))}")
     return "\n".join([*rows, printable(verdict(diagnosis))])

@@ -108,7 +108,7 @@ def test_diagnose_names_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypat
     )
     make_cudnn(tmp_path / "lib", "9.27.0")
     (warning,) = [each for each in doctor.diagnose(tmp_path, run=False).findings if "unread" in each.code]
-    assert (warning.severity.word, warning.fix.partition(",")[0]) == ("warning", f"chmod a+rx {closed}")
+    assert (warning.severity.word, warning.commands) == ("warning", (f"chmod a+rx {closed}",))
     for root, severity in ((str(tmp_path), "note"), ("", "warning")):  # programs skip it too
         usual = locate.usual({"CUDNN_PATH": root, "CUDA_HOME": str(closed)}, [])
         notes = [each.severity.word for each in usual.findings if each.code == "unreadable-folder"]
