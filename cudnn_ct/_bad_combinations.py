@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from . import _files
@@ -30,6 +30,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(digits[:9]) for digits in match[0].split(".")) if match else ()
 
 
-@cache
+@lru_cache(maxsize=None)
 def _table() -> Any:
     return json.loads(_files.resource("_bad_combinations.json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -42,6 +42,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]  # the most severe first
     tiers: dict[str, str] = field(default_factory=dict)  # for each "done", or why it was skipped
     details: dict[str, Any] = field(default_factory=dict)  # results of the child processes, for programs
+    ignored: tuple[str, ...] = ()  # the codes of findings that were left out
 
     def count(self, severity: Severity) -> int:
         """Count the findings of a severity."""
@@ -63,9 +64,17 @@ class Diagnosis:
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
         return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
 
-    def exit_code(self, strict: bool = False) -> int:
-        """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
-        return {"sound": 0, "suspicious": 2 if strict else 0, "not found": 3}.get(self.verdict, 1)
+    def exit_code(self, fail_on: Severity = Severity.ERROR) -> int:
+        """Return 1 for errors, 2 for findings from the severity ``fail_on`` on, 3 if nothing was examined."""
+        if self.verdict not in ("sound", "suspicious"):
+            return 3 if self.verdict == "not found" else 1
+        return 2 if any(found.severity <= fail_on for found in self.findings) else 0
+
+    def without(self, ignored: Container[str]) -> Diagnosis:
+        """Leave out the findings of some codes."""
+        kept = tuple(found for found in self.findings if found.code not in ignored)
+        left_out = dict.fromkeys(found.code for found in self.findings if found.code in ignored)
+        return replace(self, findings=kept, ignored=tuple(left_out))
 
 
 def diagnose(
@@ -112,7 +121,7 @@ def diagnose(
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = {"deep": deep}
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
         tiers |= _run(sets, findings, details, asked, end, foreign=located.root != "/")

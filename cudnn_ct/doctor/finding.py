@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .. import _files
@@ -77,7 +77,7 @@ class Finding:
         return ": ".join(filter(None, [self.fix, " && ".join(self.commands)]))
 
 
-@cache
+@lru_cache(maxsize=None)
 def codes() -> dict[str, Code]:
     """Return all codes, in the order of the table."""
     return {

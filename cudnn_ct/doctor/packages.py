@@ -45,7 +45,8 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
-    for path in found.unowned:
+    strays = {library.path for library in found.libraries.values() if found.is_stray(library)}
+    for path in (path for path in found.unowned if path not in strays):
         yield found.finding("unowned-library", f"{path} does not belong to a package", path=path)
 
 

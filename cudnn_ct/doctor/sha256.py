@@ -6,12 +6,12 @@ import os
 import re
 import string
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from .. import _elf, _files
 
-__all__ = ["sha256"]
+__all__ = ["of_text", "sha256"]
 
 _BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _LIBRARIES = re.compile(r"lib(z|crypto|ssl)\.so[.\d]*")
@@ -30,8 +30,13 @@ def sha256(path: str) -> str:
     return "sha256=" + "".join(_BASE64[bits >> shift & 63] for shift in range(252, -1, -6))
 
 
-@cache
-def _algorithm() -> Callable[[], Any]:
+def of_text(text: str) -> str:
+    """Return the hash of a text in hexadecimal digits."""
+    return str(_algorithm()(text.encode("utf-8", "surrogateescape")).hexdigest())
+
+
+@lru_cache(maxsize=None)
+def _algorithm() -> Callable[..., Any]:
     """Choose OpenSSL's function, which is five times as fast as Python's own, unless it may be broken."""
     folders = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
     names = [os.path.join(each, name) for each in folders for name in _files.names_in(each)]
