@@ -17,7 +17,7 @@ from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .records import OURS, Distribution, site_of
 from .repair import Need, meets
-from .sha256 import sha256
+from .sha256 import sha256, sha256_of
 
 __all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
 
@@ -40,8 +40,10 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     for owner in found.owners:
         if owner.problem:
             yield found.finding("broken-record", owner.problem, package=owner.name)
-        rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
-        different = [each for row in rows for each in _check_file(found, owner, *row, missing, deep)]
+        rows = [(os.path.join(site, path), *row) for path, row in owner.record.items()]
+        large = [path for path, _, size in rows if deep and size > SMALL and _is_ours(found, path)]
+        hashes = sha256_of(filter(os.path.isfile, large))
+        different = [each for row in rows for each in _check_file(found, owner, *row, missing, hashes)]
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
@@ -116,10 +118,16 @@ def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tupl
 
 
 def _check_file(
-    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, missing: set[str], deep: bool
+    found: LibrarySet,
+    owner: Distribution,
+    path: str,
+    expected: str,
+    size: int,
+    missing: set[str],
+    hashes: dict[str, str],
 ) -> Iterator[Finding]:
-    if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
-        return  # its metadata, and files that Python writes
+    if not _is_ours(found, path):
+        return
     shown: dict[str, Any] = {"path": path, "package": owner.label}
     try:
         have = os.stat(path).st_size
@@ -131,9 +139,16 @@ def _check_file(
     if size >= 0 and have != size:
         text = f"{path} has {have:,} bytes, but {owner.label} installed {size:,}"
         yield found.finding("altered-file", text, size=have, expected=size, **shown)
-    elif expected.startswith("sha256=") and (deep or have <= SMALL) and sha256(path) != expected:
-        text = f"{path} differs from the file that {owner.label} installed"
-        yield found.finding("altered-file", text, sha256=sha256(path), expected=expected, **shown)
+    elif expected.startswith("sha256=") and (path in hashes or have <= SMALL):
+        got = hashes.get(path) or sha256(path)
+        if got != expected:
+            text = f"{path} differs from the file that {owner.label} installed"
+            yield found.finding("altered-file", text, sha256=got, expected=expected, **shown)
+
+
+def _is_ours(found: LibrarySet, path: str) -> bool:
+    """Return whether a file is neither metadata nor one that Python writes."""
+    return path.startswith(os.path.dirname(found.folder) + "/") and not path.endswith((".py", ".pyc"))
 
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
