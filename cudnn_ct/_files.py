@@ -18,6 +18,7 @@ __all__ = [
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 
+DELETED = " (deleted)"  # the end of a path in a memory map
 MAX_LINKS = 40  # the limit of the kernel
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
@@ -37,7 +38,8 @@ class LibraryName(NamedTuple):
 
 def library_name(path: str) -> LibraryName | None:
     """Parse the name of a cuDNN library, with or without `` (deleted)`` of a memory map; None for others."""
-    match = _LIBRARY.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
+    name = os.path.basename(path)
+    match = _LIBRARY.fullmatch(name[: -len(DELETED)] if name.endswith(DELETED) else name)
     return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
 
 

@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar
+from functools import lru_cache
+from typing import Tuple, TypeVar
 
 from . import _elf, _files
 
@@ -16,7 +16,7 @@ __all__ = [
     "read_folder", "read_library", "required", "version_number",
 ]  # fmt: skip
 
-Version = tuple[int, int, int]
+Version = Tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_folder(
     for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
-    read = cache(lambda name: read_one(name.path, root, name.part))
+    read = lru_cache(maxsize=None)(lambda name: read_one(name.path, root, name.part))
     constants = (name for row in SUBLIBRARIES.values() if row.constant for name in found.get(row.name, ()))
     version = most_frequent(map(read, constants))
     own = dotted(version) if version else ""

@@ -1,8 +1,11 @@
 """``python -m cudnn_ct.doctor`` is the command ``cudnn-ct doctor``."""
 
-from __future__ import annotations
+# Older versions of Python must be able to parse this file.
 
 import sys
+
+if sys.version_info < (3, 8):
+    sys.exit("cudnn-ct doctor: Python 3.8 or newer is needed, this is %d.%d" % sys.version_info[:2])
 
 from .main import main
 

@@ -124,7 +124,7 @@ def diagnose(
     details: dict[str, Any] = {"deep": deep}
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
-        tiers |= _run(sets, findings, details, asked, end, foreign=located.root != "/")
+        tiers.update(_run(sets, findings, details, asked, end, foreign=located.root != "/"))
     for found in sets:
         findings = _together(found, findings)
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)

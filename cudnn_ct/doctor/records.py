@@ -76,7 +76,7 @@ def owners(folder: str) -> tuple[Distribution, ...]:
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
         if ours:
-            name = OURS.sub(r"nvidia\1-", name.removesuffix(".dist-info"))
+            name = OURS.sub(r"nvidia\1-", name[: -len(".dist-info")])
             package, _, version = name.partition("-")
             found.append(Distribution(package.replace("_", "-"), version, record, problem, metadata))
     return tuple(found)

@@ -6,6 +6,7 @@ case runs on each, and parts of one are copied into another.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from cudnn_ct.doctor import sandbox as child
 from tests.doctor_cases import CASES, MIXES, Case, named, pairs, run
 from tests.doctor_sites import PACKAGE, Site, Source, examine, read
 from tests.elf_files import make_elf
+from tests.pythons import find_python
 
 
 def sources() -> list[Source]:
@@ -68,6 +70,42 @@ def test_doctor_finds_nothing_in_a_sound_cudnn(folder: Path, source: Source) -> 
     assert answer.report["tiers"]["child"] == "done"
     assert answer.report["cudnn"][0]["sass"]
     assert time.monotonic() - start < 10  # under 2 s; a busy machine may take longer
+
+
+SNIPPET = re.compile(r"python3? (?:-m cudnn_ct doctor|cudnn-doctor\.pyz) (-[^\n>]+)")
+
+
+def test_commands_of_the_ci_snippets_succeed(site: Site) -> None:
+    page = Path(__file__).parents[2] / "docs/doctor.md"
+    if not page.exists():
+        pytest.skip("docs/ is not next to these tests")
+    blocks = re.findall(r"```(?:yaml|dockerfile)\n(.*?)```", page.read_text(), re.S)
+    flags = [words.split() for block in blocks for words in SNIPPET.findall(block)]
+    assert len(flags) == len(blocks) == 3
+    version, cuda = libraryset.write(site.source.set.version), str(site.source.set.cuda)
+    for words in flags:
+        own = [{"9.27": version, "12": cuda}.get(word, word) for word in words]
+        command = [sys.executable, "-m", "cudnn_ct", "doctor", *own, str(site.target)]
+        environ = {**os.environ, "PYTHONPATH": str(PACKAGE), "CI": "true"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+def test_doctor_in_one_file_loads_cudnn_with_other_pythons(site: Site, tmp_path: Path, version: str) -> None:
+    python = find_python(version)
+    tool = Path(__file__).parents[2] / "tools/doctor_pyz.py"
+    if not python or not tool.exists():
+        pytest.skip(f"there is no Python {version} here")
+    build = "import sys; sys.path.insert(0, sys.argv[1]); import doctor_pyz, pathlib as p; "
+    build += "doctor_pyz.build(p.Path(sys.argv[2]), p.Path(sys.argv[3]))"
+    file = tmp_path / "cudnn-doctor.pyz"
+    subprocess.run([sys.executable, "-c", build, tool.parent, file, PACKAGE / "cudnn_ct"], check=True)
+    command = [python, "-W", "error", file, "--json", site.target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert (done.stderr, done.returncode, found["verdict"]) == ("", 0, "sound")
+    assert found["tiers"]["child"] == "done"
 
 
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
