@@ -203,7 +203,8 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
         yield from filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
     yield found.folder
     yield from _runpaths(found)
-    yield from (os.path.join(site, wheel) for site in found.sites for wheel in spec.wheels)
+    sites = filter(None, (records.site_of(found.folder), *found.sites))
+    yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
     steps = ("system", *STEPS) if name in SYSTEM else STEPS
     yield from (folder for _, folder in searched(steps, spec, context))
     if ours:

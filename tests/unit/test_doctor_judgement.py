@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.doctor_sites import read
-from tests.elf_files import DT_STRTAB, assemble, make_cudnn, make_elf, make_header
+from tests.elf_files import make_cudnn, make_defining, make_elf, make_header
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -298,15 +297,6 @@ def test_check_libc_compares_the_glibc_version(
     assert bool(load_check.why_not(found)) == (not have)
 
 
-def defining(*versions: str) -> bytes:
-    """Return a library that defines symbol versions."""
-    strings = "".join(f"\0{name}" for name in ("", *versions)).encode() + b"\0"
-    places = [strings.index(f"\0{name}\0".encode()) + 1 for name in versions]
-    rows = [struct.pack("<6xH4xIIII", 1, 20, 28, place, 0) for place in places]
-    last = struct.pack("<6xH4xIIII", 1, 20, 0, places[-1], 0)
-    return assemble({DT_STRTAB: strings, _elf.DT_VERDEF: b"".join(rows[:-1]) + last})
-
-
 @pytest.mark.parametrize(
     ("file", "versions", "expected"),
     [
@@ -321,7 +311,7 @@ def test_check_libc_reads_the_c_library_of_an_image(
 ) -> None:
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "lib").symlink_to("/usr/lib")  # of the image, not of this machine
-    (tmp_path / file).write_bytes(defining(*versions))
+    (tmp_path / file).write_bytes(make_defining(*versions))
     image = replace(needing(found, {"GLIBC_2.27"}), root=str(tmp_path))
     assert [each.code for each in load_check.check_libc(image)] == expected
 
@@ -338,8 +328,8 @@ def test_check_companions_reports_system_libraries_of_an_image_and_the_misspelt_
         (None, ["install the package that contains libz.so.1"]),
         (None, ["install zlib1g: apt-get update && apt-get install -y zlib1g"]),
         (b"", ["install zlib1g again: apt-get update && apt-get install -y --reinstall zlib1g"]),
-        (defining("ZLIB_1.2.0"), ["use a newer base image"]),
-        (defining("ZLIB_1.2.0", "ZLIB_1.2.9"), []),
+        (make_defining("ZLIB_1.2.0"), ["use a newer base image"]),
+        (make_defining("ZLIB_1.2.0", "ZLIB_1.2.9"), []),
         (SOUND, []),  # the linker accepts a library without versions
     ):
         if data is not None:

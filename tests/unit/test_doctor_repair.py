@@ -6,18 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
-from tests.doctor_environments import (
-    BREAKAGES,
-    LAYOUTS,
-    NEW,
-    OLD,
-    SOUND,
-    Breakage,
-    Environment,
-    Sound,
-    make_wheels,
-)
+from tests.doctor_breakages import BREAKAGES, SOUND, Breakage, Sound, attempt, wrong
+from tests.doctor_environments import LAYOUTS, Environment, make_wheels
 
 pytest.importorskip("pip")
 
@@ -41,28 +31,12 @@ def sampled(runs: list[tuple[Breakage, str]]) -> list[object]:
     return marked
 
 
-def wrong(diagnosis: doctor.Diagnosis) -> set[tuple[str, str]]:
-    return {(each.code, each.message) for each in diagnosis.findings if each.severity.word != "note"}
-
-
 @pytest.mark.parametrize(("case", "layout"), sampled(RUNS))
 def test_commands_repair_at_once_and_destroy_nothing(
     tmp_path: Path, wheels: Path, case: Breakage, layout: str
 ) -> None:
-    environment = Environment(tmp_path / "e", wheels, case.labels, layout)
-    files = wheels / "files"
-    names = f"other={files / OLD}/lib; newer={files / NEW}/lib\n"
-    assert environment.run(names + case.damage) == 0, environment.output
-    before = environment.diagnose(case.asked)
-    assert case.code in {code for code, _ in wrong(before)}, before.findings
-    assert case.manual == (not before.commands), before.commands
-    installs = any(" pip " in command for command in before.commands)
-    if installs and environment.run("\n".join(before.commands), index=False):  # without a network
-        assert wrong(environment.diagnose(case.asked)) <= wrong(before)
-    if before.commands:
-        assert environment.run("\n".join(before.commands)) == 0, environment.output
-        after = environment.diagnose(case.asked)
-        assert (wrong(after), after.verdict) == (set(), "sound"), environment.output
+    outcome = attempt(case, layout, tmp_path / "e", wheels)
+    assert outcome.is_right(case), outcome
 
 
 @pytest.mark.parametrize(
@@ -74,4 +48,4 @@ def test_doctor_finds_nothing_in_a_sound_environment(
     environment = Environment(tmp_path / "e", wheels, case.labels, layout)
     assert environment.run(case.script) == 0, environment.output
     found = environment.diagnose(case.asked)
-    assert (wrong(found), found.verdict, found.commands) == (set(), "sound", ())
+    assert (wrong(found), found.verdict, found.commands) == (frozenset(), "sound", ())
