@@ -20,6 +20,9 @@ _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(
 
 DELETED = " (deleted)"  # the end of a path in a memory map
 MAX_LINKS = 40  # the limit of the kernel
+# cudnn64_9.dll, cudnn_graph64_9.dll
+_DLL = re.compile(r"cudnn(?:_(?P<part>[a-z_]+))?64_(?P<version>\d+)\.dll", re.IGNORECASE)
+
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
@@ -39,7 +42,8 @@ class LibraryName(NamedTuple):
 def library_name(path: str) -> LibraryName | None:
     """Parse the name of a cuDNN library, with or without `` (deleted)`` of a memory map; None for others."""
     name = os.path.basename(path)
-    match = _LIBRARY.fullmatch(name[: -len(DELETED)] if name.endswith(DELETED) else name)
+    name = name[: -len(DELETED)] if name.endswith(DELETED) else name
+    match = _LIBRARY.fullmatch(name) or _DLL.fullmatch(name)
     return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
 
 

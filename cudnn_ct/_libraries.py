@@ -13,7 +13,7 @@ from . import _elf, _files
 
 __all__ = [
     "SUBLIBRARIES", "Library", "SubLibrary", "Version", "dotted", "file_name", "most_frequent", "old_version",
-    "read_folder", "read_library", "required", "version_number",
+    "read_folder", "read_library", "required", "version_in", "version_number",
 ]  # fmt: skip
 
 Version = Tuple[int, int, int]
@@ -113,12 +113,12 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
     real = _files.real(path, root)
     try:
         headers = _elf.read(real)
-        return Library(part, path, real, None, headers, _version_in(headers, part))
+        return Library(part, path, real, None, headers, version_in(headers, part))
     except _elf.ElfError as error:
         return Library(part, path, real, error)
 
 
-def _version_in(library: _elf.Elf, name: str) -> Version | None:
+def version_in(library: _elf.Elf, name: str) -> Version | None:
     """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none."""
     row = SUBLIBRARIES.get(name)
     constant = library.constant(row.constant) if row and row.constant else None

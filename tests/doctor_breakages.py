@@ -37,7 +37,6 @@ from tests.doctor_environments import (
     ORT,
     ORT_OLD,
     OTHER,
-    SYSTEM_LIB,
     TORCH,
     TORCH_13,
     TORCH_LIB,
@@ -64,7 +63,7 @@ def _in_lib(script: str) -> str:
 
 
 def _of_image(name: str, code: str, script: str, manual: bool = False) -> Breakage:
-    return Breakage(name, code, script, layouts=("image",), manual=manual)
+    return Breakage(name, code, script, layouts=("image", "aarch64"), manual=manual)
 
 
 _MOVE_TORCH = (
@@ -550,17 +549,17 @@ SOUND = (
     Sound(
         "modules of Python", "touch nvidia/__init__.py nvidia/cudnn/__init__.py nvidia/cudnn/lib/__init__.py"
     ),
-    Sound("a newer glibc", "sed -i s/2.36/2.99/ $IMAGE/libc.so.6", layouts=("image",)),
+    Sound("a newer glibc", "sed -i s/2.36/2.99/ $IMAGE/libc.so.6", layouts=("image", "aarch64")),
     Sound(
         "a libz without versions",
         "cp nvidia/cublas/lib/lib* $IMAGE/libz.so.1",
-        layouts=("image",),
+        layouts=("image", "aarch64"),
     ),
-    Sound("no C library in an unpacked layer", "rm $IMAGE/libc.so.6", layouts=("image",)),
+    Sound("no C library in an unpacked layer", "rm $IMAGE/libc.so.6", layouts=("image", "aarch64")),
     Sound(
         "links inside an image",
-        f"cd $IMAGE; mv libz.so.1 libz.so.1.2; ln -s /{SYSTEM_LIB}/libz.so.1.2 libz.so.1",
-        layouts=("image",),
+        "cd $IMAGE; mv libz.so.1 libz.so.1.2; ln -s /usr/lib/${PWD##*/}/libz.so.1.2 libz.so.1",
+        layouts=("image", "aarch64"),
     ),
     Sound(
         "torch for another CUDA in another environment",
@@ -590,7 +589,7 @@ class Outcome:
 def attempt(case: Breakage, layout: str, folder: Path, wheels: Path) -> Outcome:
     """Break an environment, run the doctor, and run its commands without and with packages to download."""
     environment = Environment(folder, wheels, case.labels, layout)
-    files = wheels / "files"
+    files = environment.wheels / "files"
     names = f"other={files / OLD}/lib; newer={files / NEW}/lib\n"
     if environment.run(names + case.damage):
         raise AssertionError(environment.output)

@@ -87,8 +87,13 @@ CUDA11 = (BLAS11, NVRTC11)
 CUDA12, CUDA13 = (BLAS12, NVRTC12), (BLAS13, NVRTC13)
 
 
-def make_wheels(folder: Path) -> Path:
-    """Write all wheels to a folder, and return it."""
+AARCH64 = 183
+
+
+def make_wheels(folder: Path, machine: int | None = None) -> Path:
+    """Write all wheels to a folder, those for aarch64 to a folder in it, and return it."""
+    if machine is None:
+        make_wheels(folder / "aarch64", AARCH64)
     for label, needs in WHEELS.items():
         name, _, version = label.partition("-")
         info = f"{label}.dist-info"
@@ -97,31 +102,36 @@ def make_wheels(folder: Path) -> Path:
         files[f"{info}/METADATA"] = (
             metadata + "".join(f"Requires-Dist: {each}\n" for each in needs)
         ).encode()
-        files |= dict(_contents(folder / "files" / label, label))
+        files |= dict(_contents(folder / "files" / label, label, machine))
         record = "".join(f"{path},,{len(data)}\n" for path, data in files.items()) + f"{info}/RECORD,,\n"
         with zipfile.ZipFile(folder / f"{label}-py3-none-any.whl", "w") as wheel:
             for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
                 wheel.writestr(path, data)
     (folder / "system").mkdir()
     for name, versions in SYSTEM.items():
-        (folder / "system" / name).write_bytes(make_defining(*versions))
+        (folder / "system" / name).write_bytes(make_defining(*versions, machine=machine))
     return folder
 
 
-def _contents(folder: Path, label: str) -> Iterator[tuple[str, bytes]]:
+def _contents(folder: Path, label: str, machine: int | None) -> Iterator[tuple[str, bytes]]:
     name, _, build = label.partition("-")
     if label in SETS:
         place, without, cuda = SETS[label]
         version = "9.10.2" if label == TORCH_LIB else build.rpartition(".")[0]
-        lib = make_cudnn(folder / "lib", version, without=without, cuda=cuda, system=LINKED).parent
+        lib = make_cudnn(
+            folder / "lib", version, without=without, cuda=cuda, system=LINKED, machine=machine
+        ).parent
         make_header(folder / "include/cudnn_version.h", version)
         for file in (*lib.iterdir(), folder / "include/cudnn_version.h"):
             yield f"{place}/{file.relative_to(folder)}", file.read_bytes()
     elif label == CT2:
-        yield "ctranslate2.libs/libcudnn-74a4c495.so.9.1.0", make_elf("libcudnn-74a4c495.so.9.1.0")
+        yield (
+            "ctranslate2.libs/libcudnn-74a4c495.so.9.1.0",
+            make_elf("libcudnn-74a4c495.so.9.1.0", machine=machine),
+        )
     yield f"{name}/version.py", f"__version__ = '{build}'\n".encode()
     for file in FILES.get(label, ()):
-        yield f"nvidia/{file}", make_elf(os.path.basename(file))
+        yield f"nvidia/{file}", make_elf(os.path.basename(file), machine=machine)
 
 
 # Installs libraries into an image as apt-get does into a system.
@@ -140,14 +150,16 @@ class Environment:
     """A Python environment of a layout with some of the wheels, each laid over the earlier ones."""
 
     def __init__(self, folder: Path, wheels: Path, labels: Sequence[str], layout: str = "venv") -> None:
-        self.wheels, self.layout = wheels, layout
+        self.wheels, self.layout = wheels / layout if layout == "aarch64" else wheels, layout
+        wheels, is_image = self.wheels, layout in ("image", "aarch64")
+        self.system = folder / SYSTEM_LIB.replace("x86_64", "aarch64" if layout == "aarch64" else "x86_64")
         self.root = self.target = folder
-        if layout == "image":
-            for name in ("etc", "usr/bin", SYSTEM_LIB):
-                (folder / name).mkdir(parents=True)
+        if is_image:
+            for path in (folder / "etc", folder / "usr/bin", self.system):
+                path.mkdir(parents=True)
             (folder / "lib").symlink_to("usr/lib")
             for file in (wheels / "system").iterdir():
-                shutil.copy(file, folder / SYSTEM_LIB)
+                shutil.copy(file, self.system)
             (folder / "usr/bin/apt-get").write_text(APT)
             (folder / "usr/bin/apt-get").chmod(0o755)
             folder = folder / "opt/venv"
@@ -172,14 +184,14 @@ class Environment:
         """Run commands for a shell, with or without packages that pip can download; return the exit code."""
         offline = {
             "STORE": str(self.root.parent / "store"),
-            "IMAGE": str(self.root / SYSTEM_LIB),
+            "IMAGE": str(self.system),
             "PATH": f"{self.root}/usr/bin:{os.environ['PATH']}",
             "PIP_NO_INDEX": "1",
             "PIP_NO_CACHE_DIR": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
         environ = {**os.environ, **offline, **({"PIP_FIND_LINKS": str(self.wheels)} if index else {})}
-        if self.layout == "image":  # in which the paths start at its root
+        if self.layout in ("image", "aarch64"):  # in which the paths start at its root
             script = script.replace("/opt/venv", f"{self.root}/opt/venv")
         done = subprocess.run(
             ["sh", "-ec", script], cwd=self.site, env=environ, capture_output=True, text=True
@@ -188,6 +200,6 @@ class Environment:
         return done.returncode
 
 
-LAYOUTS = ("venv", "odd name", "image", "target")
-IN_ENVIRONMENTS = LAYOUTS[:3]
+LAYOUTS = ("venv", "odd name", "image", "target", "aarch64")  # the last is an image for that processor
+IN_ENVIRONMENTS = ("venv", "odd name", "image", "aarch64")
 IN_PLACE = ("venv", "odd name", "target")  # links of an image stay inside it

@@ -73,13 +73,13 @@ def assemble(
     return bytes(file)
 
 
-def make_defining(*versions: str) -> bytes:
+def make_defining(*versions: str, machine: int | None = None) -> bytes:
     """Return a library that defines symbol versions."""
     strings = "".join(f"\0{name}" for name in ("", *versions)).encode() + b"\0"
     places = [strings.index(f"\0{name}\0".encode()) + 1 for name in versions]
     rows = [struct.pack("<6xH4xIIII", 1, 20, 28, place, 0) for place in places]
     last = struct.pack("<6xH4xIIII", 1, 20, 0, places[-1], 0)
-    return assemble({DT_STRTAB: strings, DT_VERDEF: b"".join(rows[:-1]) + last})
+    return assemble({DT_STRTAB: strings, DT_VERDEF: b"".join(rows[:-1]) + last}, machine=machine)
 
 
 def gnu_hash(name: str) -> int:
@@ -102,10 +102,12 @@ def make_cudnn(
     without: Sequence[str] = (),
     cuda: int = 0,
     system: Mapping[str, Sequence[str]] | None = None,
+    machine: int | None = None,
     **versions: str,
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
-    runtime = {"cudnnGetCudartVersion": cuda * 1000} if cuda else {}
+    code = 0x52800000 | cuda * 1000 << 5 if machine == 183 else cuda * 1000  # a MOVZ, or the operand of a MOV
+    runtime = {"cudnnGetCudartVersion": code} if cuda else {}
     folder.mkdir(parents=True, exist_ok=True)
     for row in SUBLIBRARIES.values():
         if row.name not in without:
@@ -114,9 +116,12 @@ def make_cudnn(
             name = file_name(row.name)
             linked = (system if row.name == "graph" else None) or {}
             versions_of = [each for texts in linked.values() for each in texts]
-            _write(folder / name, make_elf(name, [*linked], constants=constants, versions=versions_of))
+            _write(
+                folder / name,
+                make_elf(name, [*linked], constants=constants, versions=versions_of, machine=machine),
+            )
     shim = folder / "libcudnn.so.9"
-    _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0)))
+    _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine))
     return shim
 
 

@@ -132,7 +132,8 @@ def environments() -> str:
     head = (
         f"{runs} broken environments, of {len(rows)} kinds in {len(LAYOUTS)} layouts: {noticed} noticed, "
         f"{named} ({100 * named / runs:.1f} %) with the right cause. Commands repaired {repaired} of "
-        f"{repairs} at once, and destroyed {destroyed}. {len(sound)} sound environments, of {len(cases.SOUND)} kinds: "
+        f"{repairs} at once, and destroyed {destroyed}. {len(sound)} sound environments, of "
+        f"{len(cases.SOUND)} kinds: "
         f"{len(alarms)} false alarms."
     )
     titles = ["| broken how | tried in | cause named | code | repaired |", "|---|---|---|---|---|"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from .. import _elf, _files
-from .._libraries import SUBLIBRARIES, file_name, required
+from .._libraries import SUBLIBRARIES, required
 from . import pip
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
@@ -34,7 +34,8 @@ FILE_CODES = {
 def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Check that each file is a library for this machine, and that its name is that of the library."""
     machines = [library.elf.machine for library in found.sound]
-    here = _elf.machine_here() if found.root == "/" else 0  # an image may be for another machine
+    # An image may be for another machine, as files for Windows are.
+    here = _elf.machine_here() if found.root == "/" and not found.windows else 0
     usual = here or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
@@ -47,7 +48,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
             text = f"{library.path} is for {name}"
             yield found.finding("foreign-machine", text, path=library.path, machine=name)
-        elif _misnamed(library):
+        elif _misnamed(found, library):
             soname = library.elf.soname or "a library without a name"
             yield found.finding(
                 "wrong-library", f"{library.path} is {soname}", path=library.path, soname=library.elf.soname
@@ -57,7 +58,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
 def check_complete(found: LibrarySet) -> Iterator[Finding]:
     """Check that no library is missing, and that this version has all that exist."""
     for part in found.missing:
-        name = file_name(part)
+        name = found.file_name(part)
         unused = [os.path.basename(extra.path) for extra in found.extra if extra.part == part]
         text = f", and cuDNN {write(found.version)} does not search for {unused[0]}" if unused else ""
         path = os.path.join(found.folder, name)
@@ -117,7 +118,7 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
-    for library in found.sound:
+    for library in () if found.windows else found.sound:
         if blocker := _files.private(library.real):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
@@ -171,6 +172,6 @@ def _public(name: str) -> bool:
     return name.startswith("cudnn") and name[5:6].isupper()
 
 
-def _misnamed(library: Library) -> bool:
-    """Return whether the SONAME of a library is not the name of its file."""
-    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != file_name(library.name)
+def _misnamed(found: LibrarySet, library: Library) -> bool:
+    """Return whether the name in a library is not that of its file."""
+    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != found.file_name(library.name)

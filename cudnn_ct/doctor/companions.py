@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
 from .._libraries import Library, read_library
-from . import pip, records
+from . import pip, records, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
@@ -50,6 +50,11 @@ STEPS = ("beside cuDNN", "wheel", "conda", "CUDA toolkit", "system")
 
 def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report libraries that cuDNN needs and that are not found or cannot be opened."""
+    if found.windows:
+        yield from windows.check_companions(found)
+        return
+    if found.root == "/" and {library.elf.machine for library in found.sound} - {_elf.machine_here()}:
+        return  # the libraries of this machine are not those of its own
     for stem, (code, package) in CUDA.items() if found.cuda else ():
         name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"

@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Any
 
 from .. import _files
-from .._find import CUDNN
 from .._installation import companion_version
 from .._libraries import old_version
 from . import (
@@ -257,7 +256,7 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for site in located.sites:
-        folder = os.path.join(site, *CUDNN.wheels)
+        folder = records.wheel_folder(site)
         present = any(_files.cudnn_files(folder))
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:

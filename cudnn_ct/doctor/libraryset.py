@@ -13,8 +13,8 @@ from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import SUBLIBRARIES, Version, dotted, read_folder
-from . import fatbin, pip, records, repair
+from .._libraries import SUBLIBRARIES, Version, dotted, file_name, read_folder
+from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
@@ -50,6 +50,21 @@ class LibrarySet(Installation):
         return tuple(library for library in self.libraries.values() if library.error is None)
 
     @property
+    def windows(self) -> bool:
+        """Whether it is a cuDNN for Windows."""
+        paths = [library.path for library in self.libraries.values()] or [self.folder]
+        return all(path.lower().endswith((".dll", "/bin")) for path in paths)
+
+    def file_name(self, part: str = "") -> str:
+        """Return the file name of a part."""
+        return f"cudnn{'_' if part else ''}{part}64_9.dll" if self.windows else file_name(part)
+
+    @property
+    def world_writable_paths(self) -> list[str]:
+        """The parts of it that any user may replace; Windows has other rights."""
+        return [] if self.windows else super().world_writable_paths
+
+    @property
     def jit(self) -> bool:
         """Whether a wheel ``nvidia-cudnn-jit-*`` installed it: all of its engines compile at run time."""
         return os.path.basename(os.path.dirname(self.folder)) == "cudnn_jit"
@@ -78,8 +93,9 @@ class LibrarySet(Installation):
     def recorders(self) -> list[records.Distribution]:
         """The packages that record libraries of this folder."""
         site = records.site_of(self.folder)
-        inside = os.path.relpath(self.folder, site) + "/libcudnn" if site else "/"
-        return [owner for owner in self.owners if any(path.startswith(inside) for path in owner.record)]
+        inside = os.path.relpath(self.folder, site) + "/" if site else "//"
+        names = (f"{inside}libcudnn", f"{inside}cudnn")
+        return [owner for owner in self.owners if any(path.startswith(names) for path in owner.record)]
 
     @property
     def majors(self) -> dict[str, int]:
@@ -117,7 +133,10 @@ class LibrarySet(Installation):
         """Create a finding about these libraries; the paths in its commands are those inside the image."""
         path = more.get("path")
         known = {"path": pip.inside(path, self.root)} if path and self.root != "/" else {}
-        return finding(code, message, **{"repair": self.repair, **more}, fix={**known, **(fix or {})})
+        made = finding(code, message, **{"repair": self.repair, **more}, fix={**known, **(fix or {})})
+        if not self.windows or made.commands == self.repair.commands:
+            return made
+        return replace(made, commands=pip.windows_commands(made.commands, self.root))
 
     @property
     def driver_functions(self) -> frozenset[str]:
@@ -154,7 +173,8 @@ def _unowned(found: LibrarySet) -> Iterator[str]:
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
     """Read a library; if that fails, the reason is in ``error``."""
-    base = _libraries.read_library(path, root, part)
+    is_dll = path.lower().endswith(".dll")
+    base = _read_dll(path, root, part) if is_dll else _libraries.read_library(path, root, part)
     try:
         if base.error:
             raise base.error
@@ -163,6 +183,16 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
         return Library(part, path, base.real, error)
     cuda = (code.cuda if code else 0) or runtime // 1000
     return Library(part, path, base.real, None, base.elf, base.version, code, cuda)
+
+
+def _read_dll(path: str, root: str, part: str) -> _libraries.Library:
+    real = _files.real(path, root)
+    try:
+        headers = pe.read(real)
+        version = _libraries.version_in(headers, part)
+        return _libraries.Library(part, path, real, None, headers, version)
+    except _elf.ElfError as error:
+        return _libraries.Library(part, path, real, error)
 
 
 def write(version: Version | None) -> str:

@@ -42,6 +42,8 @@ def why_not(found: LibrarySet) -> str:
     """Return why these libraries cannot be loaded here; empty if they can."""
     if found.root != "/":
         return f"{found.folder} belongs to the image at {found.root}: its libraries are not opened here"
+    if found.windows:
+        return "it is for Windows"
     if not _elf.glibc_version():
         return "this system has no glibc"
     if not found.shim:
@@ -210,6 +212,8 @@ def describe(report: Report) -> dict[str, Any]:
 
 def check_libc(found: LibrarySet) -> Iterator[Finding]:
     """Check that the C library of this machine or of the image is new enough for these libraries."""
+    if found.windows:
+        return
     have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
     if found.root != "/":
         system = f"the image at {found.root}"

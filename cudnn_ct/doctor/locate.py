@@ -28,6 +28,7 @@ LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace 
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
 BUNDLED = ("nvidia/cudnn_jit/lib", "torch/lib")  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
+ROOTS = (("etc", "usr"), ("Windows", "Users"))  # folders of the root of a system
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -73,7 +74,8 @@ def named(path: str) -> Places:
     path = os.path.abspath(path)
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
-    root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
+    is_root = any(all(os.path.isdir(os.path.join(path, name)) for name in names) for names in ROOTS)
+    root = path if is_root else "/"
     odd: list[Finding] = []
     sites = [site_of(path)]
     folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd, sites))

@@ -166,9 +166,10 @@ def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str
         return
     arm = any(library.elf.machine == 183 for library in found.sound)
     python = re.search(r"/python(3\.\d+)/", folder)
+    machine = ("ARM64" if arm else "AMD64") if found.windows else "aarch64" if arm else "x86_64"
     environment = {
-        **_LINUX,
-        "platform_machine": "aarch64" if arm else "x86_64",
+        **(_WINDOWS if found.windows else _LINUX),
+        "platform_machine": machine,
         "python_version": python[1] if python else f"3.{sys.version_info.minor}",
     }
     yield from requirements(metadata, environment)
@@ -220,6 +221,10 @@ _REQUIRES = re.compile(
     rf"^Requires-Dist:[ \t]*({_WHEEL})[ \t]*\(?([^;)\n]{{0,200}})\)?[ \t]*(?:;(.*))?$", re.M | re.I
 )
 _COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
+_WINDOWS = {
+    "os_name": "nt", "sys_platform": "win32", "platform_system": "Windows", "extra": "",
+    "implementation_name": "cpython", "platform_python_implementation": "CPython",
+}  # fmt: skip
 _LINUX = {
     "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",
     "implementation_name": "cpython", "platform_python_implementation": "CPython",

@@ -8,10 +8,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from subprocess import list2cmdline
 
 from .. import _files
 
-__all__ = ["Pip", "inside", "of"]
+__all__ = ["Pip", "inside", "of", "windows_commands"]
 
 _LAYOUT = re.compile(r"(.*)/lib(?:64)?/python(3(?:\.\d+)?)t?/(site|dist)-packages")
 STORE = ".cudnn-doctor"  # a folder in the site-packages, which other users cannot write
@@ -30,13 +31,17 @@ class Pip:
     python: str
     flags: str = ""  # of ``install``, such as --user
     absent: bool = False  # the environment has no pip, as those that uv creates
+    windows: bool = False  # whether its shell is that of Windows
     loose: bool = False  # a folder of ``pip install --target``, which belongs to no Python
 
     def install(self, pin: str, keep: bool = False) -> tuple[str, ...]:
         """Install a package; with ``keep`` it is installed already, and its dependencies stay as they are."""
+        options = " --force-reinstall --no-deps" if keep else ""
         if self.loose:
             return self.replace(pin, keep=True)
-        options = " --force-reinstall --no-deps" if keep else ""
+        if self.windows:
+            words = [self.python, "-m", "pip", "install", *options.split(), pin]
+            return (list2cmdline(words),)
         return (*self._start(), f"{self._pip} install{self.flags}{options} {shlex.quote(pin)}")
 
     def upgrade(self, package: str) -> tuple[str, ...]:
@@ -49,6 +54,8 @@ class Pip:
         self, pin: str, delete: Sequence[str] = (), packages: Sequence[str] = (), keep: bool = False
     ) -> tuple[str, ...]:
         """Delete files, uninstall packages and install a package, which is downloaded before that."""
+        if self.windows:
+            return ()
         store = shlex.quote(os.path.join(self.site, STORE))
         quoted = shlex.quote(pin)
         remove = [f"rm -rf {' '.join(map(shlex.quote, delete))}"] if delete else []
@@ -83,9 +90,13 @@ class Pip:
             yield f"{self._python} -m ensurepip"
 
 
-def of(site: str, root: str = "/") -> Pip:
-    """Find the pip for a site-packages."""
+def of(site: str, root: str = "/", windows: bool = False) -> Pip:
+    """Find the pip for a site-packages, or one without commands for files of Windows on another system."""
     ours = inside(site, root)
+    if match := re.fullmatch(r"(.*)/Lib/site-packages", ours, re.IGNORECASE):
+        return _of_windows(match[1], ours, root)
+    if windows:
+        return Pip(ours, "", windows=True, loose=True)
     layout = _LAYOUT.fullmatch(ours)
     prefix, version, kind = layout.groups() if layout else ("", "", "")
     user = os.path.basename(prefix) == ".local"
@@ -102,6 +113,26 @@ def of(site: str, root: str = "/") -> Pip:
     if any(os.path.exists(_at(f"{library}/{name}/EXTERNALLY-MANAGED", root)) for name in marks):
         flags += " --break-system-packages"
     return Pip(ours, python, flags, _lacks_pip(site, _at(prefix, root)))
+
+
+def windows_commands(commands: Sequence[str], root: str) -> tuple[str, ...]:
+    """Convert commands that delete a file to those of Windows; others do not exist there."""
+    if root == "/" and os.name != "nt":  # files that were copied to this machine
+        return tuple(commands)
+    paths = [shlex.split(each)[-1] for each in commands if each.startswith("rm ")]
+    return tuple(f"del {list2cmdline([_windows_path(path)])}" for path in paths)
+
+
+def _windows_path(path: str) -> str:
+    drive = "" if os.name == "nt" else "C:"  # of an unpacked image
+    return drive + path.replace("/", "\\")
+
+
+def _of_windows(prefix: str, site: str, root: str) -> Pip:
+    names = (f"{prefix}/{name}" for name in ("Scripts/python.exe", "python.exe"))
+    python = next((name for name in names if os.path.lexists(_at(name, root))), "")
+    loose = not python or (root == "/" and os.name != "nt")  # the path on its own machine is unknown
+    return Pip(site, _windows_path(python), windows=True, loose=loose)
 
 
 def _at(path: str, root: str) -> str:

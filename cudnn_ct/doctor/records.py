@@ -14,7 +14,7 @@ from .._bad_combinations import version_numbers
 
 __all__ = [
     "OURS", "Distribution", "RecordError", "in_use", "installed", "live", "owner_of", "owners",
-    "parse_record", "site_of",
+    "parse_record", "site_of", "wheel_folder",
 ]  # fmt: skip
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
@@ -22,6 +22,9 @@ OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 
 
 _SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
+
+
+WHEEL_FOLDERS = ("nvidia/cudnn/lib", "nvidia/cudnn/bin")  # on Linux, and on Windows
 
 
 class RecordError(Exception):
@@ -66,12 +69,12 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        metadata, ours = os.path.join(site, name), inside == "nvidia/cudnn/lib" and bool(OURS.match(name))
+        metadata, ours = os.path.join(site, name), inside in WHEEL_FOLDERS and bool(OURS.match(name))
         path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
             text = _files.text_of(path)
-            ours = ours or f"{inside}/libcudnn" in text
+            ours = ours or f"{inside}/libcudnn" in text or f"{inside}/cudnn" in text
             record = parse_record(text) if ours else {}
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
@@ -99,6 +102,15 @@ def installed(site: str, package: str) -> str:
     start = package.replace("-", "_") + "-"
     names = (name for name in _files.names_in(site) if name.lower().startswith(start))
     return next((name[len(start) : -len(".dist-info")] for name in names if name.endswith(".dist-info")), "")
+
+
+def wheel_folder(site: str) -> str:
+    """Return the folder into which wheels of cuDNN install, for Windows if an installed one is for it."""
+    for name in filter(OURS.match, _files.names_in(site)):
+        with suppress(OSError):
+            if f"{WHEEL_FOLDERS[1]}/" in _files.text_of(os.path.join(site, name, "RECORD")):
+                return os.path.join(site, WHEEL_FOLDERS[1])
+    return os.path.join(site, WHEEL_FOLDERS[0])
 
 
 def in_use(metadata: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def fix(found: LibrarySet) -> Fix:
         return AGAIN
     if not site:  # of an installer or of the system
         return Fix(f"install {pin}")
-    manager, others = pip.of(site, found.root), sorted(have) if have.keys() - {package} else []
+    manager, others = pip.of(site, found.root, found.windows), sorted(have) if have.keys() - {package} else []
     broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
     delete = [pip.inside(path, found.root) for path in _removal(found, manager.loose)]
     text = f"install {pin}{' again' if package in have and keep else ''}"

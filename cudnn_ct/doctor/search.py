@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from .. import _files
 from .._find import TOOLKITS
 from .._installation import header_folders, header_version
-from . import libraryset, locate
+from . import libraryset, locate, windows
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
@@ -22,7 +22,9 @@ INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Report libraries of cuDNN that a process would load instead of these, and other installations."""
-    if found.root != "/":
+    if found.windows:
+        yield from windows.check_competition(found)
+    if found.root != "/" or found.windows:
         return  # the environment of this process is not that of the image
     for name in filter(SETTINGS.fullmatch, sorted(environ)):
         text = f"{name}={environ[name]} is set; cuDNN was examined without it"
