@@ -9,12 +9,14 @@ python tools/doctor_docs.py --environments # break environments with small wheel
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,11 +112,18 @@ def environments() -> str:
     rows, runs, noticed, named, destroyed, repairs, repaired = [], 0, 0, 0, 0, 0, 0
     with _scratch(None) as place:
         wheels = make_wheels(place / "wheels")
-        for case in cases.BREAKAGES:
-            outcomes = []
-            for layout in case.layouts or LAYOUTS:
-                with _scratch(str(place)) as folder:
-                    outcomes.append(cases.attempt(case, layout, folder / "e", wheels))
+
+        def attempt(case: cases.Breakage, layout: str) -> cases.Outcome:
+            with _scratch(str(place)) as folder:
+                return cases.attempt(case, layout, folder / "e", wheels)
+
+        pool = ThreadPoolExecutor(os.cpu_count())
+        tried = {
+            case: [pool.submit(attempt, case, layout) for layout in case.layouts or LAYOUTS]
+            for case in cases.BREAKAGES
+        }
+        for case, futures in tried.items():
+            outcomes = [future.result() for future in futures]
             good = [case.code in each.codes for each in outcomes]
             fixed = [not each.left for each in outcomes if each.commands]
             runs, noticed = runs + len(good), noticed + sum(bool(each.codes) for each in outcomes)

@@ -58,7 +58,7 @@ class Pip:
             return ()
         store = shlex.quote(os.path.join(self.site, STORE))
         quoted = shlex.quote(pin)
-        remove = [f"rm -rf {' '.join(map(shlex.quote, delete))}"] if delete else []
+        remove = [f"rm -rf {' '.join(map(_quoted, delete))}"] if delete else []
         commands = [*self._start(), f"{self._pip} download --no-deps --dest {store} {quoted}", *remove]
         if self.loose:
             wheel = f"{store}/*.whl"
@@ -133,6 +133,12 @@ def _of_windows(prefix: str, site: str, root: str) -> Pip:
     python = next((name for name in names if os.path.lexists(_at(name, root))), "")
     loose = not python or (root == "/" and os.name != "nt")  # the path on its own machine is unknown
     return Pip(site, _windows_path(python), windows=True, loose=loose)
+
+
+def _quoted(path: str) -> str:
+    """Quote a path for a shell, except a pattern in its last name."""
+    folder, name = os.path.split(path)
+    return f"{shlex.quote(folder)}/{name}" if "*" in name else shlex.quote(path)
 
 
 def _at(path: str, root: str) -> str:

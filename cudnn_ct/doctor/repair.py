@@ -98,9 +98,8 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
         # A record may contain any path.
         ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
         paths += [owner.metadata, *filter(os.path.lexists, ours)]
-    wheel = os.path.dirname(found.folder)
-    if loose and os.path.lexists(wheel):  # its files may be links to those of another folder
-        return [*(path for path in paths if os.path.dirname(path) != found.folder), wheel]
+    if loose:  # the files may be links to those of another folder, which must not be overwritten
+        paths += [os.path.join(found.folder, "../include"), os.path.join(found.folder, "libcudnn*.so.9")]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 
 
