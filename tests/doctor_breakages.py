@@ -475,6 +475,11 @@ BREAKAGES = (
         "missing-library",
         f"rm -r nvidia/cublas nvidia/cuda_nvrtc {LIB}/libcudnn_ops.so.9",
     ),
+    # Environments without pip, as uv creates them.
+    Breakage(
+        "no pip, and ops is gone", "missing-library", _in_lib("rm libcudnn_ops.so.9"), layouts=("no pip",)
+    ),
+    Breakage("no pip, and no libcublasLt", "missing-cublaslt", "", (NEW, NVRTC12), layouts=("no pip",)),
 )
 
 

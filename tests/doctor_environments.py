@@ -170,9 +170,10 @@ class Environment:
         else:
             venv.create(folder, symlinks=True)
             (self.site,) = folder.glob("lib/*/site-packages")
-            import pip
+            if layout != "no pip":  # as uv creates it
+                import pip
 
-            (self.site / "pip").symlink_to(Path(pip.__file__).parent)
+                (self.site / "pip").symlink_to(Path(pip.__file__).parent)
         for label in labels:
             zipfile.ZipFile(wheels / f"{label}-py3-none-any.whl").extractall(self.site)
 
