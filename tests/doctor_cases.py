@@ -114,7 +114,10 @@ def _case(name: str, code: str, damage: Damage) -> Case:
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 LAST_BYTE = "head -c -1 {0} > part; echo >> part; mv part {0}"
-TORCH = "d=$metadata/../torch-2.dist-info; mkdir $d; echo Requires-Dist: $package==9 > $d/METADATA"
+TORCH = (
+    "d=$metadata/../torch-2.dist-info; mkdir $d; "
+    r"printf 'Metadata-Version: 2.1\nName: torch\nVersion: 2\nRequires-Dist: %s==9\n' $package > $d/METADATA"
+)
 OTHER_GRAPH = make_elf("libcudnn_graph.so.9", constants={"cudnn_graph_version": packed("9.2.0")})
 
 

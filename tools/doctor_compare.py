@@ -73,13 +73,15 @@ def pip_check(site: Site) -> str:
     """Run ``pip check`` on the metadata of the site-packages."""
     import pip
 
-    code = "import sys; sys.path[1:] = [p for p in sys.path[1:] if 'site-packages' not in p]\n"
-    code += (
-        f"sys.path.insert(0, {str(site.root)!r}); sys.path.append({str(Path(pip.__file__).parents[1])!r})\n"
-    )
+    alone = site.root.parent / "pip"  # the packages of this environment are not those of the site
+    info = alone / f"nvidia_cublas_cu{site.source.set.cuda}-99.dist-info"
+    info.mkdir(parents=True)
+    name = f"nvidia-cublas-cu{site.source.set.cuda}"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 99\n")
+    (alone / "pip").symlink_to(Path(pip.__file__).parent)
+    code = f"import sys; sys.path += [{str(site.root)!r}, {str(alone)!r}]\n"
     code += "from pip._internal.cli.main import main; sys.exit(main(['check']))"
-    words = _run([sys.executable, "-S", "-c", code], site)
-    return "\n".join(line for line in words.splitlines() if "cudnn" in line)
+    return _run([sys.executable, "-I", "-S", "-c", code], site)
 
 
 def ldd(site: Site) -> str:

@@ -68,9 +68,8 @@ class Pip:
                 f"rm -rf {store}",
             )
         if packages:
-            commands.append(
-                f"{self._pip} uninstall{self.flags.replace(' --user', '')} -y {' '.join(packages)}"
-            )
+            flags = self.flags.replace(" --user", "")
+            commands.append(f"{self._pip} uninstall{flags} -y {' '.join(map(shlex.quote, packages))}")
         options = f"{self.flags} --force-reinstall --no-deps --no-index --find-links {store}"
         commands += [f"{self._pip} install{options} {quoted}", f"rm -rf {store}"]
         if not keep:  # another version or CUDA may need other dependencies

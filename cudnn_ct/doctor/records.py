@@ -24,6 +24,9 @@ OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 _SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
 
 
+# Metadata whose name and version can be arguments of a command: an option of pip is not a name.
+_LABEL = re.compile(r"\w[\w.]*-\w[\w.!+]*\.dist-info", re.ASCII)
+
 WHEEL_FOLDERS = ("nvidia/cudnn/lib", "nvidia/cudnn/bin")  # on Linux, and on Windows
 
 
@@ -78,7 +81,7 @@ def owners(folder: str) -> tuple[Distribution, ...]:
             record = parse_record(text) if ours else {}
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
-        if ours:
+        if ours and _LABEL.fullmatch(OURS.sub(r"nvidia\1-", name)):
             name = OURS.sub(r"nvidia\1-", name[: -len(".dist-info")])
             package, _, version = name.partition("-")
             found.append(Distribution(package.replace("_", "-"), version, record, problem, metadata))
@@ -91,7 +94,9 @@ def owner_of(path: str, prefix: str = "nvidia_") -> str:
     for name in _files.names_in(site) if site else ():
         if name.startswith(prefix) and name.endswith(".dist-info"):
             with suppress(OSError):
-                if f"{os.path.relpath(path, site)}," in _files.text_of(os.path.join(site, name, "RECORD")):
+                if _LABEL.fullmatch(name) and f"{os.path.relpath(path, site)}," in _files.text_of(
+                    os.path.join(site, name, "RECORD")
+                ):
                     package, _, version = name[: -len(".dist-info")].partition("-")
                     return f"{package.replace('_', '-')}=={version}"
     return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor_breakages import BREAKAGES, SOUND, Breakage, Sound, attempt, wrong
-from tests.doctor_environments import LAYOUTS, Environment, make_wheels
+from tests.doctor_environments import CUDA12, LAYOUTS, NEW, Environment, make_wheels
 
 pytest.importorskip("pip")
 
@@ -37,6 +37,28 @@ def test_commands_repair_at_once_and_destroy_nothing(
 ) -> None:
     outcome = attempt(case, layout, tmp_path / "e", wheels)
     assert outcome.is_right(case), outcome
+
+
+@pytest.mark.parametrize("name", ["x;touch pwned", "$(touch pwned)", "--index-url=x", "a b", "'"])
+def test_commands_contain_no_names_that_a_shell_or_pip_would_run(
+    tmp_path: Path, wheels: Path, name: str
+) -> None:
+    environment = Environment(tmp_path / "e", wheels, [NEW, *CUDA12])
+    folder = environment.site / f"{name}-1.dist-info"
+    folder.mkdir()
+    (folder / "RECORD").write_text(
+        "nvidia/cudnn/lib/libcudnn.so.9,,1\nnvidia/cublas/lib/libcublasLt.so.12,,1\n"
+    )
+    (folder / "METADATA").write_text(
+        "Requires-Dist: nvidia-cudnn-cu12==9.1;x\nRequires-Dist: nvidia-cublas-cu12>=1'\n"
+    )
+    (environment.site / "nvidia/cublas/lib/libcublasLt.so.12").write_bytes(b"")
+    (environment.site / "nvidia/cudnn/lib/libcudnn_ops.so.9").unlink()
+    commands = environment.diagnose().commands
+    assert len(commands) == 2
+    assert all(name not in command for command in commands)
+    assert environment.run("\n".join(commands)) == 0
+    assert wrong(environment.diagnose()) == frozenset()
 
 
 @pytest.mark.parametrize(
