@@ -84,6 +84,18 @@ def _old_libstdcxx(site: Site) -> None:
     site.environ["LD_LIBRARY_PATH"] = str(old.parent)
 
 
+def _first_on_path(name: str, code: str, data: bytes) -> Case:
+    """Put a broken library in front of a sound one, as a copy of another environment does."""
+
+    def damage(site: Site) -> None:
+        file = name.format(site.source.set.cuda)
+        folder = site.write(site.root.parent / "first" / file, data).parent
+        site.environ["LD_LIBRARY_PATH"] = str(folder)
+
+    kind = {b"": "an empty", LFS.encode(): "a Git LFS pointer for"}.get(data, "a truncated")
+    return _case(f"LD_LIBRARY_PATH with {kind} {name.partition('.')[0]}", code, damage)
+
+
 def _holds(part: str, data: bytes | str) -> Damage:
     return lambda site: site.write(site.file(part), data)
 
@@ -167,6 +179,13 @@ CASES = (
         "LD_LIBRARY_PATH with another heuristic", "shadowed", lambda s: _path_with(s, s.source, "heuristic")
     ),
     _case("LD_LIBRARY_PATH with an old libstdc++", "old-system-library", _old_libstdcxx),
+    _first_on_path("libz.so.1", "damaged-library", b""),
+    _first_on_path("libz.so.1", "damaged-library", make_elf("libz.so.1")[:300]),
+    _first_on_path("libz.so.1", "damaged-library", LFS.encode()),
+    _first_on_path("libstdc++.so.6", "damaged-library", b""),
+    _first_on_path("libgcc_s.so.1", "damaged-library", make_elf("libgcc_s.so.1")[:300]),
+    _first_on_path("libcublasLt.so.{0}", "damaged-library", make_elf("libcublasLt.so")[:300]),
+    _first_on_path("libcublasLt.so.{0}", "damaged-library", b""),
     _case("no libcublasLt", "missing-cublaslt", "rm -r ../../cublas"),
     _case("no libnvrtc", "missing-nvrtc", "rm -r ../../cuda_nvrtc"),
 )

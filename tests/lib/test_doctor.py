@@ -148,7 +148,8 @@ def test_doctor_names_the_cause(folder: Path, case: Case, sources: tuple[Source,
     assert named(case, answer), (answer.exit_code, answer.report["findings"])
     if len(sources) == 1 and "unreadable-library" not in case.codes:  # modes do not stop root
         problems = inspect(folder / "site-packages/nvidia/cudnn/lib/libcudnn.so.9").problems
-        assert bool(problems) == bool(case.codes & REJECTED), problems
+        own = not case.name.startswith("LD_LIBRARY_PATH")  # it does not read other libraries
+        assert bool(problems) == (own and bool(case.codes & REJECTED)), problems
 
 
 # --- the child process, without the checks of the files ---------------------------------
@@ -321,6 +322,23 @@ def test_doctor_loads_all_libraries_without_a_driver_and_without_settings(site: 
     mapped = answer.report["details"]["child"]["mapped"]
     for library in site.source.set.libraries.values():
         assert str(site.lib / library.file) in mapped
+
+
+SETTINGS = {
+    "CUDNN_LIB_CONFIG": "FULL",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "CUDNN_FORWARD_COMPAT_DISABLE": "1",
+    "CUDNN_FORCE_KERNEL_INIT": "1",
+    "CUDNN_CONV_WSCAP_DBG": "1024",
+    "CUDNN_FORT_ENABLE": "1",
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_doctor_notes_a_variable_that_changes_cudnn(site: Site, name: str) -> None:
+    answer = examine(site.target, environ={name: SETTINGS[name]})
+    assert (answer.codes(), answer.exit_code) == (set(), 0)
+    assert "cudnn-setting" in answer.codes("note")
 
 
 def test_doctor_warns_of_the_same_cudnn_on_the_path(site: Site, tmp_path: Path) -> None:
