@@ -8,8 +8,6 @@ has the same operations in NumPy, ``raw`` has cuDNN's own functions, and ``dnn``
 module. ``dir(cudnn_ct)`` lists all names.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -93,5 +91,5 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":
     return sorted({"__doc__", "__version__", *__all__})

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-import tomllib
-from functools import cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
+
+from . import _files
 
 __all__ = ["rows", "version_numbers", "within"]
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
     """Return the rows of a kind: ``"bad"`` or ``"consumer"``."""
-    return _table()[kind]
+    return list(_table()[kind])
 
 
 def within(version: str, bounds: dict[str, Any]) -> bool:
@@ -29,6 +30,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(digits[:9]) for digits in match[0].split(".")) if match else ()
 
 
-@cache
-def _table() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+@lru_cache(maxsize=None)
+def _table() -> Any:
+    return json.loads(_files.resource("_bad_combinations.json"))

@@ -210,7 +210,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
         raise ElfError("empty", view.path, "is empty")
     start = view.at(0, min(64, view.size))
     if not start.startswith(b"\x7fELF"):
-        raise _foreign(view.path, start)
+        raise foreign(view.path, start)
     if len(start) < 64:
         raise _truncated(view, 64)
     if start[4] != 2 or start[5] != 1:
@@ -222,7 +222,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
     return machine, table, entry, count
 
 
-def _foreign(path: str, start: bytes) -> ElfError:
+def foreign(path: str, start: bytes) -> ElfError:
     texts = (
         ((b"version https://git-lfs",), "is a Git LFS pointer, not the library (run git lfs pull)"),
         ((b"<",), "is a web page (HTML), not a library, probably from a failed download"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import pkgutil
 import re
 import stat
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from typing import NamedTuple
 
 __all__ = [
     "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "equal", "library_name", "mapped",
-    "names_in", "noexec", "private", "real", "text_of",
+    "names_in", "noexec", "private", "real", "resource", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 
+DELETED = " (deleted)"  # the end of a path in a memory map
 MAX_LINKS = 40  # the limit of the kernel
+# cudnn64_9.dll, cudnn_graph64_9.dll
+_DLL = re.compile(r"cudnn(?:_(?P<part>[a-z_]+))?64_(?P<version>\d+)\.dll", re.IGNORECASE)
+
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
@@ -36,7 +41,9 @@ class LibraryName(NamedTuple):
 
 def library_name(path: str) -> LibraryName | None:
     """Parse the name of a cuDNN library, with or without `` (deleted)`` of a memory map; None for others."""
-    match = _LIBRARY.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
+    name = os.path.basename(path)
+    name = name[: -len(DELETED)] if name.endswith(DELETED) else name
+    match = _LIBRARY.fullmatch(name) or _DLL.fullmatch(name)
     return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
 
 
@@ -128,6 +135,11 @@ def bytes_of(path: str | os.PathLike[str]) -> bytes:
                 0, f"has {status.st_size:,} bytes, more than the {MAX_TEXT:,} that are read", str(path)
             )
         return file.read(MAX_TEXT)
+
+
+def resource(name: str) -> str:
+    """Read a text file of this package, which may be inside a zip file."""
+    return (pkgutil.get_data(__package__, name) or b"").decode("utf-8")
 
 
 def mapped(pid: int | str) -> list[str]:

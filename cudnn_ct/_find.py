@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _elf, _files
 
@@ -110,8 +110,9 @@ class NotFoundError(Exception):
         self.others = tuple(others)
 
 
-Step = Callable[[LibrarySpec, SearchContext], Path]
-Folders = Callable[[LibrarySpec, SearchContext], Iterable[tuple[str, str]]]
+if TYPE_CHECKING:
+    Step = Callable[[LibrarySpec, SearchContext], Path]
+    Folders = Callable[[LibrarySpec, SearchContext], Iterable[tuple[str, str]]]
 
 
 def find_cudnn() -> SearchResult:
@@ -178,7 +179,7 @@ def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
     # child process nothing stays loaded, and a broken library does not end this process.
     import subprocess  # only when all other steps have failed
 
-    name = spec.stem.removeprefix("lib")
+    name = spec.stem[len("lib") :]
     command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, name, *_absolute(context.path)]
     environ = dict(context.environ)
     # It uses the dynamic linker, for which an empty entry is the current folder.

@@ -6,17 +6,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar
+from functools import lru_cache
+from typing import Tuple, TypeVar
 
 from . import _elf, _files
 
 __all__ = [
     "SUBLIBRARIES", "Library", "SubLibrary", "Version", "dotted", "file_name", "most_frequent", "old_version",
-    "read_folder", "read_library", "required", "version_number",
+    "read_folder", "read_library", "required", "version_in", "version_number",
 ]  # fmt: skip
 
-Version = tuple[int, int, int]
+Version = Tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_folder(
     for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
-    read = cache(lambda name: read_one(name.path, root, name.part))
+    read = lru_cache(maxsize=None)(lambda name: read_one(name.path, root, name.part))
     constants = (name for row in SUBLIBRARIES.values() if row.constant for name in found.get(row.name, ()))
     version = most_frequent(map(read, constants))
     own = dotted(version) if version else ""
@@ -113,12 +113,12 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
     real = _files.real(path, root)
     try:
         headers = _elf.read(real)
-        return Library(part, path, real, None, headers, _version_in(headers, part))
+        return Library(part, path, real, None, headers, version_in(headers, part))
     except _elf.ElfError as error:
         return Library(part, path, real, error)
 
 
-def _version_in(library: _elf.Elf, name: str) -> Version | None:
+def version_in(library: _elf.Elf, name: str) -> Version | None:
     """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none."""
     row = SUBLIBRARIES.get(name)
     constant = library.constant(row.constant) if row and row.constant else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
-from cudnn_ct.doctor import search
+from cudnn_ct.doctor import companions
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, packed
 
@@ -62,7 +62,7 @@ def _unreadable(site: Site) -> None:
     data = site.file("").read_bytes()
     site.write(site.file(""), data).chmod(0)
     if os.geteuid() == 0:  # modes do not stop root
-        site.prelude = "import heapq, os, tempfile; os.setuid(65534)"
+        site.prelude = "import hashlib, heapq, os, tempfile; os.setuid(65534)"
     for folder in (site.lib, *site.lib.parents):
         ours = folder.name.startswith(("pytest", "popen-", "test", "cudnn-ct-matrix"))
         if ours or folder.is_relative_to(site.root.parent):
@@ -79,9 +79,21 @@ def _path_with(site: Site, other: Source, *parts: str) -> None:
 
 
 def _old_libstdcxx(site: Site) -> None:
-    data = Path(search.find_companion(site.source.set, "libstdc++.so.6")).read_bytes()
+    data = Path(companions.find(site.source.set, "libstdc++.so.6")).read_bytes()
     old = site.write(site.root.parent / "old/libstdc++.so.6", data.replace(b"CXXABI_1.3\0", b"CXXABI_0.3\0"))
     site.environ["LD_LIBRARY_PATH"] = str(old.parent)
+
+
+def _first_on_path(name: str, code: str, data: bytes) -> Case:
+    """Put a broken library in front of a sound one, as a copy of another environment does."""
+
+    def damage(site: Site) -> None:
+        file = name.format(site.source.set.cuda)
+        folder = site.write(site.root.parent / "first" / file, data).parent
+        site.environ["LD_LIBRARY_PATH"] = str(folder)
+
+    kind = {b"": "an empty", LFS.encode(): "a Git LFS pointer for"}.get(data, "a truncated")
+    return _case(f"LD_LIBRARY_PATH with {kind} {name.partition('.')[0]}", code, damage)
 
 
 def _holds(part: str, data: bytes | str) -> Damage:
@@ -114,7 +126,10 @@ def _case(name: str, code: str, damage: Damage) -> Case:
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 LAST_BYTE = "head -c -1 {0} > part; echo >> part; mv part {0}"
-TORCH = "d=$metadata/../torch-2.dist-info; mkdir $d; echo Requires-Dist: $package==9 > $d/METADATA"
+TORCH = (
+    "d=$metadata/../torch-2.dist-info; mkdir $d; "
+    r"printf 'Metadata-Version: 2.1\nName: torch\nVersion: 2\nRequires-Dist: %s==9\n' $package > $d/METADATA"
+)
 OTHER_GRAPH = make_elf("libcudnn_graph.so.9", constants={"cudnn_graph_version": packed("9.2.0")})
 
 
@@ -164,6 +179,13 @@ CASES = (
         "LD_LIBRARY_PATH with another heuristic", "shadowed", lambda s: _path_with(s, s.source, "heuristic")
     ),
     _case("LD_LIBRARY_PATH with an old libstdc++", "old-system-library", _old_libstdcxx),
+    _first_on_path("libz.so.1", "damaged-library", b""),
+    _first_on_path("libz.so.1", "damaged-library", make_elf("libz.so.1")[:300]),
+    _first_on_path("libz.so.1", "damaged-library", LFS.encode()),
+    _first_on_path("libstdc++.so.6", "damaged-library", b""),
+    _first_on_path("libgcc_s.so.1", "damaged-library", make_elf("libgcc_s.so.1")[:300]),
+    _first_on_path("libcublasLt.so.{0}", "damaged-library", make_elf("libcublasLt.so")[:300]),
+    _first_on_path("libcublasLt.so.{0}", "damaged-library", b""),
     _case("no libcublasLt", "missing-cublaslt", "rm -r ../../cublas"),
     _case("no libnvrtc", "missing-nvrtc", "rm -r ../../cuda_nvrtc"),
 )

@@ -131,7 +131,15 @@ def examine(
     start = "import sys; from cudnn_ct.doctor.main import main\n"
     code = f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))"
     command = [*command, sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
-    drop = {"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_PATH", *TOOLKITS, "CONDA_PREFIX", "CUDNN_CT_LIBRARY"}
+    drop = {
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "CUDNN_PATH",
+        *TOOLKITS,
+        "CONDA_PREFIX",
+        "CI",
+        "CUDNN_CT_LIBRARY",
+    }
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN
         Path(folder).chmod(0o755)

@@ -11,7 +11,7 @@ from cudnn_ct._libraries import SUBLIBRARIES, file_name
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29
-DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
+DT_GNU_HASH, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
 CONTENT = 64 + 3 * 56  # the first byte after the headers
 
 
@@ -21,10 +21,12 @@ def make_elf(
     constants: Mapping[str, int] | None = None,
     *,
     machine: int | None = None,
+    versions: Sequence[str] = (),
 ) -> bytes:
     """Return an ELF64 library that exports each constant as a 4-byte data symbol."""
     names = list(constants or {})
-    strings = b"\0" + b"".join(name.encode() + b"\0" for name in [*names, *needed, *filter(None, [soname])])
+    texts = [*names, *needed, *versions, *filter(None, [soname])]
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in texts)
 
     def string(text: str) -> int:
         return strings.index(b"\0" + text.encode() + b"\0") + 1
@@ -36,6 +38,9 @@ def make_elf(
     )
     tags = [(DT_NEEDED, string(name)) for name in needed] + ([(DT_SONAME, string(soname))] if soname else [])
     parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(names), DT_STRTAB: strings}
+    if versions:  # which it needs of the first library
+        rows = [struct.pack("<8xII", string(name), 16) for name in versions]
+        parts[DT_VERNEED] = struct.pack("<HHIII", 1, len(rows), string(needed[0]), 16, 0) + b"".join(rows)
     return assemble(parts, tags, data=data, machine=machine)
 
 
@@ -68,6 +73,15 @@ def assemble(
     return bytes(file)
 
 
+def make_defining(*versions: str, machine: int | None = None) -> bytes:
+    """Return a library that defines symbol versions."""
+    strings = "".join(f"\0{name}" for name in ("", *versions)).encode() + b"\0"
+    places = [strings.index(f"\0{name}\0".encode()) + 1 for name in versions]
+    rows = [struct.pack("<6xH4xIIII", 1, 20, 28, place, 0) for place in places]
+    last = struct.pack("<6xH4xIIII", 1, 20, 0, places[-1], 0)
+    return assemble({DT_STRTAB: strings, DT_VERDEF: b"".join(rows[:-1]) + last}, machine=machine)
+
+
 def gnu_hash(name: str) -> int:
     value = 5381
     for byte in name.encode():
@@ -82,17 +96,32 @@ def _gnu_table(names: list[str]) -> bytes:
 
 
 def make_cudnn(
-    folder: Path, version: str = "9.27.0", *, without: Sequence[str] = (), **versions: str
+    folder: Path,
+    version: str = "9.27.0",
+    *,
+    without: Sequence[str] = (),
+    cuda: int = 0,
+    system: Mapping[str, Sequence[str]] | None = None,
+    machine: int | None = None,
+    **versions: str,
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
+    code = 0x52800000 | cuda * 1000 << 5 if machine == 183 else cuda * 1000  # a MOVZ, or the operand of a MOV
+    runtime = {"cudnnGetCudartVersion": code} if cuda else {}
     folder.mkdir(parents=True, exist_ok=True)
     for row in SUBLIBRARIES.values():
         if row.name not in without:
             constants = {row.constant: packed(versions.get(row.name, version))} if row.constant else {}
+            constants |= runtime if row.name == "graph" else {}
             name = file_name(row.name)
-            _write(folder / name, make_elf(name, constants=constants))
+            linked = (system if row.name == "graph" else None) or {}
+            versions_of = [each for texts in linked.values() for each in texts]
+            _write(
+                folder / name,
+                make_elf(name, [*linked], constants=constants, versions=versions_of, machine=machine),
+            )
     shim = folder / "libcudnn.so.9"
-    _write(shim, make_elf("libcudnn.so.9"))
+    _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine))
     return shim
 
 

@@ -1,19 +1,22 @@
 """Write the generated parts of docs/doctor.md: the table of codes, and the matrix of the last full run.
 
-python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.toml
+python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.json
 python tools/doctor_docs.py --check    # exit 1 if the table is out of date
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
+python tools/doctor_docs.py --environments # break environments with small wheels, and run all commands
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--matrix", action="store_true")
+    parser.add_argument("--environments", action="store_true")
     parser.add_argument("--folder", help="folder for the copies, on the file system of the wheels")
     options = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
@@ -40,6 +44,8 @@ def main() -> int:
         return 0 if written == page else 1
     if options.matrix:
         written = put(written, "matrix", matrix(options.folder))
+    if options.environments:
+        written = put(written, "environments", environments())
     PAGE.write_text(written, encoding="utf-8")
     return 0
 
@@ -96,6 +102,51 @@ def matrix(folder: str | None) -> str:
         results.setdefault(case.name, []).append((str(parts[0]), noticed, named, got))
         print("ok  " if named else "MISS", case.name, *parts, got, flush=True)
     return "\n".join(_lines(results, [str(source) for source in SOURCES], alarms, statistics.median(seconds)))
+
+
+def environments() -> str:
+    """Break every environment, run the commands of the doctor, and return a table."""
+    from tests import doctor_breakages as cases  # only this option needs the tests
+    from tests.doctor_environments import LAYOUTS, Environment, make_wheels
+
+    rows, runs, noticed, named, destroyed, repairs, repaired = [], 0, 0, 0, 0, 0, 0
+    with _scratch(None) as place:
+        wheels = make_wheels(place / "wheels")
+
+        def attempt(case: cases.Breakage, layout: str) -> cases.Outcome:
+            with _scratch(str(place)) as folder:
+                return cases.attempt(case, layout, folder / "e", wheels)
+
+        pool = ThreadPoolExecutor(os.cpu_count())
+        tried = {
+            case: [pool.submit(attempt, case, layout) for layout in case.layouts or LAYOUTS]
+            for case in cases.BREAKAGES
+        }
+        for case, futures in tried.items():
+            outcomes = [future.result() for future in futures]
+            good = [case.code in each.codes for each in outcomes]
+            fixed = [not each.left for each in outcomes if each.commands]
+            runs, noticed = runs + len(good), noticed + sum(bool(each.codes) for each in outcomes)
+            named, destroyed = named + sum(good), destroyed + sum(each.destroyed for each in outcomes)
+            repairs, repaired = repairs + len(fixed), repaired + sum(fixed)
+            shown = f"{sum(fixed)} of {len(fixed)}" if fixed else "by hand"
+            rows.append(f"| {case.name} | {len(good)} | {sum(good)} | `{case.code}` | {shown} |")
+            print(rows[-1], flush=True)
+        alarms, sound = [], [(case, layout) for case in cases.SOUND for layout in case.layouts]
+        for setup, layout in sound:
+            with _scratch(str(place)) as folder:
+                environment = Environment(folder / "e", wheels, setup.labels, layout)
+                environment.run(setup.script)
+                alarms += [setup.name] if cases.wrong(environment.diagnose(setup.asked)) else []
+    head = (
+        f"{runs} broken environments, of {len(rows)} kinds in {len(LAYOUTS)} layouts: {noticed} noticed, "
+        f"{named} ({100 * named / runs:.1f} %) with the right cause. Commands repaired {repaired} of "
+        f"{repairs} at once, and destroyed {destroyed}. {len(sound)} sound environments, of "
+        f"{len(cases.SOUND)} kinds: "
+        f"{len(alarms)} false alarms."
+    )
+    titles = ["| broken how | tried in | cause named | code | repaired |", "|---|---|---|---|---|"]
+    return "\n".join([head, "", *titles, *rows])
 
 
 def _lines(

@@ -5,8 +5,6 @@ process has loaded; each returns a `Diagnosis`. ``verdict_lines(path)`` returns 
 The command is ``cudnn-ct doctor``.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

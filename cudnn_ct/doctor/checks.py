@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
-from .._libraries import SUBLIBRARIES, file_name, required
+from .._libraries import SUBLIBRARIES, required
+from . import pip
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
@@ -34,7 +34,8 @@ FILE_CODES = {
 def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Check that each file is a library for this machine, and that its name is that of the library."""
     machines = [library.elf.machine for library in found.sound]
-    here = _elf.machine_here() if found.root == "/" else 0  # an image may be for another machine
+    # An image may be for another machine, as files for Windows are.
+    here = _elf.machine_here() if found.root == "/" and not found.windows else 0
     usual = here or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
@@ -47,7 +48,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
             text = f"{library.path} is for {name}"
             yield found.finding("foreign-machine", text, path=library.path, machine=name)
-        elif _misnamed(library):
+        elif _misnamed(found, library):
             soname = library.elf.soname or "a library without a name"
             yield found.finding(
                 "wrong-library", f"{library.path} is {soname}", path=library.path, soname=library.elf.soname
@@ -57,16 +58,16 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
 def check_complete(found: LibrarySet) -> Iterator[Finding]:
     """Check that no library is missing, and that this version has all that exist."""
     for part in found.missing:
-        name = file_name(part)
+        name = found.file_name(part)
         unused = [os.path.basename(extra.path) for extra in found.extra if extra.part == part]
         text = f", and cuDNN {write(found.version)} does not search for {unused[0]}" if unused else ""
         path = os.path.join(found.folder, name)
         yield found.finding("missing-library", f"{name} is not in {found.folder}{text}", path=path)
     for library in found.libraries.values():
-        if _stray(found, library):
+        if found.is_stray(library):
             version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
             text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
-            yield finding("stray-library", text, path=library.path, version=version)
+            yield found.finding("stray-library", text, path=library.path, version=version)
     for extra in found.extra:
         opened = found.libraries.get(extra.part)
         if opened and not _files.equal(_files.real(extra.path, found.root), opened.real):
@@ -86,7 +87,7 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
 
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
-    members = [library for library in found.sound if not _stray(found, library)]
+    members = [library for library in found.sound if not found.is_stray(library)]
     exports = {library.name: set(library.elf.symbols.exports) for library in members}
     if OFFERING.intersection(required(found.version)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
@@ -109,7 +110,7 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
     """Check that all libraries were built for the same CUDA."""
     for name, major in found.majors.items():
         library = found.libraries[name]
-        if major != found.cuda and not _stray(found, library):
+        if major != found.cuda and not found.is_stray(library):
             text = f"{library.file} was built for CUDA {major}, most other libraries for CUDA {found.cuda}"
             yield found.finding("mixed-cuda", text, path=library.path, cuda=major, expected=found.cuda)
 
@@ -117,17 +118,18 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
-    for library in found.sound:
+    for library in () if found.windows else found.sound:
         if blocker := _files.private(library.real):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""
         text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
-        yield finding("private-file", text, path=blocker, libraries=names)
+        yield found.finding("private-file", text, path=blocker, libraries=names)
     if paths := found.world_writable_paths:
         more = f" and {len(paths) - 1} more" if paths[1:] else ""
         text = f"any user can write {paths[0]}{more}"
-        yield finding("world-writable", text, path=paths[0], fix={"paths": shlex.join(paths)})
+        inside = [pip.inside(path, found.root) for path in paths]
+        yield found.finding("world-writable", text, path=paths[0], fix={"paths": inside})
     if found.root == "/" and _files.noexec(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
@@ -166,16 +168,10 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
     )
 
 
-def _stray(found: LibrarySet, library: Library) -> bool:
-    """Return whether this version does not have such a library."""
-    row = SUBLIBRARIES.get(library.name)
-    return row is not None and found.version is not None and found.version < row.earliest
-
-
 def _public(name: str) -> bool:
     return name.startswith("cudnn") and name[5:6].isupper()
 
 
-def _misnamed(library: Library) -> bool:
-    """Return whether the SONAME of a library is not the name of its file."""
-    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != file_name(library.name)
+def _misnamed(found: LibrarySet, library: Library) -> bool:
+    """Return whether the name in a library is not that of its file."""
+    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != found.file_name(library.name)

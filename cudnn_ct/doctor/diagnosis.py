@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from .. import _files
-from .._find import CUDNN
 from .._installation import companion_version
 from .._libraries import old_version
-from . import checks, driver, libraryset, load_check, locate, packages, repair, requirements, search
+from . import (
+    checks,
+    companions,
+    driver,
+    libraryset,
+    load_check,
+    locate,
+    packages,
+    records,
+    repair,
+    requirements,
+    search,
+)
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -29,6 +41,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]  # the most severe first
     tiers: dict[str, str] = field(default_factory=dict)  # for each "done", or why it was skipped
     details: dict[str, Any] = field(default_factory=dict)  # results of the child processes, for programs
+    ignored: tuple[str, ...] = ()  # the codes of findings that were left out
 
     def count(self, severity: Severity) -> int:
         """Count the findings of a severity."""
@@ -44,9 +57,23 @@ class Diagnosis:
             return "not as required" if errors <= _REQUIREMENTS else "broken"
         return "suspicious" if self.count(Severity.WARNING) else "sound"
 
-    def exit_code(self, strict: bool = False) -> int:
-        """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
-        return {"sound": 0, "suspicious": 2 if strict else 0, "not found": 3}.get(self.verdict, 1)
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that repair everything that commands can, each of which needs the ones before it."""
+        wrong = (found for found in self.findings if found.severity != Severity.NOTE)
+        return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
+
+    def exit_code(self, fail_on: Severity = Severity.ERROR) -> int:
+        """Return 1 for errors, 2 for findings from the severity ``fail_on`` on, 3 if nothing was examined."""
+        if self.verdict not in ("sound", "suspicious"):
+            return 3 if self.verdict == "not found" else 1
+        return 2 if any(found.severity <= fail_on for found in self.findings) else 0
+
+    def without(self, ignored: Container[str]) -> Diagnosis:
+        """Leave out the findings of some codes."""
+        kept = tuple(found for found in self.findings if found.code not in ignored)
+        left_out = dict.fromkeys(found.code for found in self.findings if found.code in ignored)
+        return replace(self, findings=kept, ignored=tuple(left_out))
 
 
 def diagnose(
@@ -83,7 +110,8 @@ def diagnose(
         findings += place.findings
         if found := libraryset.read(place.folder, located.root):
             users = packages.needs(found, located.sites, shared=path is None)
-            found = replace(found, needs=(*users, *asked.needs))
+            found = packages.with_needs(found, (*users, *asked.needs))
+            found = found if records.site_of(found.folder) else replace(found, sites=located.sites)
             sets.append(found)
             findings += static(found, asked, deep)
         else:
@@ -92,10 +120,12 @@ def diagnose(
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = {"deep": deep}
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
-        tiers |= _run(sets, findings, details, asked, end, foreign=located.root != "/")
+        tiers.update(_run(sets, findings, details, asked, end, foreign=located.root != "/"))
+    for found in sets:
+        findings = _together(found, findings)
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)
 
 
@@ -103,7 +133,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
     """Return a line for each error and warning about a library or its folder, as notes of an exception."""
     # Only files are read.
     return [
-        f"doctor: {each.code}: {each.message}; fix: {each.fix}"
+        f"doctor: {each.code}: {each.message}; fix: {each.advice}"
         for each in diagnose(path, run=False).findings
         if each.severity < Severity.NOTE
     ]
@@ -217,21 +247,37 @@ _BESIDE = {
 def _check_companions(found: LibrarySet) -> Iterator[Finding]:
     """Check the companion libraries; if the fix installs a cuDNN for another CUDA, it installs them too."""
     other = repair.target(found) not in ("", found.package)
-    for each in search.check_companions(found):
+    for each in companions.check(found):
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
-        yield replace(each, fix=found.reinstall) if other and of_cuda else each
+        again = found.repair
+        yield replace(each, fix=again.text, commands=again.commands) if other and of_cuda else each
 
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for site in located.sites:
-        folder = os.path.join(site, *CUDNN.wheels)
+        folder = records.wheel_folder(site)
         present = any(_files.cudnn_files(folder))
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
-            found = replace(found, needs=(*packages.needs(found), *asked.needs))
+            found = packages.with_needs(found, (*packages.needs(found), *asked.needs))
             text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
             yield found.finding("missing-library", text, severity=severity, path=found.folder)
+            if severity == Severity.ERROR:
+                yield from companions.check(found)
+
+
+def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
+    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too."""
+    again = found.repair
+    if not any(again.commands and each.commands == again.commands for each in findings):
+        return findings
+    return [
+        replace(each, fix=again.text, commands=again.commands)
+        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in found.leftovers
+        else each
+        for each in findings
+    ]
 
 
 def _older(folder: str, alone: bool) -> Finding:
@@ -247,5 +293,5 @@ def _older(folder: str, alone: bool) -> Finding:
 
 
 def _cublas(found: LibrarySet) -> str:
-    path = search.find_companion(found, f"libcublasLt.so.{found.cuda}")
+    path = companions.find(found, f"libcublasLt.so.{found.cuda}")
     return companion_version(path) if path else ""

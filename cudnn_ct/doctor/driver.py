@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _files
-from . import requirements, sandbox, search
-from .finding import Finding, Severity, finding
+from . import companions, requirements, sandbox
+from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .requirements import Requirements
 from .sandbox import Report
@@ -38,7 +38,7 @@ def check(
     """Query the driver, and create a handle if there is a sound cuDNN; ``cuda`` is that of another one."""
     shim = found.shim if found else ""
     name = f"libcublasLt.so.{found.cuda}" if found else ""
-    plan = {"mode": "driver", "shim": shim, "cublaslt": search.find_companion(found, name) if found else ""}
+    plan = {"mode": "driver", "shim": shim, "cublaslt": companions.find(found, name) if found else ""}
     (report,) = sandbox.run([(plan, {})], timeout)
     return list(judge(found, report, asked, cuda)), report
 
@@ -51,7 +51,7 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements, cuda: i
         yield sandbox.not_started(report, needed or Severity.WARNING)
     elif report.ended == "hung":
         text = f"the driver did not return from {report.reached} within {report.seconds:.1f} s"
-        yield finding("probe-hung", text, step=report.reached, fix={"reinstall": "see nvidia-smi"})
+        yield finding("probe-hung", text, step=report.reached, repair=Fix("see nvidia-smi"))
     elif not driver and report.ended != "done":
         yield _killed("driver-broken", report)
     elif driver.get("error"):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import _elf
+from . import pe
 
 __all__ = ["DeviceCode", "read"]
 
@@ -38,7 +39,7 @@ def read(library: _elf.Elf) -> DeviceCode | None:
     # Raises ElfError if the file became shorter while it was read, or cannot be opened.
     try:
         with _elf.View(library.path, library.size) as view:
-            section = _section(view, b".nv_fatbin")
+            section = pe.fatbin(library) or _section(view, b".nv_fatbin")
             entries = set(_entries(view, *section)) if section else set()
     except _elf.ElfError as error:
         if error.kind != "malformed":

@@ -1,19 +1,18 @@
-"""Findings and their codes; ``findings.toml`` has the severity, cause and fix of each code."""
+"""Findings and their codes; ``findings.json`` has the severity, cause, fix and commands of each code."""
 
 from __future__ import annotations
 
+import json
 import shlex
-import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-__all__ = ["REINSTALL", "Code", "Finding", "Severity", "codes", "finding"]
+from .. import _files
 
-# If no package owns the cuDNN.
-REINSTALL = "install cuDNN again, and no other cuDNN over it"
+__all__ = ["AGAIN", "Code", "Finding", "Fix", "Severity", "codes", "finding"]
 
 
 class Severity(IntEnum):
@@ -29,14 +28,31 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
+class Fix(NamedTuple):
+    """A way to repair an installation."""
+
+    text: str  # in prose
+    commands: tuple[str, ...] = ()  # for a shell; each runs as it is, after the ones before it
+
+
+# If no package owns the cuDNN.
+AGAIN = Fix("install cuDNN again, and no other cuDNN over it")
+
+
 @dataclass(frozen=True)
 class Code:
-    """One row of ``findings.toml``."""
+    """One row of ``findings.json``; ``fix`` and ``commands`` are templates."""
 
     name: str
     severity: Severity
     cause: str
     fix: str
+    commands: tuple[str, ...] = ()
+
+    @property
+    def reinstalls(self) -> bool:
+        """Whether the fix is the one that installs the cuDNN again."""
+        return "{reinstall}" in self.fix
 
 
 @dataclass(frozen=True)
@@ -47,21 +63,28 @@ class Finding:
     severity: Severity  # that of its row, unless a flag such as ``--require-driver`` raises it
     message: str  # one line with the values
     evidence: dict[str, Any]  # paths and numbers, by name
-    fix: str  # a command if possible
+    fix: str  # in prose
+    commands: tuple[str, ...] = ()  # the same for a shell, if commands can do it
 
     @property
     def cause(self) -> str:
         """The reason, and its effects."""
         return codes()[self.code].cause
 
+    @property
+    def advice(self) -> str:
+        """The fix with its commands, in one line."""
+        return ": ".join(filter(None, [self.fix, " && ".join(self.commands)]))
 
-@cache
+
+@lru_cache(maxsize=None)
 def codes() -> dict[str, Code]:
     """Return all codes, in the order of the table."""
-    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
     return {
-        name: Code(name, Severity[row["severity"].upper()], row["cause"], row["fix"])
-        for name, row in tomllib.loads(text).items()
+        name: Code(
+            name, Severity[row["severity"].upper()], row["cause"], row["fix"], tuple(row.get("commands", ()))
+        )
+        for name, row in json.loads(_files.resource("doctor/findings.json")).items()
     }
 
 
@@ -70,15 +93,31 @@ def finding(
     message: str,
     *,
     severity: Severity | None = None,
-    fix: dict[str, str] | None = None,
+    repair: Fix = AGAIN,
+    fix: Mapping[str, str | Sequence[str]] | None = None,
+    commands: Sequence[str] = (),
     **evidence: Any,
 ) -> Finding:
-    """Create a finding: keywords are evidence, which fills the template of the fix together with ``fix``."""
-    # Raises KeyError if the code does not exist, or if the template needs another value.
+    """Create a finding: keywords are evidence, which fills the templates of its row together with ``fix``.
+
+    ``repair`` is the way to install the cuDNN again. ``commands`` replace those of the row.
+    """
+    # Raises KeyError if the code does not exist, or if a template needs another value.
     row = codes()[code]
-    values = {"reinstall": REINSTALL, **evidence, **(fix or {})}
-    if "path" in values:  # part of a command
-        values["path"] = shlex.quote(values["path"])
-    text = row.fix.format_map(values)
-    one_line = " ".join(message.split())
-    return Finding(code, row.severity if severity is None else severity, one_line, evidence, text)
+    values = {"reinstall": repair.text, **evidence, **(fix or {})}
+    lists = {name: [value] if isinstance(value, str) else value for name, value in values.items()}
+    quoted = {name: " ".join(map(shlex.quote, value)) for name, value in lists.items() if _is_texts(value)}
+    made = [template.format_map(quoted) for template in row.commands]
+    prose = {name: ", ".join(value) if _is_texts(value) else value for name, value in lists.items()}
+    return Finding(
+        code,
+        row.severity if severity is None else severity,
+        " ".join(message.split()),
+        evidence,
+        row.fix.format_map(prose),
+        tuple(commands or made or (repair.commands if row.reinstalls else ())),
+    )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)

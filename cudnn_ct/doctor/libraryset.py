@@ -6,15 +6,16 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import Version, dotted, read_folder
-from . import fatbin, records, repair
-from .finding import Finding, finding
+from .._libraries import SUBLIBRARIES, Version, dotted, file_name, read_folder
+from . import fatbin, pe, pip, records, repair
+from .finding import Finding, Fix, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
@@ -38,12 +39,30 @@ class LibrarySet(Installation):
     owners: tuple[records.Distribution, ...] = field(default=(), compare=False)  # packages with its files
     stale: tuple[records.Distribution, ...] = field(default=(), compare=False)  # metadata of other files
     needs: tuple[repair.Need, ...] = field(default=(), compare=False)  # requirements that a fix must meet
-    advice: str = field(default="", compare=False)  # replaces the command that installs it again
+    others: tuple[repair.Need, ...] = field(default=(), compare=False)  # the same for libraries of CUDA
+    sites: tuple[str, ...] = field(default=(), compare=False)  # with it, if its own folder is in none
+    unowned: tuple[str, ...] = field(default=(), compare=False)  # libraries that its packages do not have
+    advice: str = field(default="", compare=False)  # replaces the fix that installs it again
 
     @property
     def sound(self) -> tuple[Library, ...]:
         """The libraries that could be read."""
         return tuple(library for library in self.libraries.values() if library.error is None)
+
+    @property
+    def windows(self) -> bool:
+        """Whether it is a cuDNN for Windows."""
+        paths = [library.path for library in self.libraries.values()] or [self.folder]
+        return all(path.lower().endswith((".dll", "/bin")) for path in paths)
+
+    def file_name(self, part: str = "") -> str:
+        """Return the file name of a part."""
+        return f"cudnn{'_' if part else ''}{part}64_9.dll" if self.windows else file_name(part)
+
+    @property
+    def world_writable_paths(self) -> list[str]:
+        """The parts of it that any user may replace; Windows has other rights."""
+        return [] if self.windows else super().world_writable_paths
 
     @property
     def jit(self) -> bool:
@@ -54,6 +73,29 @@ class LibrarySet(Installation):
     def missing(self) -> list[str]:
         """The parts that must exist and do not."""
         return [part for part in JIT if part not in self.libraries] if self.jit else super().missing
+
+    def is_stray(self, library: Library) -> bool:
+        """Return whether this version does not have such a library."""
+        row = SUBLIBRARIES.get(library.name)
+        return row is not None and self.version is not None and self.version < row.earliest
+
+    @property
+    def leftovers(self) -> tuple[str, ...]:
+        """The files that a fix must delete: pip leaves unrecorded ones, and fails at a link in a circle."""
+        wrong = (
+            library.path
+            for library in self.libraries.values()
+            if self.is_stray(library) or (library.error and os.path.islink(library.path))
+        )
+        return tuple(dict.fromkeys([*wrong, *self.unowned]))
+
+    @property
+    def recorders(self) -> list[records.Distribution]:
+        """The packages that record libraries of this folder."""
+        site = records.site_of(self.folder)
+        inside = os.path.relpath(self.folder, site) + "/" if site else "//"
+        names = (f"{inside}libcudnn", f"{inside}cudnn")
+        return [owner for owner in self.owners if any(path.startswith(names) for path in owner.record)]
 
     @property
     def majors(self) -> dict[str, int]:
@@ -72,23 +114,29 @@ class LibrarySet(Installation):
     def cuda(self) -> int:
         """The most frequent CUDA major version of its libraries; 0 if unknown."""
         known = Counter(self.majors.values())
-        return known.most_common(1)[0][0] if known else 0
+        named = re.search(r"-cu(\d+)", self.owners[0].name) if self.owners and not self.libraries else None
+        return known.most_common(1)[0][0] if known else int(named[1]) if named else 0
 
     @property
     def package(self) -> str:
         """The wheel that contains such a cuDNN."""
         return f"nvidia-cudnn-{'jit-' if self.jit else ''}cu{self.cuda or 12}"
 
-    @property
-    def reinstall(self) -> str:
-        """The command that installs it again."""
-        return self.advice or repair.command(self)
+    @cached_property
+    def repair(self) -> Fix:
+        """The fix that installs it again."""
+        return Fix(self.advice) if self.advice else repair.fix(self)
 
     def finding(
-        self, code: str, message: str, *, fix: Mapping[str, str] | None = None, **more: Any
+        self, code: str, message: str, *, fix: Mapping[str, str | Sequence[str]] | None = None, **more: Any
     ) -> Finding:
-        """Create a finding about these libraries; its fix may name the command that reinstalls them."""
-        return finding(code, message, fix={"reinstall": self.reinstall, **(fix or {})}, **more)
+        """Create a finding about these libraries; the paths in its commands are those inside the image."""
+        path = more.get("path")
+        known = {"path": pip.inside(path, self.root)} if path and self.root != "/" else {}
+        made = finding(code, message, **{"repair": self.repair, **more}, fix={**known, **(fix or {})})
+        if not self.windows or made.commands == self.repair.commands:
+            return made
+        return replace(made, commands=pip.windows_commands(made.commands, self.root))
 
     @property
     def driver_functions(self) -> frozenset[str]:
@@ -106,12 +154,27 @@ def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet |
     found = LibrarySet(real, *read_folder(folder, read_library, root), root)
     owners = records.owners(real)
     live = records.live(owners, write(found.version))
-    return replace(found, owners=live, stale=tuple(owner for owner in owners if owner not in live))
+    found = replace(found, owners=live, stale=tuple(owner for owner in owners if owner not in live))
+    return replace(found, unowned=tuple(_unowned(found)))
+
+
+def _unowned(found: LibrarySet) -> Iterator[str]:
+    """Yield the libraries that no package records, except copies of recorded ones under other names."""
+    if not found.recorders:
+        return
+    site = records.site_of(found.folder)
+    known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
+    names = list(_files.cudnn_files(found.folder))
+    owned = {name.part: name.path for name in names if name.path in known}
+    for name in names:
+        if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):
+            yield name.path
 
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
     """Read a library; if that fails, the reason is in ``error``."""
-    base = _libraries.read_library(path, root, part)
+    is_dll = path.lower().endswith(".dll")
+    base = _read_dll(path, root, part) if is_dll else _libraries.read_library(path, root, part)
     try:
         if base.error:
             raise base.error
@@ -120,6 +183,16 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
         return Library(part, path, base.real, error)
     cuda = (code.cuda if code else 0) or runtime // 1000
     return Library(part, path, base.real, None, base.elf, base.version, code, cuda)
+
+
+def _read_dll(path: str, root: str, part: str) -> _libraries.Library:
+    real = _files.real(path, root)
+    try:
+        headers = pe.read(real)
+        version = _libraries.version_in(headers, part)
+        return _libraries.Library(part, path, real, None, headers, version)
+    except _elf.ElfError as error:
+        return _libraries.Library(part, path, real, error)
 
 
 def write(version: Version | None) -> str:

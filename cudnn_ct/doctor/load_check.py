@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
-from . import driver, sandbox, search
+from . import companions, driver, sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -42,6 +42,8 @@ def why_not(found: LibrarySet) -> str:
     """Return why these libraries cannot be loaded here; empty if they can."""
     if found.root != "/":
         return f"{found.folder} belongs to the image at {found.root}: its libraries are not opened here"
+    if found.windows:
+        return "it is for Windows"
     if not _elf.glibc_version():
         return "this system has no glibc"
     if not found.shim:
@@ -83,7 +85,7 @@ def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
     """Report libraries that the linker did not find or rejected, and that are not parts of cuDNN."""
     for name in report.lost:
         if not name.startswith(("libcudnn", "libcuda.")):  # the driver is judged separately
-            yield search.missing_library(name)
+            yield companions.missing_library(name)
     for path, reason in report.refusals:
         if "version lookup error" in reason and not _files.library_name(path):
             yield finding("old-system-library", f"{path}: {reason}", path=path)
@@ -210,6 +212,8 @@ def describe(report: Report) -> dict[str, Any]:
 
 def check_libc(found: LibrarySet) -> Iterator[Finding]:
     """Check that the C library of this machine or of the image is new enough for these libraries."""
+    if found.windows:
+        return
     have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
     if found.root != "/":
         system = f"the image at {found.root}"
@@ -228,7 +232,7 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
 
 def _glibc_of(found: LibrarySet) -> str:
     """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
-    path = search.find_companion(found, "libc.so.6")
+    path = companions.find(found, "libc.so.6")
     with suppress(_elf.ElfError):
         versions = _elf.read(_files.real(path, found.root)).symbols.provided if path else ()
         newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())

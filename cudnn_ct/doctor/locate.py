@@ -15,8 +15,9 @@ from .. import _files
 from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
 from .._installation import shim_error
 from .._libraries import read_library
-from .finding import Finding, Severity, finding
-from .records import site_of
+from . import pip
+from .finding import Finding, Fix, Severity, finding
+from .records import owner_of, site_of
 
 __all__ = ["CannotLookError", "Place", "Places", "named", "usual"]
 
@@ -27,6 +28,7 @@ LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace 
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
 BUNDLED = ("nvidia/cudnn_jit/lib", "torch/lib")  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
+ROOTS = (("etc", "usr"), ("Windows", "Users"))  # folders of the root of a system
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -72,7 +74,8 @@ def named(path: str) -> Places:
     path = os.path.abspath(path)
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
-    root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
+    is_root = any(all(os.path.isdir(os.path.join(path, name)) for name in names) for names in ROOTS)
+    root = path if is_root else "/"
     odd: list[Finding] = []
     sites = [site_of(path)]
     folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd, sites))
@@ -96,12 +99,16 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         elif blocker := _files.closed(folder):
             closed[blocker] = None
     # Programs of this user skip such folders too, so they get the cuDNN that was found.
-    odd = list(_closed(list(closed), Severity.NOTE if places else None))
+    odd = list(_closed(list(closed), "/", Severity.NOTE if places else None))
     if explicit:
         seen = any(place.via == EXPLICIT for place in places.values())
         if reason := _rejected(explicit) or ("" if seen else f"{explicit} contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
     sites = [entry for entry in context.path if os.path.isabs(entry) and site_of(f"{entry}/nvidia") == entry]
+    for folder in (os.path.join(site, name) for site in sites for name in _files.names_in(site)):
+        if folder.endswith(".libs"):  # of auditwheel
+            names = filter(_RENAMED.fullmatch, _files.names_in(folder))
+            odd += _renamed([os.path.join(folder, name) for name in names], "/")
     return Places(tuple(places.values()), findings=tuple(odd), sites=tuple(sites))
 
 
@@ -149,12 +156,28 @@ def _elsewhere(link: str, target: str, via: str) -> Place:
     return Place(os.path.dirname(target), via, (finding("link-elsewhere", text, path=link, target=target),))
 
 
-def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Finding]:
+def _closed(folders: list[str], root: str, severity: Severity | None = None) -> Iterator[Finding]:
     if folders:
         more = f" and {len(folders) - 1} more" if folders[1:] else ""
         text = f"{folders[0]}{more} cannot be listed, and may contain a cuDNN"
-        fix = {"path": folders[0]}
+        fix = {"path": pip.inside(folders[0], root)}
         yield finding("unreadable-folder", text, severity=severity, folders=folders, fix=fix)
+
+
+def _renamed(paths: list[str], root: str) -> Iterator[Finding]:
+    """Describe the libraries of a cuDNN that were renamed for one package, and check each file."""
+    if not paths:
+        return
+    text = f"{paths[0]} belongs to a copy of cuDNN that was renamed for one package"
+    yield finding("renamed-cudnn", text, path=paths[0], libraries=paths)
+    for library in (read_library(path, root) for path in paths):
+        if library.error:
+            owner = owner_of(library.path, "")
+            site = site_of(os.path.dirname(library.path))
+            commands = pip.of(site, root).install(owner, keep=True) if owner else ()
+            again = Fix(f"install {owner or 'the package that contains it'} again", commands)
+            text = str(library.error).partition("; ")[0]
+            yield finding("damaged-library", text, repair=again, path=library.path)
 
 
 def _holds_cudnn(folder: str) -> bool:
@@ -182,10 +205,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
             continue
         except OSError:  # it was deleted or replaced meanwhile
             continue
-        renamed = [entry.path for entry in listed if _RENAMED.fullmatch(entry.name)]
-        if renamed:
-            text = f"{renamed[0]} belongs to a copy of cuDNN that was renamed for one package"
-            odd.append(finding("renamed-cudnn", text, path=renamed[0], libraries=renamed))
+        odd += _renamed([entry.path for entry in listed if _RENAMED.fullmatch(entry.name)], root)
         if any(entry.name.endswith(".dist-info") for entry in listed):
             sites.append(folder)
         names = (_files.library_name(entry.name) for entry in listed)
@@ -200,4 +220,4 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
                 holding += filter(_holds_cudnn, places)
         found += len(holding)
         yield from holding
-    odd += _closed(closed)
+    odd += _closed(closed, root)

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
 import re
-import string
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import _files
 from .._bad_combinations import rows, within
-from .finding import Finding, finding
+from . import pip, records
+from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .records import OURS, Distribution, site_of
 from .repair import Need, meets
+from .sha256 import sha256, sha256_of
 
 __all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
-_BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 
 
 def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     """Compare every file with its record: the size, and the hash if the file is small or ``deep`` is set."""
     site = site_of(found.folder)
-    inside = os.path.relpath(found.folder, site) + "/libcudnn"
-    real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
+    real = found.recorders
     if len(real) > 1:
         text = f"{' and '.join(owner.label for owner in real)} install into {found.folder}"
         yield found.finding("two-owners", text, path=found.folder, owners=[owner.name for owner in real])
@@ -41,17 +40,16 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     for owner in found.owners:
         if owner.problem:
             yield found.finding("broken-record", owner.problem, package=owner.name)
-        rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
-        different = [each for row in rows for each in _check_file(found, owner, *row, missing, deep)]
+        rows = [(os.path.join(site, path), *row) for path, row in owner.record.items()]
+        large = [path for path, _, size in rows if deep and size > SMALL and _is_ours(found, path)]
+        hashes = sha256_of(filter(os.path.isfile, large))
+        different = [each for row in rows for each in _check_file(found, owner, *row, missing, hashes)]
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
-    known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    names = list(_files.cudnn_files(found.folder)) if real else []
-    owned = {name.part: name.path for name in names if name.path in known}
-    for name in names:
-        if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):
-            yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
+    strays = {library.path for library in found.libraries.values() if found.is_stray(library)}
+    for path in (path for path in found.unowned if path not in strays):
+        yield found.finding("unowned-library", f"{path} does not belong to a package", path=path)
 
 
 def check_dependents(found: LibrarySet) -> Iterator[Finding]:
@@ -65,11 +63,20 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
         else:  # no package owns this cuDNN: compare with the package that would contain it
             good = not found.owners and need.package == found.package
         if not good:
-            text, fix = f"{need}, not {package} {version}", {"consumer": need.consumer.rpartition("-")[0]}
-            if not need.achievable:
-                fix["reinstall"] = f"python -m pip install --upgrade {fix['consumer']}"
+            text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
-            yield found.finding("consumer-mismatch", text, fix=fix, path=need.path, **shown)
+            if not need.achievable:
+                newer = pip.of(os.path.dirname(need.path), found.root).upgrade(consumer)
+                shown["repair"] = Fix(f"install a newer {consumer}", newer)
+            yield found.finding(
+                "consumer-mismatch", text, fix={"consumer": consumer}, path=need.path, **shown
+            )
+
+
+def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
+    """Add the requirements for cuDNN, and those for other libraries of CUDA."""
+    ours = tuple(need for need in needs if not need.package or need.package.startswith("nvidia-cudnn"))
+    return replace(found, needs=ours, others=tuple(need for need in needs if need not in ours))
 
 
 def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
@@ -80,10 +87,13 @@ def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> 
         other = any(map(OURS.match, names)) and (site != own or found.jit)
         if other or not (site == own or shared or _root(site) == _root(own)):
             continue  # its packages use another cuDNN
+        folders: dict[str, list[str]] = {}
         for name in names:
-            consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
-            for package, versions in _wanted(os.path.join(site, name), consumer, found):
-                yield Need(package, versions, consumer, os.path.join(site, name))
+            folders.setdefault(name.partition("-")[0].lower(), []).append(os.path.join(site, name))
+        for metadata in map(records.in_use, folders.values()):
+            consumer = os.path.basename(metadata)[: -len(".dist-info")].replace("_", "-").lower()
+            for package, versions in _wanted(metadata, consumer, found):
+                yield Need(package, versions, consumer, metadata)
 
 
 def known_bad(
@@ -100,19 +110,24 @@ def known_bad(
 
 
 def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the cuDNN wheels that a METADATA requires in an environment, and their versions."""
+    """Yield the wheels of cuDNN and CUDA that a METADATA requires in an environment, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
-    wheel = r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]{0,200})\)?\s*(?:;(.*))?$"
-    for name, versions, marker in re.findall(wheel, head, re.M | re.I)[:20]:
+    for name, versions, marker in _REQUIRES.findall(head)[:_FEW_REQUIREMENTS]:
         if not marker or _applies(marker, environment):
             yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
 
 
 def _check_file(
-    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, missing: set[str], deep: bool
+    found: LibrarySet,
+    owner: Distribution,
+    path: str,
+    expected: str,
+    size: int,
+    missing: set[str],
+    hashes: dict[str, str],
 ) -> Iterator[Finding]:
-    if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
-        return  # its metadata, and files that Python writes
+    if not _is_ours(found, path):
+        return
     shown: dict[str, Any] = {"path": path, "package": owner.label}
     try:
         have = os.stat(path).st_size
@@ -124,9 +139,16 @@ def _check_file(
     if size >= 0 and have != size:
         text = f"{path} has {have:,} bytes, but {owner.label} installed {size:,}"
         yield found.finding("altered-file", text, size=have, expected=size, **shown)
-    elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
-        text = f"{path} differs from the file that {owner.label} installed"
-        yield found.finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+    elif expected.startswith("sha256=") and (path in hashes or have <= SMALL):
+        got = hashes.get(path) or sha256(path)
+        if got != expected:
+            text = f"{path} differs from the file that {owner.label} installed"
+            yield found.finding("altered-file", text, sha256=got, expected=expected, **shown)
+
+
+def _is_ours(found: LibrarySet, path: str) -> bool:
+    """Return whether a file is neither metadata nor one that Python writes."""
+    return path.startswith(os.path.dirname(found.folder) + "/") and not path.endswith((".py", ".pyc"))
 
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
@@ -137,16 +159,6 @@ def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> F
     return found.finding(code, text, files=paths, package=owner.label)
 
 
-def _hash(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        return error.strerror or "unreadable"
-    bits = int.from_bytes(digest, "big") << 2  # the module base64 is linked with libz, which may be broken
-    return "sha256=" + "".join(_BASE64[bits >> shift & 63] for shift in range(252, -1, -6))
-
-
 def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str, str]]:
     try:
         metadata = _files.text_of(os.path.join(folder, "METADATA"))
@@ -154,9 +166,10 @@ def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str
         return
     arm = any(library.elf.machine == 183 for library in found.sound)
     python = re.search(r"/python(3\.\d+)/", folder)
+    machine = ("ARM64" if arm else "AMD64") if found.windows else "aarch64" if arm else "x86_64"
     environment = {
-        **_LINUX,
-        "platform_machine": "aarch64" if arm else "x86_64",
+        **(_WINDOWS if found.windows else _LINUX),
+        "platform_machine": machine,
         "python_version": python[1] if python else f"3.{sys.version_info.minor}",
     }
     yield from requirements(metadata, environment)
@@ -166,8 +179,9 @@ def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str
             built = [("", row.get("versions", ""))]
             if "extra" in row:  # other wheels may replace those that it was built with
                 built = list(requirements(metadata, {**environment, "extra": row["extra"]}))
-            for _, versions in built:  # the last number is that of the wheel
-                yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+            for package, versions in built:  # the last number is that of the wheel
+                if package.startswith("nvidia-cudnn") or not package:
+                    yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
 
 
 def _root(site: str) -> str:
@@ -201,7 +215,16 @@ def _applies(marker: str, environment: Mapping[str, str]) -> bool:
         return False
 
 
+_FEW_REQUIREMENTS = 50
+_WHEEL = r"nvidia[-_.](?:cudnn[-_.]cu\d+|(?:cublas|cuda[-_.]nvrtc|cuda[-_.]runtime)(?:[-_.]cu\d+)?)(?![\w.-])"
+_REQUIRES = re.compile(
+    rf"^Requires-Dist:[ \t]*({_WHEEL})[ \t]*\(?([^;)\n]{{0,200}})\)?[ \t]*(?:;(.*))?$", re.M | re.I
+)
 _COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
+_WINDOWS = {
+    "os_name": "nt", "sys_platform": "win32", "platform_system": "Windows", "extra": "",
+    "implementation_name": "cpython", "platform_python_implementation": "CPython",
+}  # fmt: skip
 _LINUX = {
     "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",
     "implementation_name": "cpython", "platform_python_implementation": "CPython",

@@ -17,8 +17,6 @@ from .requirements import Requirements
 
 __all__ = ["diagnose_process", "here"]
 
-DELETED = " (deleted)"
-
 
 def here() -> Diagnosis:
     """Examine the cuDNN that this process has loaded. Opens no library and raises no error."""
@@ -31,14 +29,14 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
     try:
         mapped = read_maps(pid)
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError | ProcessLookupError)
+        gone = isinstance(error, (FileNotFoundError, ProcessLookupError))
         reason = "no such process" if gone else error.strerror
         return Diagnosis(subject, (), (finding("cannot-look", f"{subject}: {reason}", pid=pid),))
     if not mapped:
         return Diagnosis(subject, (), (finding("none-loaded", f"{subject} has no cuDNN loaded", pid=pid),))
     # Its own view of the file system: paths in a container differ from those of this process.
     root = f"/proc/{pid}/root" if _elsewhere(pid) else "/"
-    present = [path for path in mapped if not path.endswith(DELETED)]
+    present = [path for path in mapped if not path.endswith(_files.DELETED)]
     folders = dict.fromkeys(os.path.dirname(path) for path in present)
     sets = []
     for folder in folders:
@@ -62,8 +60,8 @@ def read_maps(pid: int) -> list[str]:
 
 def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySet]) -> Iterator[Finding]:
     for path in mapped:
-        if path.endswith(DELETED):
-            gone = path.removesuffix(DELETED)
+        if path.endswith(_files.DELETED):
+            gone = path[: -len(_files.DELETED)]
             text = f"process {pid} uses {gone}, which was replaced or deleted"
             yield finding("deleted-file", text, path=gone, pid=pid)
     if len(folders) > 1:

@@ -12,10 +12,22 @@ from dataclasses import dataclass
 from .. import _files
 from .._bad_combinations import version_numbers
 
-__all__ = ["OURS", "Distribution", "RecordError", "live", "owner_of", "owners", "parse_record", "site_of"]
+__all__ = [
+    "OURS", "Distribution", "RecordError", "in_use", "installed", "live", "owner_of", "owners",
+    "parse_record", "site_of", "wheel_folder",
+]  # fmt: skip
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
+
+
+_SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
+
+
+# Metadata whose name and version can be arguments of a command: an option of pip is not a name.
+_LABEL = re.compile(r"\w[\w.]*-\w[\w.!+]*\.dist-info", re.ASCII)
+
+WHEEL_FOLDERS = ("nvidia/cudnn/lib", "nvidia/cudnn/bin")  # on Linux, and on Windows
 
 
 class RecordError(Exception):
@@ -60,32 +72,67 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        metadata, ours = os.path.join(site, name), inside == "nvidia/cudnn/lib" and bool(OURS.match(name))
+        metadata, ours = os.path.join(site, name), inside in WHEEL_FOLDERS and bool(OURS.match(name))
         path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
             text = _files.text_of(path)
-            ours = ours or f"{inside}/libcudnn" in text
+            ours = ours or f"{inside}/libcudnn" in text or f"{inside}/cudnn" in text
             record = parse_record(text) if ours else {}
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
-        if ours:
-            name = OURS.sub(r"nvidia\1-", name.removesuffix(".dist-info"))
+        if ours and _LABEL.fullmatch(OURS.sub(r"nvidia\1-", name)):
+            name = OURS.sub(r"nvidia\1-", name[: -len(".dist-info")])
             package, _, version = name.partition("-")
             found.append(Distribution(package.replace("_", "-"), version, record, problem, metadata))
     return tuple(found)
 
 
-def owner_of(path: str) -> str:
+def owner_of(path: str, prefix: str = "nvidia_") -> str:
     """Return the requirement for the wheel that installed a file, such as x==1.0; empty if none did."""
     site = site_of(os.path.dirname(path))
     for name in _files.names_in(site) if site else ():
-        if name.startswith("nvidia_") and name.endswith(".dist-info"):
+        if name.startswith(prefix) and name.endswith(".dist-info"):
             with suppress(OSError):
-                if f"{os.path.relpath(path, site)}," in _files.text_of(os.path.join(site, name, "RECORD")):
-                    package, _, version = name.removesuffix(".dist-info").partition("-")
+                if _LABEL.fullmatch(name) and f"{os.path.relpath(path, site)}," in _files.text_of(
+                    os.path.join(site, name, "RECORD")
+                ):
+                    package, _, version = name[: -len(".dist-info")].partition("-")
                     return f"{package.replace('_', '-')}=={version}"
     return ""
+
+
+def installed(site: str, package: str) -> str:
+    """Return the version of a package that pip lists as installed; empty if it is not."""
+    start = package.replace("-", "_") + "-"
+    names = (name for name in _files.names_in(site) if name.lower().startswith(start))
+    return next((name[len(start) : -len(".dist-info")] for name in names if name.endswith(".dist-info")), "")
+
+
+def wheel_folder(site: str) -> str:
+    """Return the folder into which wheels of cuDNN install, for Windows if an installed one is for it."""
+    for name in filter(OURS.match, _files.names_in(site)):
+        with suppress(OSError):
+            if f"{WHEEL_FOLDERS[1]}/" in _files.text_of(os.path.join(site, name, "RECORD")):
+                return os.path.join(site, WHEEL_FOLDERS[1])
+    return os.path.join(site, WHEEL_FOLDERS[0])
+
+
+def in_use(metadata: Sequence[str]) -> str:
+    """Choose among metadata folders of one package the one whose files exist; of equals the newest."""
+
+    def rank(folder: str) -> tuple[float, tuple[int, ...]]:
+        version = version_numbers(os.path.basename(folder).partition("-")[2])
+        try:
+            rows = list(parse_record(_files.text_of(os.path.join(folder, "RECORD"))).items())[:_SAMPLE]
+        except (OSError, RecordError):
+            return 0, version
+        site = os.path.dirname(folder)
+        files = [(os.path.join(site, path), size) for path, (_, size) in rows if size >= 0]
+        good = sum(os.path.isfile(path) and os.stat(path).st_size == size for path, size in files)
+        return good / max(len(files), 1), version
+
+    return metadata[0] if len(metadata) == 1 else max(metadata, key=rank)
 
 
 def live(found: Sequence[Distribution], version: str) -> tuple[Distribution, ...]:

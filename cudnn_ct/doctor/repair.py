@@ -1,22 +1,22 @@
-"""Choose the command that repairs a cuDNN: the same for all findings about it."""
+"""Choose the fix for a cuDNN: the same for all findings about it."""
 
 from __future__ import annotations
 
 import operator
 import os
 import re
-import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import _files
 from .._bad_combinations import version_numbers
 from .._libraries import dotted
-from .finding import REINSTALL
+from . import pip, records
+from .finding import AGAIN, Fix
 
 if TYPE_CHECKING:
     from .libraryset import LibrarySet
 
-__all__ = ["Need", "command", "consistent", "meets", "target"]
+__all__ = ["Need", "consistent", "fix", "meets", "target"]
 
 
 class Need(NamedTuple):
@@ -36,25 +36,34 @@ class Need(NamedTuple):
         return f"{self.consumer} needs {self.package or 'cudnn'} {self.versions or '(any)'}"
 
 
-def command(found: LibrarySet) -> str:
-    """Return the command that installs this cuDNN again, in the version that all packages require."""
+def fix(found: LibrarySet) -> Fix:
+    """Return the fix that installs this cuDNN again, in the version that all packages require."""
     have = {owner.name: owner.version for owner in found.owners}
     package, needs = target(found), [need for need in found.needs if need.achievable]
     specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
     if not package or not consistent(specifiers):
-        return f"use separate environments: {' and '.join(map(str, needs))}"
+        return Fix(f"use separate environments: {' and '.join(map(str, needs))}")
     unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
     version = have.get(package, unowned if package == found.package else "")
     other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
-    keep = other or (version and all(meets(version, each) for each in specifiers))
+    keep = bool(other or (version and all(meets(version, each) for each in specifiers)))
+    site = records.site_of(found.folder)
+    pin = package + (f"=={version}" if keep else ",".join(specifiers))
     if not have and not found.stale and (keep or not needs):
-        return REINSTALL
-    pin = shlex.quote(package + (f"=={version}" if keep else ",".join(specifiers)))
-    if have.keys() - {package}:
-        install = f"python -m pip uninstall -y {' '.join(sorted(have))} && python -m pip install {pin}"
-    else:  # another version may need other dependencies
-        install = f"python -m pip install {'--force-reinstall --no-deps ' if keep else ''}{pin}"
-    return _removal(found) + install
+        return AGAIN
+    if not site:  # of an installer or of the system
+        return Fix(f"install {pin}")
+    manager, others = pip.of(site, found.root, found.windows), sorted(have) if have.keys() - {package} else []
+    broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
+    delete = [pip.inside(path, found.root) for path in _removal(found, manager.loose)]
+    text = f"install {pin}{' again' if package in have and keep else ''}"
+    if others and set(others) != {package}:
+        text += f" in place of {' and '.join(each for each in others if each != package)}"
+    if manager.loose and (other or not keep):  # it has no pip that could add dependencies
+        return Fix(text)
+    if not others and not delete:
+        return Fix(text, manager.install(pin, keep))
+    return Fix(text, manager.replace(pin, delete, [each for each in others if each not in broken], keep))
 
 
 def target(found: LibrarySet) -> str:
@@ -79,19 +88,19 @@ def consistent(specifiers: list[str]) -> bool:
     return any(all(meets(version, each) for each in specifiers) for version in candidates)
 
 
-def _removal(found: LibrarySet) -> str:
-    """Return the start of a command that deletes stale metadata, and libraries that only it records."""
+def _removal(found: LibrarySet, loose: bool) -> list[str]:
+    """List the files that pip does not delete: metadata, and libraries that no other metadata records."""
     recorded = {path for owner in found.owners for path in owner.record}
-    paths = [owner.metadata for owner in found.owners if owner.problem]  # pip cannot uninstall them
+    paths = [owner.metadata for owner in found.owners if owner.metadata and (owner.problem or loose)]
     for owner in found.stale:
         site = os.path.dirname(owner.metadata)
         left = (os.path.join(site, path) for path in owner.record if recorded and path not in recorded)
         # A record may contain any path.
         ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
         paths += [owner.metadata, *filter(os.path.lexists, ours)]
-    # The command runs in the image, where the paths start at its root.
-    inside = [shlex.quote(os.path.join("/", os.path.relpath(path, found.root))) for path in paths]
-    return f"rm -r {' '.join(inside)} && " if inside else ""
+    if loose:  # the files may be links to those of another folder, which must not be overwritten
+        paths += [os.path.join(found.folder, "../include"), os.path.join(found.folder, "libcudnn*.so.9")]
+    return [*paths, *(path for path in found.leftovers if path not in paths)]
 
 
 def _one(version: str, clause: str) -> bool:

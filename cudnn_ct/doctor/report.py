@@ -1,47 +1,56 @@
-"""Format a diagnosis as text, as JSON, or as GitHub annotations."""
+"""Format a diagnosis as text, and explain codes."""
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 from . import checks, requirements
 from .diagnosis import Diagnosis
-from .finding import Severity
+from .finding import Severity, codes
 from .libraryset import LibrarySet, write
 from .terminal import printable
 
-__all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdict", "wants_colour"]
-
-SCHEMA = 1  # increased when a key is removed or changes its meaning; new keys may be added
+__all__ = ["explanation", "text", "verdict", "verified", "wants_colour"]
 
 WIDTH = 100
+FEW = 5  # messages of one code that are shown without --verbose
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
-_GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+_INDENT = " " * 9
 
 
-def text(diagnosis: Diagnosis, colour: bool = False) -> str:
-    """Format as text: the verdict, then the findings, the most severe first."""
+def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> str:
+    """Format as text: the verdict, what was verified, then the findings, the most severe first."""
 
     def paint(words: str, code: str) -> str:
         return f"\033[{code}m{words}\033[0m" if colour else words
 
     shade = {"sound": "32", "suspicious": "33"}.get(diagnosis.verdict, "31")
     lines = [paint(printable(verdict(diagnosis)), f"1;{shade}")]
-    indent = " " * 9
+    if diagnosis.verdict == "sound":
+        lines.append(f"verified: {printable(verified(diagnosis))}")
     # Findings of one code are shown together, with their cause once.
     for (severity, code), group in groupby(diagnosis.findings, lambda each: (each.severity, each.code)):
         first, *others = group
         word = paint(f"{severity.word:<8}", f"1;{_COLOURS[severity]}")
         lines += ["", f"{word} {paint(code, '1')}: {printable(first.message)}"]
-        lines += [indent + printable(other.message) for other in others]
-        if severity != Severity.NOTE:
-            lines += textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
+        shown = others if verbose else others[: FEW - 1]
+        lines += [_INDENT + printable(other.message) for other in shown]
+        if others[len(shown) :]:
+            lines.append(f"{_INDENT}and {len(others) - len(shown)} more, which --verbose lists")
+        if severity != Severity.NOTE or verbose:
+            lines += _wrapped(first.cause)
             fixes = dict.fromkeys(each.fix for each in (first, *others))
-            lines += [f"{indent}fix: {printable(fix)}" for fix in fixes]
+            lines += [f"{_INDENT}fix: {printable(fix)}" for fix in fixes]
+    if diagnosis.ignored:
+        lines += ["", f"ignored: {', '.join(diagnosis.ignored)}"]
+    if diagnosis.commands:
+        lines += ["", "commands that repair it:", *(f"  {printable(each)}" for each in diagnosis.commands)]
+    if verbose:
+        lines += ["", "checked:", *(f"  {printable(line)}" for line in _checked(diagnosis))]
     return "\n".join(lines)
 
 
@@ -61,49 +70,30 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"cuDNN {write(first.version)}{built} in {first.folder}{more}: {diagnosis.verdict}{tail}"
 
 
-def json_text(diagnosis: Diagnosis, strict: bool = False) -> str:
-    """Format as one JSON object."""
-    return json.dumps(as_dict(diagnosis, strict), indent=2, default=str)
+def verified(diagnosis: Diagnosis) -> str:
+    """Return in one line which checks ran."""
+    libraries = sum(len(found.libraries) for found in diagnosis.sets)
+    done = [f"{libraries} libraries read"] if libraries else []
+    recorded = sum(len(owner.record) for found in diagnosis.sets for owner in found.owners)
+    if recorded:
+        how = "size and hash" if diagnosis.details.get("deep") else "size"
+        done.append(f"{recorded} files compared with their RECORD by {how}")
+    if diagnosis.tiers.get("child") == "done":
+        done.append("cuDNN loaded and its own checks passed")
+    devices = diagnosis.details.get("driver", {}).get("devices", [])
+    done += [f"handle created on {device['name']}" for device in devices if not device["status"]]
+    covered = filter(None, dict.fromkeys(map(_gpus, diagnosis.sets)))
+    done += [f"code for compute capability {gpus}" for gpus in covered]
+    return ", ".join(done) or "nothing"
 
 
-def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
-    """Return all values for JSON; docs/doctor.md describes the keys."""
-    return {
-        "schema": SCHEMA,
-        "subject": diagnosis.subject,
-        "verdict": diagnosis.verdict,
-        "exit_code": diagnosis.exit_code(strict),
-        "errors": diagnosis.count(Severity.ERROR),
-        "warnings": diagnosis.count(Severity.WARNING),
-        "notes": diagnosis.count(Severity.NOTE),
-        "tiers": diagnosis.tiers,
-        "cudnn": [_set(found) for found in diagnosis.sets],
-        "findings": [
-            {
-                "code": found.code,
-                "severity": found.severity.word,
-                "message": found.message,
-                "cause": found.cause,
-                "evidence": found.evidence,
-                "fix": found.fix,
-            }
-            for found in diagnosis.findings
-        ],
-        "details": diagnosis.details,
-    }
-
-
-def github(diagnosis: Diagnosis) -> str:
-    """Format as workflow commands, one for each finding, and the verdict as the last line."""
-    rows = []
-    for found in diagnosis.findings:
-        body = f"{found.message}\n{found.cause}\nfix: {found.fix}"
-        title = _property(f"cudnn-ct doctor: {found.code}")
-        rows.append(f"::{_GITHUB[found.severity]} title={title}::{_data(printable(body, keep=chr(10)))}")
-    return "\n".join([*rows, printable(verdict(diagnosis))])
-
-
-FORMATS = ("text", "json", "github")
+def explanation(name: str) -> str:
+    """Return the page of a code."""
+    code = codes()[name]
+    fix = code.fix.replace("{reinstall}", "install this cuDNN again, with the commands of the report")
+    lines = [f"{code.name} ({code.severity.word})", "", *textwrap.wrap(code.cause, WIDTH), ""]
+    lines += textwrap.wrap(f"Fix: {fix}", WIDTH)
+    return "\n".join([*lines, *(f"  {command}" for command in code.commands)])
 
 
 def wants_colour(stream: Any) -> bool:
@@ -111,31 +101,28 @@ def wants_colour(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _set(found: LibrarySet) -> dict[str, Any]:
+def _wrapped(words: str) -> list[str]:
+    return textwrap.wrap(words, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+
+
+def _checked(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what was read and run, and the GPUs for which each cuDNN has code."""
+    for found in diagnosis.sets:
+        yield f"cuDNN {write(found.version)} in {found.folder}"
+        for library in found.libraries.values():
+            facts = [write(library.version)] if library.version else []
+            facts += [f"CUDA {found.majors[library.name]}"] if library.name in found.majors else []
+            yield f"  {library.file}: {str(library.error) if library.error else ', '.join(facts) or 'read'}"
+        yield from (f"  {len(owner.record)} files of {owner.label}" for owner in found.owners)
+        yield from (f"  requirement: {need}" for need in (*found.needs, *found.others))
+        yield f"  GPUs: {_gpus(found) or 'unknown'}"
+    for tier, state in diagnosis.tiers.items():
+        yield f"{tier}: {state}"
+
+
+def _gpus(found: LibrarySet) -> str:
+    """Return the compute capabilities that the libraries have code for."""
     sass, ptx = checks.coverage(found)
-    return {
-        "folder": found.folder,
-        "version": write(found.version) if found.version else None,
-        "cuda": found.cuda or None,
-        "sass": sorted(sass & requirements.REAL),
-        "ptx": sorted(ptx),
-        "libraries": [
-            {
-                "name": library.name or "libcudnn",
-                "path": library.path,
-                "real": library.real,
-                "version": write(library.version) if library.version else None,
-                "cuda": found.majors.get(library.name),
-                "problem": str(library.error) if library.error else None,
-            }
-            for library in found.libraries.values()
-        ],
-    }
-
-
-def _data(words: str) -> str:
-    return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(words: str) -> str:
-    return _data(words).replace(":", "%3A").replace(",", "%2C")
+    real = [f"{arch / 10:.1f}" for arch in sorted(sass & requirements.REAL)]
+    newer = [f"PTX for GPUs newer than {max(ptx) / 10:.1f}"] if ptx else []
+    return ", ".join(real + newer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._libraries import dotted
 from .checks import coverage
-from .finding import Finding, finding
+from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write
 from .repair import Need, consistent, meets
 
@@ -71,14 +71,14 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
         return
     if not sass:
         message = f"{where} has device code for unknown GPUs"
-        yield finding("no-gpu-code", message, fix={"advice": found.reinstall}, **shown)
+        yield finding("no-gpu-code", message, repair=found.repair, **shown)
     elif any(have <= arch for have in ptx):
         message = f"{where} has no machine code for compute capability {arch / 10:.1f}, "
         message += f"only PTX of {max(ptx) / 10:.1f}"
-        yield finding("jit-for-gpu", message, fix={"advice": _suited(found, arch, sass)}, **shown)
+        yield finding("jit-for-gpu", message, repair=_suited(found, arch, sass), **shown)
     else:
         message = f"{where} has no code for compute capability {arch / 10:.1f}"
-        yield finding("no-gpu-code", message, fix={"advice": _suited(found, arch, sass)}, **shown)
+        yield finding("no-gpu-code", message, repair=_suited(found, arch, sass), **shown)
 
 
 @lru_cache(maxsize=16)
@@ -93,22 +93,22 @@ def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
     if all(library.code.runs_on(arch) for library in found.sound if library.code):
         return ""
     lacking = (each for each in check_arch(found, arch) if each.code == "no-gpu-code")
-    return next((f"{each.message}; {each.fix}" for each in lacking), "")
+    return next((f"{each.message}; {each.advice}" for each in lacking), "")
 
 
 # The compute capabilities of existing GPUs, for reports.
 REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
 
 
-def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> str:
-    """Return the command that installs a cuDNN for a GPU."""
+def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> Fix:
+    """Return the fix that installs a cuDNN for a GPU."""
     if arch < 50:
-        return "cuDNN 9 supports no GPU of compute capability below 5.0"
+        return Fix("cuDNN 9 supports no GPU of compute capability below 5.0")
     major, minor, _ = found.version or (9, 0, 0)
     need = Need("", f">={major}.{minor + 1}", f"compute capability {arch / 10:.1f}")
     if arch < min(sass):  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
         need = need._replace(package="nvidia-cudnn-cu12", versions="<9.11")
-    return replace(found, needs=(*found.needs, need)).reinstall
+    return replace(found, needs=(*found.needs, need)).repair
 
 
 def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:

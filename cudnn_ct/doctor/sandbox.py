@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
+from .. import _files
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
@@ -105,7 +105,8 @@ class _Child:
         self, plan: dict[str, Any], environ: dict[str, str], stub: int, out: IO[bytes], err: IO[bytes]
     ) -> None:
         whole = {**plan, "stub": f"/proc/self/fd/{stub}", "parent": os.getpid()}
-        command = [sys.executable or "python3", "-I", "-S", str(Path(__file__).with_name("probe.py"))]
+        # As text, because the doctor may be in a zip file.
+        command = [sys.executable or "python3", "-I", "-S", "-c", _files.resource("doctor/probe.py")]
         debug = {
             "LD_DEBUG": "files",  # to stderr
             "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open

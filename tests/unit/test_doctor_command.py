@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import locate, main, process, report
-from cudnn_ct.doctor.finding import finding
-from cudnn_ct.doctor.main import USAGE
+from cudnn_ct.doctor import formats, locate, main, process, report
+from cudnn_ct.doctor.finding import Severity, finding
+from cudnn_ct.doctor.options import USAGE
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch
@@ -108,7 +108,7 @@ def test_diagnose_names_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypat
     )
     make_cudnn(tmp_path / "lib", "9.27.0")
     (warning,) = [each for each in doctor.diagnose(tmp_path, run=False).findings if "unread" in each.code]
-    assert (warning.severity.word, warning.fix.partition(",")[0]) == ("warning", f"chmod a+rx {closed}")
+    assert (warning.severity.word, warning.commands) == ("warning", (f"chmod a+rx {closed}",))
     for root, severity in ((str(tmp_path), "note"), ("", "warning")):  # programs skip it too
         usual = locate.usual({"CUDNN_PATH": root, "CUDA_HOME": str(closed)}, [])
         notes = [each.severity.word for each in usual.findings if each.code == "unreadable-folder"]
@@ -190,12 +190,12 @@ def test_doctor_reports_its_own_bug_and_an_interruption(monkeypatch: MonkeyPatch
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("form", ["text", "json", "github"])
+@pytest.mark.parametrize("form", ["text", "json", "github", "junit"])
 def test_doctor_reports_a_bug_in_its_report(
     tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capture, form: str
 ) -> None:
     make_cudnn(tmp_path, "9.27.0")
-    monkeypatch.setattr(report, "_set", lambda found: 1 / 0)
+    monkeypatch.setattr(formats, "_set", lambda found: 1 / 0)
     monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
     assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
     assert "ZeroDivisionError" in capsys.readouterr().out
@@ -267,7 +267,7 @@ def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_pa
     assert "\033[1;31merror" in report.text(diagnosis, colour=True)
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
     odd = finding("no-driver", "100 % of it: a, b", reason="x")
-    annotation, verdict = report.github(doctor.Diagnosis("x", (), (odd,))).splitlines()
+    annotation, verdict = formats.github(doctor.Diagnosis("x", (), (odd,)), Severity.ERROR).splitlines()
     assert annotation.startswith("::notice title=cudnn-ct doctor%3A no-driver::100 %25 of it: a, b%0A")
     assert verdict == "x: no cuDNN was examined"
 
@@ -288,7 +288,7 @@ def test_diagnosis_exit_code_depends_on_severity(
     diagnosis: doctor.Diagnosis, examined: bool, codes: str, strict: bool, exit_code: int
 ) -> None:
     findings = tuple(finding(code, "x", path="p") for code in codes.split())
-    assert doctor.Diagnosis("x", diagnosis.sets * examined, findings).exit_code(strict) == exit_code
+    assert doctor.Diagnosis("x", diagnosis.sets * examined, findings).exit_code(Severity(strict)) == exit_code
 
 
 def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,23 @@ from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
 from cudnn_ct._libraries import SUBLIBRARIES
-from cudnn_ct.doctor import checks, driver, libraryset, load_check, packages, records, search
+from cudnn_ct.doctor import (
+    checks,
+    companions,
+    driver,
+    libraryset,
+    load_check,
+    packages,
+    records,
+    repair,
+    search,
+)
 from cudnn_ct.doctor.finding import Finding, codes, finding
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.doctor_sites import read
-from tests.elf_files import DT_STRTAB, assemble, make_cudnn, make_elf, make_header
+from tests.elf_files import make_cudnn, make_defining, make_elf, make_header
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -288,15 +297,6 @@ def test_check_libc_compares_the_glibc_version(
     assert bool(load_check.why_not(found)) == (not have)
 
 
-def defining(*versions: str) -> bytes:
-    """Return a library that defines symbol versions."""
-    strings = "".join(f"\0{name}" for name in ("", *versions)).encode() + b"\0"
-    places = [strings.index(f"\0{name}\0".encode()) + 1 for name in versions]
-    rows = [struct.pack("<6xH4xIIII", 1, 20, 28, place, 0) for place in places]
-    last = struct.pack("<6xH4xIIII", 1, 20, 0, places[-1], 0)
-    return assemble({DT_STRTAB: strings, _elf.DT_VERDEF: b"".join(rows[:-1]) + last})
-
-
 @pytest.mark.parametrize(
     ("file", "versions", "expected"),
     [
@@ -311,7 +311,7 @@ def test_check_libc_reads_the_c_library_of_an_image(
 ) -> None:
     (tmp_path / "usr/lib").mkdir(parents=True)
     (tmp_path / "lib").symlink_to("/usr/lib")  # of the image, not of this machine
-    (tmp_path / file).write_bytes(defining(*versions))
+    (tmp_path / file).write_bytes(make_defining(*versions))
     image = replace(needing(found, {"GLIBC_2.27"}), root=str(tmp_path))
     assert [each.code for each in load_check.check_libc(image)] == expected
 
@@ -325,18 +325,18 @@ def test_check_companions_reports_system_libraries_of_an_image_and_the_misspelt_
     path.parent.mkdir(parents=True)
     (tmp_path / "usr/bin").mkdir()
     for data, fixes in (
-        (None, ["install it: the package that contains libz.so.1"]),
-        (None, ["install it: apt-get install zlib1g"]),
-        (b"", ["apt-get install --reinstall zlib1g"]),
-        (defining("ZLIB_1.2.0"), ["use a newer base image"]),
-        (defining("ZLIB_1.2.0", "ZLIB_1.2.9"), []),
+        (None, ["install the package that contains libz.so.1"]),
+        (None, ["install zlib1g: apt-get update && apt-get install -y zlib1g"]),
+        (b"", ["install zlib1g again: apt-get update && apt-get install -y --reinstall zlib1g"]),
+        (make_defining("ZLIB_1.2.0"), ["use a newer base image"]),
+        (make_defining("ZLIB_1.2.0", "ZLIB_1.2.9"), []),
         (SOUND, []),  # the linker accepts a library without versions
     ):
         if data is not None:
             path.write_bytes(data)
-        findings = list(search.check_companions(replace(wants, root=str(tmp_path))))
+        findings = list(companions.check(replace(wants, root=str(tmp_path))))
         (tmp_path / "usr/bin/apt-get").touch()
-        assert [each.fix.partition(";")[0] for each in findings if each.code != "dead-runpath"] == fixes
+        assert [each.advice.partition(";")[0] for each in findings if each.code != "dead-runpath"] == fixes
         dead = [each.message for each in findings if each.code == "dead-runpath"]
         assert [message.count("nvidia/nvrtc/lib") for message in dead] == [1]
 
@@ -374,6 +374,7 @@ OPENED: list[tuple[str, bytes | None, str, list[str]]] = [
     (NVRTC, b"", "damaged-library warning", [LT]),
     (BUILTINS, b"<html>", "damaged-library warning", [LT, NVRTC]),
     (CUDART, b"", "damaged-library warning", [LT, NVRTC, BUILTINS]),
+    ("no cudart.so", None, "missing-cudart warning", [LT, NVRTC, BUILTINS]),
     (NVRTC, SOUND, "missing-nvrtc warning", [LT]),  # without its builtins
     (CUDART, SOUND, "missing-cublaslt error, missing-nvrtc warning", []),
     ("nvrtc-builtins.so.11.8", SOUND, "", ["cublasLt.so.11", "nvrtc.so.11.2"]),
@@ -385,6 +386,8 @@ def test_check_companions_reads_the_file_that_the_linker_opens(
     found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch, row: Any
 ) -> None:
     name, data, expected, sound = row
+    if "cudart" in expected or name == CUDART:
+        found = replace(found, others=(repair.Need("nvidia-cuda-runtime", "", "torch-2.9"),))
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 11 if "11" in name else 99)
     last = tmp_path / ("first" if "builtins" in name else "last")
     for folder in {tmp_path / "first", last}:
@@ -394,10 +397,26 @@ def test_check_companions_reads_the_file_that_the_linker_opens(
         (last / f"lib{each}").write_bytes(SOUND)
     path = tmp_path / f"first/lib{name}"
     path.symlink_to("gone") if data is None else path.write_bytes(data)
-    findings = list(search.check_companions(found, {"LD_LIBRARY_PATH": f"{path.parent}:{last}"}))
+    findings = list(companions.check(found, {"LD_LIBRARY_PATH": f"{path.parent}:{last}"}))
     assert ", ".join(f"{each.code} {each.severity.word}" for each in findings) == expected
+    assert not any(each.code == "damaged-library" for each in companions.check(found, {}))
     image = replace(found, root=str(tmp_path))  # its environment may name the folder
-    assert {each.severity.word for each in search.check_companions(image)} == {"warning"}
+    assert {each.severity.word for each in companions.check(image)} == {"warning"}
+
+
+@pytest.mark.parametrize(("version", "good"), [("99.1.105", True), ("99.2.7", False)])
+def test_check_companions_compares_the_versions_of_libnvrtc_and_its_builtins(
+    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch, version: str, good: bool
+) -> None:
+    monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
+    for name in (f"nvrtc.so.{version}", BUILTINS, LT):
+        (tmp_path / f"lib{name}").write_bytes(SOUND)
+    (tmp_path / f"lib{NVRTC}").symlink_to(f"libnvrtc.so.{version}")
+    messages = [each.message for each in companions.check(found, {"LD_LIBRARY_PATH": str(tmp_path)})]
+    assert good == (not messages)
+    assert good or messages[0].endswith(
+        "libnvrtc-builtins.so.99.2, which is not in its folder, which has libnvrtc-builtins.so.99.1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -534,5 +553,7 @@ def test_finding_fills_the_template_of_the_fix() -> None:
     for code in ("no-such-code", "private-file"):  # the second has a template that needs a path
         with pytest.raises(KeyError):
             finding(code, "x")
-    assert finding("private-file", "x", path="/a b").fix == "chmod a+rX '/a b'"
-    assert finding("private-file", "x", path="/a", fix={"path": "/b"}).fix == "chmod a+rX /b"
+    private = finding("private-file", "x", path="/a b")
+    assert (private.fix, private.commands) == ("let all users read /a b", ("chmod a+rX '/a b'",))
+    inside = finding("private-file", "x", path="/a", fix={"path": "/b"})
+    assert inside.advice == "let all users read /b: chmod a+rX /b"

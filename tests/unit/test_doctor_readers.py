@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
-from cudnn_ct.doctor import fatbin, libraryset, main, records, report, stub_libcuda
+from cudnn_ct.doctor import fatbin, formats, libraryset, options, records, report, stub_libcuda
 from cudnn_ct.doctor.checks import coverage
+from cudnn_ct.doctor.finding import Severity
 from cudnn_ct.doctor.repair import meets
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
@@ -112,9 +113,9 @@ def test_diagnose_examines_any_mixture_of_libraries(
     found = doctor.diagnose(tmp_path / "site", doctor.Requirements(archs=(90,)), run=False)
     assert found.sets
     assert found.exit_code() == 1  # no library has code for a GPU
-    json.loads(report.json_text(found))
+    json.loads(formats.json_text(found, Severity.ERROR))
     assert report.text(found)
-    assert report.github(found)
+    assert all(form(found, Severity.ERROR) for form in formats.FORMATS.values())
 
 
 # --- device code -------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def test_meets_compares_a_version_with_a_specifier() -> None:
 
 def test_capabilities_reads_compute_capabilities() -> None:
     texts = {"75,90,120": (75, 90, 120), "7.5": (75,), "sm_90a, 12.0, 90": (90, 120), "100f": (100,)}
-    assert {text: main.capabilities(text) for text in texts} == texts
+    assert {text: options.capabilities(text) for text in texts} == texts
     for text in ("", "9", "1234", "hopper", "90,", "-90", "٩٠"):
         with pytest.raises(argparse.ArgumentTypeError, match="not a compute capability"):
-            main.capabilities(text)
+            options.capabilities(text)

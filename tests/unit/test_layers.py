@@ -18,8 +18,8 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 LEVELS = (
     ("_bindings", "errors", "dtypes", "typing", "_caches", "_config", "_handle", "shapes"),
     (
-        "_bad_combinations",
-        *("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
+        *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
+        *("_dlopen", "_lib", "_raw", "_info"),
     ),
     ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),

@@ -97,9 +97,15 @@ def test_locate_finds_copies_in_packages_and_notes_renamed_ones(tmp_path: Path) 
     folders = [make_cudnn(tmp_path / name).parent for name in ("nvidia/cudnn_jit/lib", "torch/lib")]
     found = [place.folder for place in locate.usual({}, [str(tmp_path)]).found if place.via == "package"]
     assert found == list(map(str, folders))
+    (tmp_path / "x-1.dist-info").mkdir()
+    (tmp_path / "x-1.dist-info/RECORD").write_text("x.libs/libcudnn_ops-74a4c495.so.9.1.0,,7\n")
     (tmp_path / "x.libs").mkdir()
-    (tmp_path / "x.libs/libcudnn_ops-74a4c495.so.9.1.0").touch()
-    assert [each.code for each in locate.named(str(tmp_path / "x.libs")).findings] == ["renamed-cudnn"]
+    for data, codes in ((make_elf("x"), ["renamed-cudnn"]), (b"", ["renamed-cudnn", "damaged-library"])):
+        (tmp_path / "x.libs/libcudnn_ops-74a4c495.so.9.1.0").write_bytes(data)
+        named, usual = locate.named(str(tmp_path / "x.libs")), locate.usual({}, [str(tmp_path)])
+        for places in (named, usual):
+            assert [each.code for each in places.findings] == codes
+    assert usual.findings[1].fix == "install x==1 again"
 
 
 def test_search_skips_libraries_of_other_machines_as_the_linker_does(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""Check the libraries that cuDNN and its consumers open or are linked with, as the linker finds them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from .. import _elf, _files
+from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
+from .._libraries import Library, read_library
+from . import pip, records, windows
+from .checks import FILE_CODES
+from .finding import Finding, Fix, Severity, finding
+from .libraryset import LibrarySet
+from .repair import consistent
+
+__all__ = ["check", "find", "missing_library"]
+
+# Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
+SYSTEM = {
+    "libz.so.1": ("zlib1g", ("ZLIB_",)),
+    "libstdc++.so.6": ("libstdc++6", ("GLIBCXX_", "CXXABI_")),
+    "libgcc_s.so.1": ("libgcc-s1", ("GCC_",)),
+}
+
+# Libraries of glibc and of the driver, and cuDNN's own, which other checks examine.
+OTHERS = re.compile(r"ld-linux.*|lib(c|m|dl|rt|pthread|cuda|cudnn\w*)\.so(\..*)?")
+
+# Libraries of CUDA that cuDNN or its consumers open by name: their finding if missing, and their wheels.
+CUDA = {
+    "libcublasLt": ("missing-cublaslt", "nvidia-cublas"),
+    "libnvrtc": ("missing-nvrtc", "nvidia-cuda-nvrtc"),
+    "libcudart": ("missing-cudart", "nvidia-cuda-runtime"),
+}
+
+# Libraries of CUDA 11 with another name than by the major version.
+CUDA_11 = {"libnvrtc": "libnvrtc.so.11.2", "libcudart": "libcudart.so.11.0"}
+
+# Errors after which the linker searches the next folder. After all others it fails.
+SKIPPED = ("missing", "unreadable", "class", "machine")
+
+# The loader's steps for libraries of CUDA that search folders.
+STEPS = ("beside cuDNN", "wheel", "conda", "CUDA toolkit", "system")
+
+
+def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Report libraries that cuDNN needs and that are not found or cannot be opened."""
+    if found.windows:
+        yield from windows.check_companions(found)
+        return
+    if found.root == "/" and {library.elf.machine for library in found.sound} - {_elf.machine_here()}:
+        return  # the libraries of this machine are not those of its own
+    for stem, (code, package) in CUDA.items() if found.cuda else ():
+        name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
+        wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+        users = [need.consumer for need in found.others if need.package == wheel]
+        if code == "missing-cudart" and not users:
+            continue
+        opened = _opened(found, name, environ)
+        if opened:
+            yield from _broken(found, opened)
+        else:
+            # The environment of an image, which is unknown, may name the folder.
+            unsure = code == "missing-cublaslt" and found.root != "/"
+            who = users[0] if code == "missing-cudart" else f"the cuDNN of {found.folder}"
+            text = f"{who} needs {name}, which was not found"
+            yield _missing(found, code, text, name, wheel, Severity.WARNING if unsure else None)
+        if opened and stem == "libnvrtc":
+            yield from _check_builtins(found, opened, wheel)
+    for name in sorted({name for library in found.sound for name in library.elf.needed}):
+        if OTHERS.fullmatch(name):
+            continue
+        if opened := _opened(found, name, environ):
+            yield from _broken(found, opened)
+            yield from _check_versions(found, opened)
+        else:
+            yield missing_library(name, found.root)
+    for folder in sorted(set(_runpaths(found))):  # wheels name several alternatives; only this is misspelt
+        if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
+            yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)
+
+
+def missing_library(name: str, root: str = "/") -> Finding:
+    """Return the finding for a library that cuDNN is linked with and that the linker does not find."""
+    package, commands = _system_package(name, root)
+    fix = {"package": package or f"the package that contains {name}"}
+    text = f"{name} was not found"
+    return finding("missing-system-library", text, library=name, fix=fix, commands=commands)
+
+
+def _missing(
+    found: LibrarySet, code: str, text: str, name: str, wheel: str, severity: Severity | None = None
+) -> Finding:
+    """Return the finding for a library of CUDA; the fix installs the version that the consumers require."""
+    site = records.site_of(found.folder)
+    specifiers = list(dict.fromkeys(need.versions for need in found.others if need.package == wheel))
+    commands: tuple[str, ...] = ()
+    if site and consistent(specifiers):
+        manager, installed = pip.of(site, found.root), records.installed(site, wheel)
+        pin = f"{wheel}=={installed}" if installed else wheel + ",".join(filter(None, specifiers))
+        commands = manager.install(pin, keep=bool(installed))
+    shown: dict[str, Any] = {"severity": severity, "commands": commands, "library": name}
+    return finding(code, text, package=wheel, **shown)
+
+
+def find(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Find a library in the folders of cuDNN, of the linker or of wheels; empty if none can be opened."""
+    opened = _opened(found, name, environ)
+    return opened.path if opened and not opened.error else ""
+
+
+def _opened(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Library | None:
+    """Read the file that the linker opens for a name; the first that it skips if it opens none."""
+    skipped = None
+    for folder in _companion_folders(found, name, environ):
+        # The links of an image are followed inside it.
+        path = os.path.join(folder if found.root == "/" else _files.real(folder, found.root), name)
+        if os.path.lexists(path):
+            library = _read(found, path)
+            if not library.error or library.error.kind not in SKIPPED:
+                return library
+            skipped = skipped or library
+    return skipped
+
+
+def _read(found: LibrarySet, path: str) -> Library:
+    """Read a library that is not a part of cuDNN; another processor than that of cuDNN is an error."""
+    library = read_library(path, found.root)
+    if library.error or library.elf.machine in {part.elf.machine for part in found.sound}:
+        return library
+    name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
+    return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
+
+
+def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
+    """Report a library that is not a part of cuDNN and cannot be opened."""
+    if not library.error:
+        return
+    again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
+    if owner := records.owner_of(library.path):
+        manager = pip.of(records.site_of(os.path.dirname(library.path)), found.root)
+        again = Fix(f"install {owner} again", manager.install(owner, keep=True))
+    elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
+        package, commands = _system_package(library.file, found.root, " --reinstall")
+        again = Fix(f"install {package} again", commands) if commands else again
+    code = FILE_CODES.get(library.error.kind, "damaged-library")
+    text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
+    fix = {"path": pip.inside(library.path, found.root)}
+    yield finding(code, text, severity=severity, repair=again, path=library.path, fix=fix)
+
+
+def _system_package(name: str, root: str, again: str = "") -> tuple[str, tuple[str, ...]]:
+    """Return the package that contains a library of the system and the commands that install it."""
+    if name not in SYSTEM or not os.path.lexists(os.path.join(root, "usr/bin/apt-get")):
+        return "", ()
+    package = SYSTEM[name][0]
+    return package, ("apt-get update", f"apt-get install -y{again} {package}")
+
+
+def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
+    """Check that a system library has the symbol versions with which the parts of cuDNN are linked."""
+    if library.error or library.file not in SYSTEM:
+        return
+    with suppress(_elf.ElfError):
+        provided = library.elf.symbols.provided
+        for part in found.sound if provided else ():  # the linker accepts a library without versions
+            wanted = {name for name in part.elf.symbols.versions if name.startswith(SYSTEM[library.file][1])}
+            if lacking := sorted(wanted - provided):
+                text = f"{library.path}: version `{lacking[-1]}' not found (required by {part.path})"
+                yield finding("old-system-library", text, path=library.path, versions=lacking)
+                return
+
+
+def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[Finding]:
+    """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
+    folder = os.path.dirname(nvrtc.real)
+    names = [name for name in _files.names_in(folder) if re.match(r"libnvrtc-builtins.*\.so", name)]
+    for name in names:
+        yield from _broken(found, _read(found, os.path.join(folder, name)))
+    # The version of libnvrtc is in its real name or in that of its wheel.
+    owner = records.owner_of(nvrtc.real).partition("==")[2]
+    version = re.match(r"\d+\.\d+", owner or nvrtc.real.rpartition(".so.")[2])
+    wanted = f"libnvrtc-builtins.so.{version[0]}" if version and found.cuda > 11 else ""
+    if nvrtc.error or (names and (not wanted or wanted in names)):
+        return
+    have = f", which has {names[0]}" if names else ""
+    text = f"{nvrtc.path} needs {wanted or 'libnvrtc-builtins'}, which is not in its folder{have}"
+    yield _missing(found, "missing-nvrtc", text, "libnvrtc-builtins", wheel)
+
+
+def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
+    here = found.root == "/"  # the environment of this process is not that of an image
+    ours = here and records.site_of(found.folder) in ("", *sys.path)  # nor that of another Python
+    wheels = ("cublas/lib", "cuda_nvrtc/lib", "cuda_runtime/lib", f"cu{found.cuda}/lib")
+    spec = LibrarySpec(name, tuple(f"nvidia/{wheel}" for wheel in wheels))
+    context = SearchContext(
+        None, environ if here else {}, tuple(sys.path) if ours else (), beside=found.folder, root=found.root
+    )
+    if not any(library.elf.runpath for library in found.sound):
+        yield from _runpaths(found)  # of an RPATH, which the linker searches first
+    if here:
+        yield from filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
+    yield found.folder
+    yield from _runpaths(found)
+    sites = filter(None, (records.site_of(found.folder), *found.sites))
+    yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
+    steps = ("system", *STEPS) if name in SYSTEM else STEPS
+    yield from (folder for _, folder in searched(steps, spec, context))
+    if ours:
+        yield from folders_of(sys.base_prefix)
+
+
+def _runpaths(found: LibrarySet) -> Iterator[str]:
+    for library in found.sound:
+        for folder in library.elf.runpath + library.elf.rpath:
+            yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))

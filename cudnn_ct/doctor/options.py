@@ -1,0 +1,200 @@
+"""Parse the arguments of the command, and the table ``[tool.cudnn-doctor]`` of a pyproject.toml."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from .. import _files
+from . import formats, report
+from .finding import Severity, codes
+from .requirements import Requirements
+
+__all__ = ["USAGE", "capabilities", "parse", "requirements_of", "version"]
+
+USAGE = 64  # EX_USAGE of sysexits.h: the 2 of argparse means warnings here
+TABLE = "cudnn-doctor"
+SEVERITIES = {severity.word: severity for severity in Severity}
+
+_EPILOG = (
+    "exit codes: 0 sound, 1 errors, 2 warnings with --strict, 3 nothing could be examined, 64 wrong usage. "
+    f"Defaults are read from [tool.{TABLE}] of pyproject.toml."
+)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the arguments; they replace those of the nearest pyproject.toml."""
+    parser = _parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(given)
+    if not options.explain:
+        path, table = _settings()
+        options = parser.parse_args([*_as_arguments(table, path, parser), *given])
+        options.settings = path if table else ""
+    if contradiction := _contradiction(options):
+        parser.error(contradiction)
+    options.format = options.format or ("json" if options.json else "text")
+    options.deep = not options.shallow and (options.deep or (options.pid is None and _in_ci()))
+    options.fail_on = SEVERITIES[options.fail_on or ("warning" if options.strict else "error")]
+    return options
+
+
+def requirements_of(options: argparse.Namespace) -> Requirements:
+    """Return the requirements that the flags state."""
+    names = ("expect", "min", "max", "cuda_major", "arch", "require_driver", "require_gpu")
+    return Requirements(*(getattr(options, name) for name in names))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="cudnn-ct doctor",
+        description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
+        epilog=_EPILOG,
+        # A width, because shutil, which measures the terminal, imports zlib, which may be broken.
+        formatter_class=partial(argparse.HelpFormatter, width=report.WIDTH),
+    )
+    add = parser.add_argument
+    add("path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root")
+    add("--pid", type=_number, metavar="N", help="examine the libraries of a running process instead of PATH")
+    add("--expect", type=version, default=(), metavar="VERSION", help="require this version")
+    add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
+    add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
+    add("--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA")
+    arch_help = "require code for GPUs, as in 75,90,120"
+    add("--arch", type=capabilities, default=(), metavar="LIST", help=arch_help)
+    add("--require-driver", action="store_true", help="a missing driver is an error")
+    add("--require-gpu", action="store_true", help="a missing GPU is an error")
+    add("--static", action="store_true", help="only read files, start no child process")
+    add("--deep", action="store_true", help="hash every file of a wheel; the default if CI is set")
+    add("--shallow", action="store_true", help="hash only small files, also in CI")
+    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="limit of all child processes")
+    add("--ignore", type=_code, default=[], action="append", metavar="CODE", help="leave out such findings")
+    fail_help = "exit with 2 for findings of this severity or worse: error, warning or note"
+    add("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=fail_help)
+    add("--strict", action="store_true", help="the same as --fail-on warning")
+    names = ("text", *formats.FORMATS)
+    add("--format", choices=names, metavar="FORMAT", help=", ".join(names))
+    add("--json", action="store_true", help="the same as --format json")
+    add("--verbose", "-v", action="store_true", help="list all that was checked, and causes of notes")
+    add("--explain", type=_code, metavar="CODE", help="print the cause and the fix of a code")
+    return parser
+
+
+def _contradiction(options: argparse.Namespace) -> str:
+    if options.path is not None and options.pid is not None:
+        return "PATH and --pid cannot be combined"
+    if options.json and options.format not in (None, "json"):
+        return f"--json and --format {options.format} cannot be combined"
+    if options.static and (options.require_driver or options.require_gpu):
+        return "--static starts no child process, which --require-driver and --require-gpu need"
+    if options.pid is not None and (options.require_driver or options.require_gpu or options.deep):
+        return "--pid cannot be combined with --require-driver, --require-gpu and --deep"
+    if options.deep and options.shallow:
+        return "--deep and --shallow cannot be combined"
+    return requirements_of(options).contradiction()
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _settings() -> tuple[str, Mapping[str, Any]]:
+    """Read the table of the nearest pyproject.toml: its path, and the table, which may be empty."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was deleted
+        return "", {}
+    while True:
+        path = os.path.join(folder, "pyproject.toml")
+        try:
+            text = _files.text_of(path)
+        except OSError:
+            if folder == os.path.dirname(folder):
+                return "", {}
+            folder = os.path.dirname(folder)
+            continue
+        return path, _table(text, path) if f"tool.{TABLE}]" in text else {}
+
+
+def _table(text: str, path: str) -> Mapping[str, Any]:
+    try:
+        import tomllib
+    except ImportError:
+        print(f"cudnn-ct doctor: {path} was not read: that needs Python 3.11 or newer", file=sys.stderr)
+        return {}
+    try:
+        return dict(tomllib.loads(text)["tool"][TABLE])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        print(f"cudnn-ct doctor: {path} was not read: {error}", file=sys.stderr)
+        return {}
+
+
+def _as_arguments(table: Mapping[str, Any], path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Convert a table to arguments; its keys are the names of the flags."""
+    known = {name for action in parser._actions for name in action.option_strings}
+    for key, value in table.items():
+        flag = f"--{key}"
+        if flag not in known - {"--explain", "--pid", "--help"}:
+            parser.error(f"{path}: [tool.{TABLE}] cannot have the key {key!r}")
+        if value is True:
+            yield flag
+        elif key == "arch" and isinstance(value, list):
+            yield f"{flag}={','.join(map(str, value))}"
+        elif value is not False:
+            yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Parse ``9``, ``9.27`` or ``9.27.0``; raise ArgumentTypeError for other texts."""
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version such as 9.27 or 9.27.0")
+    return tuple(map(int, text.split(".")))
+
+
+def capabilities(text: str) -> tuple[int, ...]:
+    """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter."""
+    archs = []
+    for word in map(str.strip, text.split(",")):
+        match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word, re.ASCII)
+        if not match:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a compute capability such as 90 or 9.0")
+        archs.append(int(match[1]) * 10 + int(match[2]))
+    return tuple(dict.fromkeys(archs))
+
+
+def _code(text: str) -> str:
+    if text in codes():
+        return text
+    from difflib import get_close_matches  # only for a mistake
+
+    close = get_close_matches(text, codes(), 1)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a code{f'; did you mean {close[0]}?' if close else ''}"
+    )
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
+    return seconds

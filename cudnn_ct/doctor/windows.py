@@ -1,0 +1,95 @@
+"""Check a cuDNN for Windows by the search rules of Windows; the files may be on any system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _files
+from . import libraryset, pip, records
+from .finding import Finding, Fix, Severity, finding
+from .libraryset import LibrarySet, write
+
+__all__ = ["check_companions", "check_competition"]
+
+# Windows searches these before the folders of Python packages and of PATH.
+SYSTEM = ("Windows/System32", "Windows")
+
+# The file of each library of CUDA by the CUDA major version, its finding, its wheel, and its folder.
+COMPANIONS = (
+    ("cublasLt64_{0}.dll", "missing-cublaslt", "nvidia-cublas", "cublas"),
+    ("nvrtc64_{0}0_0.dll", "missing-nvrtc", "nvidia-cuda-nvrtc", "cuda_nvrtc"),
+)
+
+
+def check_competition(found: LibrarySet) -> Iterator[Finding]:
+    """Report copies in the folders that Windows searches first."""
+    for folder in _first_folders(found):
+        other = libraryset.read(folder, found.root)
+        if not other or other.folder == found.folder:
+            continue
+        same = other.version == found.version and other.cuda == found.cuda
+        version = write(other.version)
+        text = f"{folder} has a cuDNN {version}, which Windows searches before that of {found.folder}"
+        yield finding(
+            "shadowed-on-windows",
+            text,
+            severity=Severity.WARNING if same else None,
+            path=folder,
+            version=version,
+            expected=write(found.version),
+        )
+
+
+def check_companions(found: LibrarySet) -> Iterator[Finding]:
+    """Report libraries of CUDA that are not found or cannot be opened."""
+    machines = {library.elf.machine for library in found.sound}
+    for template, code, package, folder in COMPANIONS if found.cuda and machines else ():
+        name = template.format(found.cuda)
+        wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+        places = [os.path.join(each, name) for each in _folders(found, folder)]
+        path = next(filter(os.path.lexists, places), "")
+        if not path:
+            text = f"the cuDNN of {found.folder} needs {name}, which was not found"
+            site = records.site_of(found.folder)
+            commands = pip.of(site, found.root, windows=True).install(wheel) if site else ()
+            shown: dict[str, Any] = {"severity": Severity.WARNING, "commands": commands}
+            yield finding(code, text, library=name, package=wheel, **shown)
+            continue
+        library = libraryset.read_library(path, found.root)
+        if library.error or library.elf.machine not in machines:
+            reason = str(library.error).partition("; ")[0] if library.error else "is for another processor"
+            owner = records.owner_of(path)
+            site = records.site_of(os.path.dirname(path))
+            commands = pip.of(site, found.root, windows=True).install(owner, keep=True) if owner else ()
+            again = Fix(f"install {owner or wheel} again", commands)
+            kind = "damaged-library" if library.error and library.error.kind != "class" else "foreign-machine"
+            yield finding(kind, f"cuDNN cannot open {name}: {reason}", repair=again, path=path)
+
+
+def _first_folders(found: LibrarySet) -> list[str]:
+    """List the folder of the program, python.exe, and those of the system."""
+    site = records.site_of(found.folder)
+    prefix = os.path.dirname(os.path.dirname(site)) if site else ""
+    program = [prefix, os.path.join(prefix, "Scripts")] if prefix else []
+    system = (
+        [os.path.join(found.root, name) for name in SYSTEM] if found.root != "/" or os.name == "nt" else []
+    )
+    return [folder for folder in (*program, *system) if _files.names_in(folder)]
+
+
+def _folders(found: LibrarySet, package: str) -> list[str]:
+    """List the folders that programs give Windows to search, and those of the system."""
+    site = records.site_of(found.folder)
+    nvidia = os.path.join(site, "nvidia") if site else os.path.dirname(os.path.dirname(found.folder))
+    wheels = [os.path.join(nvidia, package, "bin"), os.path.join(nvidia, f"cu{found.cuda}", "bin", "x86_64")]
+    wheels += [os.path.join(nvidia, f"cu{found.cuda}", "bin"), os.path.join(site, "torch", "lib")]
+    toolkits = os.path.join(found.root, "Program Files/NVIDIA GPU Computing Toolkit/CUDA")
+    versions = [name for name in _files.names_in(toolkits) if name.startswith(f"v{found.cuda}.")]
+    return [
+        found.folder,
+        *wheels,
+        *(os.path.join(toolkits, name, "bin") for name in versions),
+        *_first_folders(found),
+    ]
