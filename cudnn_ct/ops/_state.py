@@ -54,7 +54,7 @@ def _listed(contexts: weakref.WeakValueDictionary[int, Context]) -> list[Context
 def _drop(token: object, contexts: weakref.WeakValueDictionary[int, Context]) -> None:
     for context in _listed(contexts):
         dropped = context.plans.pop(token, None)
-        calls = dropped.values() if isinstance(dropped, dict) else (dropped,)
+        calls = dropped.values() if isinstance(dropped, dict) else (getattr(dropped, "call", dropped),)
         if any(call is context.last_call for call in calls):
             context.last_call = None  # it would keep native state alive
 

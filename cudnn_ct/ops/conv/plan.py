@@ -66,6 +66,17 @@ def _has_order(array: DeviceArray, stream: Stream) -> bool:
     return array.writer is not stream or array.home is not stream or array._uses is not None
 
 
+class _ThreadPlan:
+    """The prepared call of one thread; the settings and the keys of the arrays of its last call."""
+
+    __slots__ = ("call", "keys", "settings")
+
+    def __init__(self, call: PreparedCall) -> None:
+        self.call = call
+        self.keys: tuple[Any, ...] = ()
+        self.settings: Any = None
+
+
 class ConvPlan:
     """A prepared convolution, for operands with fixed shapes, strides, dtypes and alignment.
 
@@ -87,20 +98,18 @@ class ConvPlan:
         self._names = names
         alpha, beta = factors
         self._alpha, self._beta = ONE if alpha == 1 else alpha, ZERO if beta == 0 else beta
-        self._variant: tuple[Any, ...] = ()  # the end of the facts of a run, with the settings
+        self._scaled = self._alpha is not ONE or self._beta is not ZERO
         where = stream_of(given[0], names[0], stream, (*given, out))
         self._device = where.device
-        self._calls = PerContext[PreparedCall]()
-        self._token = self._calls.token
-        self._settings: Any = None  # of the last call, and the keys of its arrays
-        self._keys: tuple[Any, ...] = ()
+        self._plans = PerContext[_ThreadPlan]()
+        self._token = self._plans.token
         with streams.on_device(where.device):
             operands = SampleOperands(names, given, out, where)
             signature = operands.signature(params, *factors)
             self._prepare = op.settle(signature)
             self._aligned = signature.aligned
             ctx = context.current(where)
-            call = self._call_of(ctx)
+            call = self._plan_of(ctx).call
             if call.inputs != signature.specs:
                 raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
             selected = call.selected
@@ -130,8 +139,8 @@ class ConvPlan:
         ctx = context.of_device(where.device)
         previous = None if ctx.alone else ctx.enter()
         try:
-            call = self._call_of(ctx)
-            self._check(arrays, given[0], call, where)
+            mine = self._plan_of(ctx)
+            self._check(arrays, given[0], mine, where)
             facts: list[Any] = [where.handle]
             elsewhere = False  # whether an array belongs to another stream, or was used on one
             for array in arrays:
@@ -140,33 +149,36 @@ class ConvPlan:
                     elsewhere = True
             if given[0] is not None and _has_order(given[0], where):
                 elsewhere = True
-            factors, variant = (self._alpha, self._beta), (self._settings,)
-            return run(ctx, call, arrays, given, facts, elsewhere, *factors, where, variant)[0]
+            return run(ctx, mine.call, arrays, given, facts, elsewhere, self._alpha, self._beta, where)[0]
         finally:
             streams.restore_device(previous)
 
     def _replay(self, inputs: tuple[Any, ...], out: Any) -> bool:
         """Launch the graph of a call on arrays like those of the last call; return whether that was done."""
-        ctx, keys = context.local.contexts.get(self._device), self._keys
-        if ctx is None or ctx.running or not ctx.alone or self._settings is not config.snapshot:
+        ctx = context.local.contexts.get(self._device)
+        if ctx is None or ctx.running or not ctx.alone:
             return False
-        where = in_use.get() or ctx.default
-        call = ctx.plans.get(self._token)
-        if call is None or ctx.stream is not where or len(inputs) != len(keys) - 1:
+        where, mine = in_use.get() or ctx.default, ctx.plans.get(self._token)
+        if mine is None or mine.settings is not config.snapshot or ctx.stream is not where or self._scaled:
+            return False
+        arrays, keys = (*inputs, out), mine.keys
+        if len(arrays) != len(keys):
             return False
         facts: list[Any] = [where.handle]
+        place = 0
         try:
-            for array, key in zip((*inputs, out), keys, strict=True):
-                if array.key is not key or array.writer is not where or array.home is not where:
+            for array in arrays:
+                if array.key is not keys[place] or array.writer is not where or array.home is not where:
                     return False
                 facts.append(array.pointer)
+                place += 1
             if out._uses is not None:
                 return False
         except AttributeError:  # an array of another library
             return False
-        if not replayed(ctx, call, (*facts, *self._variant)):
+        if not replayed(ctx, mine.call, tuple(facts)):
             return False
-        ctx.last_call = call
+        ctx.last_call = mine.call
         return True
 
     def _read(
@@ -211,20 +223,18 @@ class ConvPlan:
     @property
     def _call(self) -> PreparedCall:
         with streams.on_device(self._device):
-            ctx = context.current(
-                streams.default_stream(self._device)
-            )  # the stream that it was made on may have been destroyed
-            return self._call_of(ctx)
+            # Not the stream that the plan was made on, which may have been destroyed.
+            return self._plan_of(context.current(streams.default_stream(self._device))).call
 
-    def _call_of(self, ctx: Context) -> PreparedCall:
-        """Return this thread's prepared call; create it in a thread's first use of the plan."""
-        return self._calls.get(ctx) or self._calls.put(ctx, self._prepare(ctx))
+    def _plan_of(self, ctx: Context) -> _ThreadPlan:
+        """Return what this thread prepared; prepare it in the thread's first use of the plan."""
+        return self._plans.get(ctx) or self._plans.put(ctx, _ThreadPlan(self._prepare(ctx)))
 
     def _check(
-        self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, call: PreparedCall, stream: Stream
+        self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, mine: _ThreadPlan, stream: Stream
     ) -> None:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
-        settings = config.snapshot
+        settings, call = config.snapshot, mine.call
         names = dict(zip(self._names, arrays, strict=True))
         given = names if out is None else names | {"out": out}
         for (name, array), spec in zip(given.items(), (*call.inputs, *call.results), strict=False):
@@ -235,6 +245,6 @@ class ConvPlan:
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
-        self._keys = tuple(array.key for array in given.values())
-        self._variant = ((settings,), repr(self._alpha), repr(self._beta))
-        self._settings = settings
+        if settings is not mine.settings:
+            call.replays.clear()  # replays may be off now
+        mine.keys, mine.settings = tuple(array.key for array in given.values()), settings
