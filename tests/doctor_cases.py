@@ -193,7 +193,8 @@ CASES = (
 
 # --- with files of another cuDNN ---------------------------------------------------------------------
 
-_OF_VERSION = frozenset({"mixed-versions", "unresolved-symbols", "foreign-shim"})
+# A library of another version may be for another CUDA too.
+_OF_VERSION = frozenset({"mixed-versions", "unresolved-symbols", "foreign-shim", "mixed-cuda"})
 
 
 def _other_version(source: Source, other: Source) -> bool:
