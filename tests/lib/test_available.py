@@ -17,7 +17,7 @@ def host(cudnn: int) -> Iterator[Host]:
         yield host
 
 
-DROPPED = "python -m pip install 'nvidia-cudnn-cu12<9.11'"  # by cuDNN 9.11
+DROPPED = "-m pip install 'nvidia-cudnn-cu12<9.11'"  # by cuDNN 9.11
 
 
 @pytest.mark.parametrize(
