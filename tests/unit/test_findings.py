@@ -86,3 +86,14 @@ def test_erratum_of_engine_4_is_for_groups_of_one_filter(layout: str, groups: in
     w = (2, 4 // groups, 3)
     one = problem((2, 4, 8), w, layout=layout, groups=groups, direction="backward_filter")
     assert bool(erratum(4, one)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("operand", "wrong"), [(None, False), ("x", True), ("w", True), ("y", True)], ids=["none", "x", "w", "y"]
+)
+def test_erratum_of_engine_78_is_for_any_operand_in_nchw(operand: str | None, wrong: bool) -> None:
+    one = problem((3, 6, 8, 10), (9, 2, 3, 3), groups=3, layout="nhwc", direction="backward_data")
+    if operand:
+        spec = getattr(one, operand)
+        one = one._replace(**{operand: TensorSpec.packed(spec.shape, spec.dtype, "nchw")})
+    assert bool(erratum(78, one)) == wrong

@@ -27,6 +27,10 @@ def channels_first(problem: ConvProblem) -> bool:
     return written_as(problem.x, problem) != "nhwc"
 
 
+def _not_all_nhwc(problem: ConvProblem) -> bool:
+    return "nhwc" not in problem.common_layouts
+
+
 def _groups_of_one_filter(problem: ConvProblem) -> bool:
     grouped = problem.groups > 1 and problem.w.shape[0] == problem.groups and problem.w.shape[1] > 1
     return grouped and not channels_first(problem)
@@ -40,7 +44,7 @@ KNOWN_WRONG = Errata(
     rows=(
         Erratum(50, _of("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
         Erratum(5, _of("forward", _uneven), "writes beyond the result where padding is uneven"),
-        Erratum(78, _of("backward_data", channels_first), "wrong sums in NCHW"),
+        Erratum(78, _of("backward_data", _not_all_nhwc), "wrong sums unless all operands are NHWC"),
         # Found in one problem, with a single pixel and a flipped filter; either may be the cause.
         Erratum(78, _of("backward_data", lambda p: prod(p.y.shape[2:]) == 1), "wrong sums of one pixel"),
         Erratum(78, _of("backward_data", lambda p: p.mode == "convolution"), "wrong sums if flipped"),
