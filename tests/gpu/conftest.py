@@ -15,15 +15,20 @@ from typing import IO, Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.errors import ExecutionFailedError
-from cudnn_ct.ops import _replay
 from tests.mixed import own_stream
 from tests.strategies import Place
 from tests.strategies import own as place
 
 __all__ = ["captured", "library", "own_stream", "place"]
 
-_replay.REPEATS = 1  # each second call with the same memory is a replay, unless CUDNN_CT_REPLAY is 0
+
+@pytest.fixture(autouse=True)
+def _calls_are_replayed_early() -> Iterator[None]:
+    """Make each second call with the same memory a replay, unless CUDNN_CT_REPLAY is 0."""
+    with testing.replay_after(1):
+        yield
 
 
 @pytest.fixture(autouse=True)

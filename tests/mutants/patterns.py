@@ -19,7 +19,7 @@ __all__ = ["KINDS", "LEFT_OUT", "Mutant", "mutants_of", "mutants_of_package"]
 # The bindings are generated; the references are what tests compare with.
 LEFT_OUT = ("_bindings", "reference")
 
-KEY_NAME = re.compile(r"(^|_)key$", re.IGNORECASE)
+KEY_NAME = re.compile(r"(^|[_.])key$", re.IGNORECASE)
 KEY_LOOKUPS = {"get", "setdefault"}
 CANONICAL = {
     "canonical", "canonical_strides", "contiguous", "four_axes", "packed", "representable",
@@ -160,7 +160,7 @@ def _walk(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
 
 
 def key_parts(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A part of a tuple that is assigned to a key, looked up, or returned by a function of keys."""
+    """A part of a key: assigned or appended to one, looked up, or returned by a function of keys."""
     key: ast.AST | None = None
     if isinstance(node, ast.Assign | ast.AnnAssign):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -169,12 +169,12 @@ def key_parts(node: ast.AST, scope: Scope) -> Iterator[Edit]:
         key = node.value
     elif isinstance(node, ast.Call) and _name(node.func) in KEY_LOOKUPS and node.args:
         key = node.args[0] if isinstance(node.args[0], ast.Tuple) else None
-    elif isinstance(node, ast.Call) and KEY_NAME.search(_name(node.func)):
+    elif isinstance(node, ast.Call) and KEY_NAME.search(ast.unparse(node.func).removesuffix(".append")):
         key = ast.Tuple(node.args)
     if isinstance(key, ast.Call) and re.search("Key$", _name(key.func)):
         parts = [*key.args, *[one.value for one in key.keywords]]
     else:
-        parts = key.elts if isinstance(key, ast.Tuple) else []
+        parts = key.elts if isinstance(key, ast.Tuple | ast.List) else []
     for part in parts:
         if isinstance(part, ast.Constant):
             continue
