@@ -197,9 +197,24 @@ def host_times(records: list[Record]) -> str:
         ratios = [times["ours"] / times["torch"] for times in some]
         shown = (*(f"{mean:.1f}" for mean in means), ratio(geomean(ratios)), ratio(max(ratios)))
         lines.append([f"`{name}`", str(len(some)), *shown])
-    return markdown(("", "rows", "us", "PyTorch", "ours / PyTorch", "worst"), lines)
+    return markdown(("", "rows", "µs", "PyTorch, µs", "ours / PyTorch", "worst"), lines)
 
 
+def host_in_short(records: list[Record]) -> str:
+    """Return a table of one row: host times compared with PyTorch's."""
+    targets = [target for target in host_report.TARGETS if target.theirs == "torch" and target.title in SHORT]
+    found = [[value for value, _ in host_report.rows_of(target, records)] for target in targets]
+    return markdown([SHORT[target.title] for target in targets], [[ratio(geomean(some)) for some in found]])
+
+
+SHORT = {
+    f"{host_report.CONV}, our arrays": "convolution and gradients",
+    f"{host_report.CONV}, torch tensors": "the same, torch tensors",
+    host_report.LAYERS: "other layers, `out=`",
+    "ConvPlan, out=": "convolution plan, `out=`",
+    "LSTM and GRU, T <= 50, out=": "LSTM, GRU, `out=`",
+    "captured network": "captured network",
+}
 HOST_SECTIONS = ("conv", "plan", "layers", "rnn", "network", "other")
 
 
@@ -252,6 +267,7 @@ TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
     ("rnn", "rnn", "docs/performance.md", rnn_in_full),
+    ("host", "host", "README.md", host_in_short),
     ("host", "host", "docs/performance.md", host_targets),
     ("host-operations", "host", "docs/performance.md", host_times),
 )
