@@ -64,7 +64,7 @@ def written(results: Path) -> dict[Path, str]:
 
 def put(page: str, name: str, block: str, place: str) -> str:
     """Replace the text between the marks of a name."""
-    pattern = rf"(<!-- begin: {name}[^\n]*-->\n).*?(<!-- end: {name} -->)"
+    pattern = rf"(<!-- begin: {name} [^\n]*-->\n).*?(<!-- end: {name} -->)"
     text, count = re.subn(pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL)
     if count != 1:
         raise SystemExit(f"{place} does not have one pair of marks for {name}")
@@ -267,7 +267,7 @@ TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
     ("rnn", "rnn", "docs/performance.md", rnn_in_full),
-    ("host", "host", "README.md", host_in_short),
+    ("host-in-short", "host", "README.md", host_in_short),
     ("host", "host", "docs/performance.md", host_targets),
     ("host-operations", "host", "docs/performance.md", host_times),
 )

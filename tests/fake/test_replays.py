@@ -405,6 +405,20 @@ def test_replay_is_dropped_before_its_workspace(host: Host, fake: FakeCudnn) -> 
         np.testing.assert_array_equal(ct.conv(x, w, out=y).numpy(), expected)
 
 
+def test_memory_of_a_plan_is_freed_after_its_last_replay_on_another_stream(host: Host) -> None:
+    net = ct.RNN("rnn_relu", 2, 3)
+    w, x = ct.zeros((net.weight_size,)), ct.zeros((3, 2, 2))
+    outs = tuple(ct.zeros(array.shape) for array in net.forward(x, w)[:2])
+    for _ in range(3):
+        net.forward(x, w, lengths=(3, 2), out=outs, stream=SIDE)
+    assert launches(host) > 0
+    host.log.clear()
+    del net
+    gc.collect()
+    assert not host.executables
+    assert ("synchronize_device", 0) in host.log, "an address as a stream: it may be destroyed"
+
+
 def test_plan_reports_its_replays(host: Host) -> None:
     x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros((2, 4, 4, 4))
     plan = ct.conv_plan(x, w)
