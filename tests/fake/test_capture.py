@@ -37,6 +37,11 @@ def image(seed: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
 
 
+def awaited(host: Host, waiting: int) -> list[int]:
+    """Return the streams that a stream waited for."""
+    return [entry[2].stream for entry in host.log if entry[:2] == ("wait", waiting)]
+
+
 def relu(x: Any) -> ct.DeviceArray:
     return ct.activation(x)
 
@@ -179,6 +184,8 @@ def test_signature_has_shapes_types_and_values(fake: FakeCudnn, host: Host) -> N
     captured(x, mode="relu", power=1)
     captured(x, power=1, mode="relu")
     assert len(calls) == 2 * 9
+    captured(ct.full((1, 4, 6, 6), 1), power=1)
+    assert len(calls) == 2 * 10
 
 
 def test_operands_may_be_in_containers(fake: FakeCudnn) -> None:
@@ -312,10 +319,55 @@ def test_launch_waits_for_operands_and_arrays_from_outside(fake: FakeCudnn, host
         host.log.clear()
         y = captured(x)
         assert host.orders(SIDE, 1)
+        array.fill(5)
     host.log.clear()
-    w.fill(3, stream=SIDE)
+    w.fill(5, stream=SIDE)
     assert host.orders(1, SIDE), "the graph reads w"
     assert (y.numpy() == 10).all()
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["operand", "array from outside"])
+def test_operand_is_overwritten_after_a_launch_on_another_stream(
+    fake: FakeCudnn, host: Host, place: int
+) -> None:
+    arrays = ct.full(SHAPE, 1), ct.full(SHAPE, 2)
+    captured = ct.capture(lambda x: ct.add(x, arrays[1]))
+    captured(arrays[0])
+    with ct.use(stream=SIDE):
+        captured(arrays[0])
+        captured(arrays[0])
+    host.log.clear()
+    arrays[place].fill(3)
+    assert SIDE in awaited(host, 1)
+
+
+def test_operand_with_strides_below_0_is_copied(fake: FakeCudnn) -> None:
+    captured = ct.capture(lambda x: ct.activation(x[:, ::-1]))
+    for seed in (1, 2, 3):
+        found = captured(ct.asarray(image(seed))[:, ::-1])
+        np.testing.assert_array_equal(found.numpy(), image(seed).clip(0))
+
+
+def test_first_launch_on_a_stream_waits_for_the_memory_and_for_other_launches(
+    fake: FakeCudnn, host: Host
+) -> None:
+    captured = ct.capture(relu)
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    y = captured(x)
+    y.fill(9, stream=0x99)
+    with ct.use(stream=SIDE):
+        own = ct.full(SHAPE, 1)
+        host.log.clear()
+        captured(own)
+    assert host.orders(1, SIDE), "the earlier launch"
+    assert host.orders(0x99, SIDE), "it overwrites y"
+    assert streams.own_stream(0).handle in awaited(host, SIDE), "which allocated the memory of the graph"
+    with ct.use(stream=0x55):
+        own = ct.full(SHAPE, 1)
+        host.log.clear()
+        captured(own)
+    assert awaited(host, 0x55)[0] == SIDE, "the earlier launch, before operands are copied"
 
 
 def test_array_that_the_graph_writes_is_ordered(fake: FakeCudnn, host: Host) -> None:
@@ -364,8 +416,12 @@ def test_memory_is_freed_after_launches_on_all_streams(fake: FakeCudnn, host: Ho
     with ct.use(stream=side):
         captured(x)
     home = streams.own_stream(0).handle
+    host.log.clear()
     captured.close()
     gc.collect()
+    recorded = [entry[:2] for entry in host.log]
+    assert ("record", 1) in recorded, "the graph is kept until its launches are complete"
+    assert ("record", side.handle) in recorded
     assert (y.numpy() == 1).all(), "a result keeps the memory"
     host.log.clear()
     del y
@@ -416,6 +472,15 @@ def test_graph_is_launched_on_the_device_of_its_operands(fake: FakeCudnn, host: 
             assert y.device == device
             assert (y.numpy() == 1 + device).all()
         del x, y
+    with ct.use(device=1):
+        x = ct.full(SHAPE, 1)
+    side = ct.Stream(host.new_stream(), 1, owner=streams._Own())
+    with ct.use(stream=side):
+        host.capturing.add(side.handle)
+        streams.set_device(0)
+        captured(x)  # its kernels are captured
+        assert host.current == 0
+        host.capturing.clear()
     elsewhere = ct.full(SHAPE, 1)
     with ct.use(device=1):
         x = ct.full(SHAPE, 1)
@@ -801,11 +866,20 @@ def test_settings_and_the_device_in_use_belong_to_the_signature(fake: FakeCudnn)
         with ct.use(device=device):
             assert captured().device == device
     assert "graphs: 2" in captured.describe()
-    before = ct.config.allow_tf32
-    ct.config.allow_tf32 = not before
-    try:
-        captured()
-    finally:
-        ct.config.allow_tf32 = before
-    assert "graphs: 3" in captured.describe()
     captured.close()
+    x = ct.full(SHAPE, 1)
+    for captured, operands in (
+        (ct.capture(lambda: ct.zeros((3,))), ()),
+        (ct.capture(relu), (x,)),
+        (ct.capture(relu, operands="pointer"), (x,)),
+    ):
+        before = ct.config.allow_tf32
+        try:
+            for allow in (before, not before, before):
+                ct.config.allow_tf32 = allow
+                captured(*operands)
+                captured(*operands)
+        finally:
+            ct.config.allow_tf32 = before
+        assert "graphs: 2" in captured.describe()
+        captured.close()

@@ -99,6 +99,11 @@ def test_tensor_is_read_without_dlpack(waits: Waits) -> None:
     assert not waits, "the call orders the streams"
 
 
+@pytest.mark.parametrize(("pointer", "aligned"), [(0x7000, True), (0x7010, True), (0x7002, False)])
+def test_alignment_of_a_tensor_is_read(pointer: int, aligned: bool) -> None:
+    assert imported(changed(pointer=pointer)).key.aligned == aligned
+
+
 @pytest.mark.parametrize("shape", [(), (0, 3), (3,)])
 def test_tensor_of_any_shape_is_read(shape: tuple[int, ...]) -> None:
     """The truth value of an array is its length, if it has one."""
