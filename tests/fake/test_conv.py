@@ -223,6 +223,16 @@ def test_conv_writes_next_to_its_operand_when_slices_do_not_overlap(fake: FakeCu
         ct.conv(part(0, 3), w, out=part(2, 3))
 
 
+def test_workspaces_of_other_streams_are_freed_when_memory_is_short(fake: FakeCudnn, host: Host) -> None:
+    x, w, y = images(1, 3, 5, 6), images(4, 3, 3, 3), ct.zeros((1, 4, 3, 4))
+    fake.workspaces = {"GEMM": 1 << 20}
+    ct.conv(x, w, out=y, stream=0x77)
+    host.limit = host.used() + (1 << 19)
+    ct.conv(x, w, out=y)
+    assert fake.calls[-1][1][8], "the algorithm with a workspace"
+    assert host.used() <= host.limit
+
+
 def test_captured_workspace_is_kept(fake: FakeCudnn, host: Host) -> None:
     small, large, w = images(1, 3, 5, 6), images(2, 3, 5, 6), images(4, 3, 3, 3)
     run = Stream(0x77, 0)
