@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..array import DeviceArray
-from ..cuda.interop import current_of_cupy, current_of_torch
+from ..cuda.foreign import LIBRARIES
 from ..cuda.stream import Stream
 
 __all__ = ["as_array_of", "following", "streams_in_use"]
@@ -18,9 +18,6 @@ __all__ = ["as_array_of", "following", "streams_in_use"]
 def as_array_of(library: str, array: DeviceArray) -> Any:
     """Return an array over the same memory of torch or cupy; the array itself if ``library`` is empty."""
     return sys.modules[library].from_dlpack(array) if library else array
-
-
-CURRENT = {"torch": current_of_torch, "cupy": current_of_cupy}
 
 
 def in_use(library: str) -> bool:
@@ -69,5 +66,5 @@ def _enter_cupy(cupy: Any, stream: Stream, stack: ExitStack, pools: dict[int, ob
 
 def streams_in_use(stream: Stream) -> list[Stream]:
     """Return the current streams of torch and cupy on the device of a stream, except for this stream."""
-    theirs = [current(sys.modules[name], stream.device) for name, current in CURRENT.items() if in_use(name)]
+    theirs = [library.current(stream.device) for library in LIBRARIES if in_use(library.module)]
     return [one for one in theirs if one != stream]

@@ -131,11 +131,7 @@ class Record:
             written += arrays
         # Most arrays belong to the stream and were last written on it: they need no order.
         read = [one for one in self._read if one.writer is not stream or one.home is not stream]
-        written = [
-            one
-            for one in written
-            if one.writer is not stream or one.home is not stream or one._uses is not None
-        ]
+        written = [one for one in written if not one.belongs_to(stream)]
         try:
             for array in read:
                 array.wait_for_writer(stream)

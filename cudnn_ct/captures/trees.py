@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 from ..array import DeviceArray
 from ..cuda import interop
+from ..cuda.foreign import LIBRARIES
 
 __all__ = ["PLAIN", "Leaf", "convert", "flatten", "is_array", "library_of", "rebuild"]
+
+_NAMES = frozenset(library.module for library in LIBRARIES)
 
 # Results that a replay may return as they were recorded.
 PLAIN = (bool, int, float, complex, str, bytes, range, type(None), Enum)
@@ -55,7 +58,7 @@ def is_array(value: Any) -> bool:
 def library_of(array: Any) -> str:
     """Return the library whose functions take an array as it is: torch, cupy, or "" for this package."""
     name = type(array).__module__.partition(".")[0]
-    return name if name in ("torch", "cupy") and name in sys.modules else ""
+    return name if name in _NAMES and name in sys.modules else ""
 
 
 def _parts_of(value: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:

@@ -17,7 +17,7 @@ from .interop import current_of_cupy, current_of_torch
 from .stream import Stream
 from .typed_memory import ArrayKey, TypedMemory, array_key
 
-__all__ = ["Library", "current_stream", "library_of"]
+__all__ = ["LIBRARIES", "Library", "current_stream", "library_of"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,8 +25,9 @@ class Library:
     """A library: the types of its arrays, how they are read, and its current stream.
 
     ``types`` takes the module; arrays of subclasses are not read, because their memory may differ. ``read``
-    returns the address and the key of an array, or None for one that only DLPack describes. ``owner`` returns
-    the object that keeps the memory. ``stream`` takes the module and a device.
+    returns the address and the key of an array, or None for one that only DLPack describes. ``device``
+    returns the device of an array, negative for host memory, and ``owner`` the object that keeps the memory.
+    ``stream`` takes the module and a device.
     """
 
     module: str

@@ -32,7 +32,7 @@ MAX_NODES = 1024  # of all replays of a device in this process; a node takes abo
 
 
 class NoRoomError(NotSupportedError):
-    """Other replays, which were launched lately, have the room that a graph needs."""
+    """Replays that were launched lately have the nodes that a graph needs."""
 
 
 def capture(device: int, work: Callable[[Stream], object]) -> Graph:
@@ -50,7 +50,7 @@ def capture(device: int, work: Callable[[Stream], object]) -> Graph:
         if not 0 < count <= MAX_NODES:
             raise NotSupportedError(f"the graph has {count} nodes, expected 1 to {MAX_NODES}")
         if not has_room(device, count):
-            raise NoRoomError(f"the graph has {count} nodes, for which there is no room")
+            raise NoRoomError(f"the graph has {count} nodes; replays have {MAX_NODES} for each device")
 
     stream = graphs.acquire_stream(device)
     try:

@@ -226,6 +226,10 @@ class TypedMemory:
             for event in list(self._uses.events.values()):
                 events.wait(stream, event)
 
+    def belongs_to(self, stream: Stream) -> bool:
+        """Return whether only ``stream`` has used the memory: then a write on it needs no order."""
+        return self.writer is stream and self.home is stream and self._uses is None
+
     def record_use(self, stream: Stream) -> None:
         """Record that work on ``stream`` uses the memory, which is freed only after that work."""
         if self.home is stream or self.home == stream:

@@ -96,7 +96,7 @@ def test_doctor_in_one_file_loads_cudnn_with_other_pythons(site: Site, tmp_path:
     python = find_python(version)
     tool = Path(__file__).parents[2] / "tools/doctor_pyz.py"
     if not python or not tool.exists():
-        pytest.skip(f"there is no Python {version} here")
+        pytest.skip(f"Python {version} is not installed")
     build = "import sys; sys.path.insert(0, sys.argv[1]); import doctor_pyz, pathlib as p; "
     build += "doctor_pyz.build(p.Path(sys.argv[2]), p.Path(sys.argv[3]))"
     file = tmp_path / "cudnn-doctor.pyz"

@@ -42,7 +42,7 @@ TOO_NEW = {
 def python(version: str) -> Path:
     found = find_python(version)
     if not found:
-        pytest.skip(f"there is no Python {version} here")
+        pytest.skip(f"Python {version} is not installed")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -162,3 +163,11 @@ def test_libraries_are_opened_in_one_place() -> None:
 
 def aliases(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+def test_the_architecture_page_names_the_modules_that_others_use() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"\w+", page.split("```")[1]))
+    folders = ("cuda.", "plans.", "graph.", "captures.", "ops._")
+    shared = [name for name in MODULES if "." not in name or name.startswith(folders)]
+    assert {name.rpartition(".")[2] for name in shared} - named == set()

@@ -61,11 +61,6 @@ class SampleOperands:
                 array.record_use(self._stream)
 
 
-def _has_order(array: DeviceArray, stream: Stream) -> bool:
-    """Return whether a result has to be ordered before it is written on a stream."""
-    return array.writer is not stream or array.home is not stream or array._uses is not None
-
-
 class _ThreadPlan:
     """The prepared call of one thread; the settings and the keys of the arrays of its last call."""
 
@@ -147,7 +142,7 @@ class ConvPlan:
                 facts.append(array.pointer)
                 if array.writer is not where or array.home is not where:
                     elsewhere = True
-            if given[0] is not None and _has_order(given[0], where):
+            if given[0] is not None and not given[0].belongs_to(where):
                 elsewhere = True
             return run(ctx, mine.call, arrays, given, facts, elsewhere, self._alpha, self._beta, where)[0]
         finally:
