@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+from .. import _background
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
@@ -64,6 +65,7 @@ def driver() -> Any:
     with _importing("cuda.bindings"):
         from cuda.bindings import driver
 
+        _background.begin()
         result = driver.cuInit(0)[0]
         _start.used = _start.used or not int(result)
     check(result, "initializing CUDA")
@@ -145,8 +147,9 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
 
 
 def _before_fork() -> None:
-    """Wait until no other thread imports CUDA, with a limit: the import may wait for this thread."""
+    """Wait until no other thread imports, with a limit: the import may wait for this thread."""
     _start.lock.acquire(timeout=_FORK_WAIT)
+    _background.finish(_FORK_WAIT)
 
 
 def _after_fork_in_parent() -> None:

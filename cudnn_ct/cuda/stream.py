@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from .. import _background
 from . import device as devices
 from . import driver as cuda
 from . import recording
@@ -192,6 +193,7 @@ def set_device(device: int) -> int | None:
     previous = _current_device()
     if previous != device:
         _make_current(device)
+    _background.finish()
     if count == 1:
         thread.only = device  # later calls return at once
     if previous is None:

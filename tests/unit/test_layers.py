@@ -17,7 +17,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
-    ("_bindings", "errors", "dtypes", "typing", "_caches", "_config", "_handle", "shapes"),
+    ("_bindings", "errors", "dtypes", "typing", "_background", "_caches", "_config", "_handle", "shapes"),
     (
         *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
         *("_dlopen", "_lib", "_raw", "_info"),

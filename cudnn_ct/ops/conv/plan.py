@@ -160,13 +160,11 @@ class ConvPlan:
         if len(arrays) != len(keys):
             return False
         facts: list[Any] = [where.handle]
-        place = 0
         try:
-            for array in arrays:
-                if array.key is not keys[place] or array.writer is not where or array.home is not where:
+            for array, key in zip(arrays, keys, strict=False):  # strict is slower
+                if array.key is not key or array.writer is not where or array.home is not where:
                     return False
                 facts.append(array.pointer)
-                place += 1
             if out._uses is not None:
                 return False
         except AttributeError:  # an array of another library

@@ -1,0 +1,57 @@
+"""Imports in a background thread while CUDA starts: complete with the first context, and silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct
+from cudnn_ct import _background
+
+PATHS = [str(Path(cudnn_ct.__file__).parents[1]), str(Path(__file__).parents[2])]
+
+FIRST_USE = """
+import sys
+sys.path[:0] = {paths}
+from tests.unit.cuda_driver import install
+install()
+from cudnn_ct import _background
+from cudnn_ct.cuda import stream
+names = ["cudnn_ct." + name for name in _background.MODULES]
+assert not any(name in sys.modules for name in names)
+stream.set_device(0)
+print(all(name in sys.modules for name in names), _background._running.thread)
+"""
+
+
+def test_first_context_of_a_process_comes_with_the_imports() -> None:
+    command = [sys.executable, "-W", "error", "-c", FIRST_USE.format(paths=PATHS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.stderr) == ("True None\n", "")
+
+
+def test_begin_starts_no_thread_when_the_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_background, "MODULES", ("errors",))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+    _background.begin()
+    _background.finish()
+
+
+@pytest.mark.parametrize("failure", ["import", "thread"])
+def test_failure_is_left_to_the_first_use_of_the_module(
+    failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_background, "MODULES", ("a_module_that_does_not_exist",))
+    if failure == "thread":
+        monkeypatch.setattr(threading.Thread, "start", start)
+    _background.begin()
+    assert (_background._running.thread is None) == (failure == "thread")
+    _background.finish()
+    assert _background._running.thread is None
