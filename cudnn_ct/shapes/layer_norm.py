@@ -191,19 +191,20 @@ def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:
     return RowNormShape(samples, rows, columns, (*x[:-count], *(1 for _ in normalised)))
 
 
-def row_norm(
-    mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, training: bool, *, aligned: bool = True
-) -> RowNorm:
-    """Validate a normalisation of x with scale and an optional bias; ``outs`` are y and the statistics."""
+def row_norm(mode: LayerNormMode, specs: Specs, outs: Outs, epsilon: Any, *, aligned: bool = True) -> RowNorm:
+    """Validate a normalisation of x with scale and an optional bias.
+
+    ``outs`` are y and, if they are written, the statistics.
+    """
     x, scale, bias = specs["x"], specs["scale"], specs.get("bias")
     shape = _check_operands(mode, x, scale)
     if bias:
         _like("scale", scale, bias=bias)
     y = result_spec(x.shape, _packed(x), out=outs[0])
-    names = () if not training else ("invrms",) if mode == "rms_norm" else ("mean", "invstd")
+    names = ("invrms",) if mode == "rms_norm" else ("mean", "invstd")
     statistics = [
         result_spec(shape.statistics, _packed(x), out=out, name=f"{name} of out", dtype="float32")
-        for out, name in zip(outs[1:], names, strict=True)
+        for out, name in zip(outs[1:], names, strict=False)
     ]
     mean, invstd = (None, None, *statistics)[-2:]
     return RowNorm(x, scale, bias, y, mean, invstd, mode, check_epsilon(epsilon), aligned)
