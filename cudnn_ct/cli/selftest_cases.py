@@ -187,6 +187,8 @@ def _layers() -> Iterator[Case]:
             name = f"batch_norm_{step}"
             yield from _each(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
     yield from _each("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
+    for operation in _ROW_NORMS:
+        yield from _rows_of(operation)
     yield from _each("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
     dgrid = lambda draw: Inputs((draw.floats(2, 4, 5, 2),), {})  # noqa: E731
     yield from _each("affine_grid_backward", "", dgrid, SUMS, layouts=LAYOUTS[:1])
@@ -194,6 +196,30 @@ def _layers() -> Iterator[Case]:
     yield from _each("grid_sample_backward", "", partial(_sample, gradient=True), SUMS)
     yield from _each("spatial_transformer", "", partial(_transformer, gradient=False), SUMS, _WIDE)
     yield from _each("spatial_transformer_backward", "", partial(_transformer, gradient=True), SUMS, _WIDE)
+
+
+_ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
+
+
+def _rows_of(operation: str) -> Iterator[Case]:
+    """Yield a normalisation of rows and its gradient; cuDNN has none of float64."""
+    dtypes, layouts = FLOATS[:-1], LAYOUTS[:1]
+    for name in (operation, f"{operation}_backward"):
+        required(name)  # before a test replaces the operation
+        yield from _each(name, "", partial(_row_norm, name), SUMS, dtypes, layouts)
+        if name == operation:
+            make = partial(_row_norm, name, training=False)
+            yield from _each(name, "without statistics", make, SUMS, dtypes, layouts)
+
+
+def _row_norm(operation: str, draw: Draw, **keywords: Any) -> Inputs:
+    """Draw rows of 64 elements, the shortest for which cuDNN has all engines."""
+    x, samples = draw.floats(4, 6, 64), (4,) * operation.startswith("ada")
+    scale = draw.rng.uniform(0.5, 2, (*samples, 64)).astype(draw.dtype)
+    if not operation.endswith("_backward"):
+        return Inputs((x, scale, scale[::-1].copy()), keywords)
+    forward = getattr(reference, operation.removesuffix("_backward"))
+    return Inputs((draw.floats(4, 6, 64), x, scale, *forward(x, scale)[1:]), keywords)
 
 
 def _ctc(draw: Draw) -> Inputs:
@@ -336,7 +362,8 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
 def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
     for name in reference.__all__:
-        if name not in named and set(required(name)) <= {"x", "y", "dy", *PARAMETERS}:
+        of_channels = set(required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(_ROW_NORMS)
+        if name not in named and of_channels:
             yield from _each(name, "", _by_name(name, {}), SUMS)
 
 

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from ..shapes.checks import result_slots
 from ..shapes.layer_norm import (
+    WITHOUT_DBIAS,
+    WITHOUT_STATISTICS,
     LayerNormGradients,
     LayerNormMode,
     LayerNormResult,
@@ -87,7 +89,7 @@ def rms_norm_backward(
 ) -> RMSNormGradients[Array]:
     """Compute ``invrms * (g - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.rms_norm_backward`."""
     results = _backward("rms_norm", dy, x, scale, {"invrms": invrms})
-    absent = "" if bias_gradient else "bias_gradient is not set"
+    absent = "" if bias_gradient else WITHOUT_DBIAS
     kept = results if bias_gradient else results[:2]
     return deliver_each(RMSNormGradients[Array], kept, 1, 0, out, absent=absent)
 
@@ -144,10 +146,12 @@ def _forward(
     names = ("y", "invrms") if mode == "rms_norm" else ("y", "mean", "invstd")
     results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
     results += [(moment.reshape(at.statistics), np.dtype(np.float32)) for moment in moments]
-    kept = names if training else names[:1]
-    outs = result_slots(out, kept)
-    delivered = _deliver(results[: len(kept)], outs, kept)
-    return [*delivered, *[None] * (len(names) - len(kept))]
+    outs = result_slots(out, names, absent="" if training else WITHOUT_STATISTICS, count=len(names) - 1)
+    rows = list(zip(names, results, outs, strict=False))
+    for name, (values, dtype), given_out in rows:
+        check_out(given_out, values.shape, dtype, name)
+    delivered = [deliver(values, dtype, 1, 0, given_out) for _, (values, dtype), given_out in rows]
+    return [*delivered, *[None] * (len(names) - len(rows))]
 
 
 @np.errstate(all="ignore")
@@ -171,9 +175,3 @@ def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict
 
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
     return {name: TensorSpec.packed(array.shape, array.dtype) for name, array in arrays.items()}
-
-
-def _deliver(results: list[Result], outs: tuple[Array | None, ...], names: tuple[str, ...]) -> list[Array]:
-    for (values, dtype), out, name in zip(results, outs, names, strict=True):
-        check_out(out, values.shape, dtype, name)
-    return [deliver(values, dtype, 1, 0, out) for (values, dtype), out in zip(results, outs, strict=True)]

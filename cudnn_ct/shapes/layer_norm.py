@@ -12,6 +12,8 @@ from .specs import Shape, TensorSpec
 
 __all__ = [
     "DTYPES",
+    "WITHOUT_DBIAS",
+    "WITHOUT_STATISTICS",
     "LayerNormGradients",
     "LayerNormMode",
     "LayerNormResult",
@@ -29,6 +31,9 @@ T = TypeVar("T")
 
 LayerNormMode = Literal["layer_norm", "rms_norm", "ada_layer_norm"]
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64
+
+WITHOUT_STATISTICS = "training is not set"  # why a result has no statistics
+WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias
 
 _NAMES = {
     "layer_norm": "layer normalisation",

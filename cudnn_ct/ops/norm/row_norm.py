@@ -9,7 +9,15 @@ from ... import algo_cache
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import ZeroResults
 from ...shapes.checks import result_slots
-from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient, row_norm, row_norm_gradient
+from ...shapes.layer_norm import (
+    WITHOUT_DBIAS,
+    WITHOUT_STATISTICS,
+    LayerNormMode,
+    RowNorm,
+    RowNormGradient,
+    row_norm,
+    row_norm_gradient,
+)
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from .._algo_arguments import AlgoArguments
@@ -47,7 +55,7 @@ def row_norm_forward(
     statistics = op.written[1:]
     trains = as_bool(training, "training")
     names = ("y", *(name.removesuffix(" of out") for name in statistics))
-    outs = result_slots(out, names) if trains else (*result_slots(out, names[:1]),)
+    outs = result_slots(out, names, absent="" if trains else WITHOUT_STATISTICS, count=len(names) - 1)
     given = {"x": x, "scale": scale} | ({} if bias is None else {"bias": bias})
     params = (epsilon, *choice)
     results = execute(op, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
@@ -63,7 +71,7 @@ def row_norm_backward(
     stream: Any,
 ) -> list[Any]:
     """Call a gradient; without a bias, its gradient is None."""
-    absent = "" if with_bias else "bias_gradient is not set"
+    absent = "" if with_bias else WITHOUT_DBIAS
     outs = result_slots(out, ("dx", "dscale", "dbias"), absent=absent)
     results = execute(op, tuple(operands), tuple(operands.values()), choice, outs=outs, stream=stream)
     return [*results, *[None] * (3 - len(results))]
