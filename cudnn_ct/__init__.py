@@ -46,6 +46,9 @@ _PUBLIC = {
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
+    "ops.matmul.gradient": "matmul_backward",
+    "ops.matmul.matmul": "matmul",
+    "ops.matmul.scaled": "scaled_matmul",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
     "ops.norm.layer_norm": "ada_layer_norm ada_layer_norm_backward layer_norm layer_norm_backward",
     "ops.norm.norm": (
@@ -67,6 +70,7 @@ _PUBLIC = {
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
+    "shapes.matmul": "MatmulGradients ScaledMatmulResult",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
     "shapes.reduction": "IndexedReduction",

@@ -65,6 +65,9 @@ from .ops.dropout import dropout as dropout
 from .ops.dropout import dropout_backward as dropout_backward
 from .ops.lrn import lrn as lrn
 from .ops.lrn import lrn_backward as lrn_backward
+from .ops.matmul.gradient import matmul_backward as matmul_backward
+from .ops.matmul.matmul import matmul as matmul
+from .ops.matmul.scaled import scaled_matmul as scaled_matmul
 from .ops.norm.instance_norm import instance_norm as instance_norm
 from .ops.norm.instance_norm import instance_norm_backward as instance_norm_backward
 from .ops.norm.layer_norm import ada_layer_norm as ada_layer_norm
@@ -109,6 +112,8 @@ from .shapes.layer_norm import LayerNormGradients as LayerNormGradients
 from .shapes.layer_norm import LayerNormResult as LayerNormResult
 from .shapes.layer_norm import RMSNormGradients as RMSNormGradients
 from .shapes.layer_norm import RMSNormResult as RMSNormResult
+from .shapes.matmul import MatmulGradients as MatmulGradients
+from .shapes.matmul import ScaledMatmulResult as ScaledMatmulResult
 from .shapes.norm import BatchNormGradients as BatchNormGradients
 from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape

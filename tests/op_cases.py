@@ -30,6 +30,7 @@ from tests.layers import (
     several,
     spatial_cases,
 )
+from tests.matmul_cases import PRODUCTS, matmul_cases
 from tests.norm_cases import norm_cases
 from tests.row_norm_cases import ROW_NORMS, row_norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
@@ -220,6 +221,7 @@ CASES = (
     ),
     OpCase(NORMS, norm_cases()),
     OpCase(ROW_NORMS, row_norm_cases()),
+    OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),
     OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),
     OpCase(("transform",), transform_cases()),
     OpCase(("reduce", "reduce_with_indices"), reduce_cases(), {"op": "max", "axis": 0, "keepdims": True}),
@@ -236,4 +238,4 @@ def row_of(operation: str) -> OpCase:
 
 
 # Operations that `simple_call` calls; their first result has the layout of the images.
-ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid"))
+ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid") and name not in PRODUCTS)

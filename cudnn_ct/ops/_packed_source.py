@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
 from ..context import Context
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
-from ._graph_source import GraphSource
 
 __all__ = ["PackedSource"]
 
@@ -28,7 +28,7 @@ class PackedSource(NamedTuple):
     heuristics, which return few of the settings that an engine has.
     """
 
-    engines: GraphSource
+    engines: CandidateSource
     packed: Callable[[Any], Any]
     also: Callable[[Any], Sequence[str]] = _no_engines
 

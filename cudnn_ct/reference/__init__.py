@@ -26,6 +26,9 @@ from .layer_norm import rms_norm as rms_norm
 from .layer_norm import rms_norm_backward as rms_norm_backward
 from .lrn import lrn as lrn
 from .lrn import lrn_backward as lrn_backward
+from .matmul import matmul as matmul
+from .matmul import matmul_backward as matmul_backward
+from .matmul import scaled_matmul as scaled_matmul
 from .norm import batch_norm_backward as batch_norm_backward
 from .norm import batch_norm_inference as batch_norm_inference
 from .norm import batch_norm_inference_backward as batch_norm_inference_backward

@@ -18,6 +18,7 @@ from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .convolution import slide
+from .graph_matmul import GELU, MatmulNodes
 from .graph_norms import NormNodes
 from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
@@ -49,10 +50,10 @@ _ACTIVATIONS = {
 
 
 # Kinds of nodes that have engines even without ``engines``: no legacy call computes them.
-_ONLY_GRAPHS = ("OPERATION_NORM_",)
+_ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_")
 
 
-class Graphs(NormNodes):
+class Graphs(MatmulNodes, NormNodes):
     """A part of the fake. Without ``engines``, which is the default, it has no engine for convolutions.
 
     ``engine_number`` is the number of its engine, ``engine_workspace`` the number of bytes that it needs.
@@ -123,6 +124,10 @@ class Graphs(NormNodes):
             attributes = self._attributes(operation)
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
+            elif "OPERATION_MATMUL_DESC" in attributes:
+                self._matmul_node(attributes, memory, values)
+            elif "OPERATION_REDUCTION_DESC" in attributes:
+                self._amax_node(attributes, memory, values)
             elif any(name.startswith("OPERATION_NORM_") for name in attributes):
                 self._norm_node(attributes, memory, values)
             else:
@@ -175,9 +180,13 @@ class Graphs(NormNodes):
         x = node.get("OPERATION_POINTWISE_ALPHA1", [1])[0] * self._read(
             node["OPERATION_POINTWISE_XDESC"][0], *tensors
         )
-        if mode == "ADD":
+        if mode in ("ADD", "MUL"):
             b = self._read(node["OPERATION_POINTWISE_BDESC"][0], *tensors)
-            result = x + node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
+            b = node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
+            with np.errstate(all="ignore"):
+                result = x + b if mode == "ADD" else x * b
+        elif mode in GELU:
+            result = GELU[mode](x)
         else:
             clip = function.get("POINTWISE_RELU_UPPER_CLIP")
             coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]
