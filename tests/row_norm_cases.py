@@ -27,6 +27,8 @@ def row_norm_cases(
         st.lists(st.sampled_from(columns), min_size=1, max_size=2).filter(lambda axes: np.prod(axes) < 99)
     )
     batch = draw(st.lists(st.sampled_from(rows), min_size=adaptive, max_size=3))
+    if adaptive and np.prod(batch[1:]) == 1:  # cuDNN has no engine for samples of one row
+        batch.append(2)
     shape = (*batch, *axes)
     wide = draw(st.sampled_from((dtype, "float32")))
     x = lying(draw, shape, dtype, "floats")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import tensors_of
-from ...shapes.layer_norm import RowNorm, RowNormGradient
+from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient
 from ...shapes.specs import Shape, TensorSpec
 
 __all__ = ["row_norm_graph"]
@@ -34,7 +34,7 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
         for uid, (name, spec) in enumerate(tensors_of(problem).items(), 1)
     }
     attributes: dict[str, object] = {_ATTRIBUTES[name]: tensor for name, tensor in tensors.items()}
-    attributes["mode"] = problem.mode
+    attributes["mode"] = _mode(problem)
     if isinstance(problem, RowNormGradient):
         return Graph((node("norm_backward", **attributes),), tuple(tensors.values()))
     number = TensorSpec.packed((1, 1, 1, 1), "float32")
@@ -43,9 +43,15 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
     return Graph((node("norm_forward", **attributes),), tuple(tensors.values()))
 
 
+def _mode(problem: RowNorm | RowNormGradient) -> LayerNormMode:
+    """Return the mode of the node; with one sample, layer normalisation has more engines."""
+    adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
+    return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
+
+
 def _axes(name: str, problem: RowNorm | RowNormGradient) -> Shape:
     """Return the four axes of a tensor: (rows, columns, 1, 1), or (samples, rows, columns, 1)."""
     samples, rows, columns, _ = problem.shape
     kept = rows if name in _DATA or name in _STATISTICS else 1
     length = 1 if name in _STATISTICS else columns
-    return (samples, kept, length, 1) if problem.mode == "ada_layer_norm" else (kept, length, 1, 1)
+    return (samples, kept, length, 1) if _mode(problem) == "ada_layer_norm" else (kept, length, 1, 1)
