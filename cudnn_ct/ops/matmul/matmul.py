@@ -122,7 +122,7 @@ def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.y.size or not problem.terms:
-        if problem.y.size and problem.has_epilogue:
+        if problem.y.size and problem._replace(alpha=1.0).has_epilogue:
             raise NotSupportedError(
                 f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
                 "bias, residual, scale or activation; pass the product alone"
