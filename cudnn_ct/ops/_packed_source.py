@@ -16,6 +16,9 @@ from ..plans.wrappers import RelayoutPlan
 __all__ = ["PackedSource"]
 
 
+_COMPILED = ("runtime_compilation",)
+
+
 def _no_engines(problem: Any) -> Sequence[str]:  # noqa: ARG001
     return ()
 
@@ -25,7 +28,8 @@ class PackedSource(NamedTuple):
 
     ``packed`` returns a problem with the strides that engines support. Its operands that differ from those of
     the problem are copied in every run. ``also`` returns names of engines that are timed besides those of the
-    heuristics, which return few of the settings that an engine has.
+    heuristics, which return few of the settings that an engine has; all of them are compiled at run time and
+    deterministic.
     """
 
     engines: CandidateSource
@@ -40,17 +44,11 @@ class PackedSource(NamedTuple):
         """Return the engines of the heuristics, and the others to time."""
         packed = self.packed(problem)
         rows = self.engines.autotune_candidates(packed, context, request)
-        if request.compiled or not all(row.compiled for row in rows):
+        if request.compiled:
             known = {row.algorithm for row in rows}
             names = [name for name in self.also(packed) if name not in known][: request.max_engines]
-            found = [
-                row
-                for name in names
-                for find in self.engines.by_name(packed, name)[0]
-                for row in find(context)
-            ]
-            found = [row for row in found if request.compiled or not row.compiled]
-            rows += [row._replace(rejected=request.rejection(row)) for row in found if not row.rejected]
+            # Whether cuDNN supports them shows when their plans are made.
+            rows += [Candidate("graph", name, "fma", 0, True, notes=_COMPILED) for name in names]
         return self._with_room(problem, sorted(rows, key=lambda row: bool(row.rejected)))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
