@@ -72,7 +72,7 @@ def layer_norm_backward(
     *,
     out: Outs | None = None,
 ) -> LayerNormGradients[Array]:
-    """Compute ``invstd * (g - E(g) - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.layer_norm`."""
+    """Compute ``invstd * (g - E(g) - n E(g n))``, g = dy scale. See :func:`cudnn_ct.layer_norm_backward`."""
     statistics = {"mean": mean, "invstd": invstd}
     results = _backward("layer_norm", dy, x, scale, statistics)
     return deliver_each(LayerNormGradients[Array], results, 1, 0, out)

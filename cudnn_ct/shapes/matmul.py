@@ -261,7 +261,7 @@ def _result_dtype(a: str, out_dtype: Any, out: TensorSpec | None) -> str:
         dtype = out.dtype
     if dtype not in allowed:
         name = "out" if out_dtype is None else "out_dtype"
-        raise TypeError(f"{name} is {dtype}; a product of {a} is written as {' or '.join(allowed)}")
+        raise TypeError(f"{name} is {dtype}; the result of a product of {a} is {' or '.join(allowed)}")
     return dtype
 
 

@@ -138,7 +138,7 @@ REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "out_dtype": (
         lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), out_dtype="float16"),
         TypeError,
-        "out_dtype is float16; a product of float32 is written as float32",
+        "out_dtype is float16; the result of a product of float32 is float32",
     ),
     "int8 bias": (
         lambda: ct.matmul(ct.zeros((2, 3), "int8"), ct.zeros((3, 4), "int8"), activation="relu"),

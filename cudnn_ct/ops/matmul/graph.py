@@ -28,12 +28,11 @@ def matmul_graph(problem: MatmulProblem) -> Graph:
 
 
 class _Builder:
-    """Appends nodes one after another; each reads the last tensor."""
+    """Makes the nodes one after another; each reads the result of the last."""
 
     def __init__(self, problem: MatmulProblem) -> None:
         self._problem = problem
         self._numbers = count(1)
-        self._nodes: list[Node] = []
         self._given = {name: Tensor(next(self._numbers), spec) for name, spec in tensors_of(problem).items()}
         # Sums of int8 are int32, those of all others float32, which the epilogue computes in.
         self._wide = problem.y._replace(dtype=problem.compute)
@@ -41,24 +40,23 @@ class _Builder:
     def graph(self) -> Graph:
         problem, given = self._problem, self._given
         a, b = given["a"], given["b"]
+        nodes: list[Node] = []
         if problem.b_scale:  # each int8 is exact in half precision
             converted = self._virtual(problem.b._replace(dtype=problem.a.dtype))
-            self._nodes.append(
-                node("pointwise", mode="identity", math_prec="float32", xdesc=b, ydesc=converted)
-            )
+            nodes.append(node("pointwise", mode="identity", math_prec="float32", xdesc=b, ydesc=converted))
             b = converted
         steps = self._steps()
         last = self._virtual(self._wide) if steps else given["y"]
-        self._nodes.append(node("matmul", comp_type=problem.compute, adesc=a, bdesc=b, cdesc=last))
+        nodes.append(node("matmul", comp_type=problem.compute, adesc=a, bdesc=b, cdesc=last))
         for place, step in enumerate(steps):
             read = last
             last = given["y"] if place == len(steps) - 1 else self._virtual(self._wide)
-            self._nodes.append(node("pointwise", math_prec="float32", xdesc=read, ydesc=last, **step))
+            nodes.append(node("pointwise", math_prec="float32", xdesc=read, ydesc=last, **step))
         if problem.amax:  # of the value before the last node, which scales or rounds it
-            self._nodes.append(
+            nodes.append(
                 node("reduction", operator="amax", comp_type="float32", xdesc=read, ydesc=given["amax"])
             )
-        return Graph(tuple(self._nodes), tuple(given.values()))
+        return Graph(tuple(nodes), tuple(given.values()))
 
     def _steps(self) -> list[dict[str, object]]:
         """Return the attributes of the epilogue's nodes, without their first inputs and results."""
