@@ -64,8 +64,8 @@ def matmul_backward(
 
     Notes
     -----
-    Two calls of :func:`matmul` (``cudnnBackendExecute``), and calls of :func:`reduce` for sums over batch axes
-    and for dbias. Partial results in half precision are float32. Products of int8 and float8 have no
+    Two calls of :func:`matmul` (``cudnnBackendExecute``), and calls of :func:`reduce` for sums over batch
+    axes and for dbias. Partial results in half precision are float32. Products of int8 and float8 have no
     gradient.
 
     Sums by a graph may differ in their last bits from run to run; with ``ct.config.deterministic`` they are
