@@ -46,11 +46,16 @@ _PUBLIC = {
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
+    "ops.matmul.gradient": "matmul_backward",
+    "ops.matmul.matmul": "matmul",
+    "ops.matmul.scaled": "scaled_matmul",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
+    "ops.norm.layer_norm": "ada_layer_norm ada_layer_norm_backward layer_norm layer_norm_backward",
     "ops.norm.norm": (
         "batch_norm_backward batch_norm_inference batch_norm_inference_backward "
         "batch_norm_overflow_detected batch_norm_training"
     ),
+    "ops.norm.rms_norm": "rms_norm rms_norm_backward",
     "ops.pooling": "pool pool_backward",
     "ops.reduce.reduce": "reduce reduce_with_indices",
     "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
@@ -64,6 +69,8 @@ _PUBLIC = {
     "plans.last_plan": "PlanDescription last_plan",
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
+    "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",
+    "shapes.matmul": "MatmulGradients ScaledMatmulResult",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
     "shapes.reduction": "IndexedReduction",

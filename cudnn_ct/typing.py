@@ -19,6 +19,7 @@ __all__ = [
     "FusedActivation",
     "Index",
     "Layout",
+    "MatmulActivation",
     "NormMode",
     "OpTensorOp",
     "OutLike",
@@ -119,6 +120,9 @@ FusedActivation: TypeAlias = Activation | Literal["gelu"]
 ConvMode: TypeAlias = Literal["cross_correlation", "convolution"]
 Direction: TypeAlias = Literal["forward", "backward_data", "backward_filter"]
 Layout: TypeAlias = Literal["nchw", "nhwc"]
+MatmulActivation: TypeAlias = Literal[
+    "identity", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh"
+]
 NormMode: TypeAlias = Literal["per_activation", "spatial", "spatial_persistent"]
 PoolMode: TypeAlias = Literal[
     "max",

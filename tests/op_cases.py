@@ -30,7 +30,9 @@ from tests.layers import (
     several,
     spatial_cases,
 )
+from tests.matmul_cases import PRODUCTS, matmul_cases
 from tests.norm_cases import norm_cases
+from tests.row_norm_cases import ROW_NORMS, row_norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
 
 NORMS = tuple(f"batch_norm_{step}" for step in ("training", "inference", "backward", "inference_backward"))
@@ -108,6 +110,10 @@ def simple_arguments(operation: str, x: Any) -> tuple[list[Any], dict[str, Any]]
     known = dict.fromkeys(("x", "y", "dy", "a", "b"), x)
     known |= {name: ct.full((channels,), 1, norm_parameter_dtype(dtype)) for name in PARAMETERS}
     known |= {"grid": ct.zeros((n, *size, 2), dtype), "theta": ct.zeros((n, 2, 3), dtype)}
+    if operation in ROW_NORMS:
+        samples = (n,) * operation.startswith("ada_layer_norm")
+        known |= dict.fromkeys(("scale", "bias"), ct.full((*samples, size[-1]), 1, dtype))
+        known |= dict.fromkeys(("mean", "invstd", "invrms"), ct.full((*x.shape[:-1], 1), 1, "float32"))
     pixel = (channels, channels, *(1 for _ in size))
     known |= {"w": ct.full(pixel, 1, dtype), "x_shape": tuple(x.shape), "w_shape": pixel}
     if operation == "conv_bias_activation":
@@ -214,6 +220,8 @@ CASES = (
         named_calls(("instance_norm", "instance_norm_backward"), shapes(3, 6), keywords(epsilon=(1e-3, 0.5))),
     ),
     OpCase(NORMS, norm_cases()),
+    OpCase(ROW_NORMS, row_norm_cases()),
+    OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),
     OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),
     OpCase(("transform",), transform_cases()),
     OpCase(("reduce", "reduce_with_indices"), reduce_cases(), {"op": "max", "axis": 0, "keepdims": True}),
@@ -230,4 +238,4 @@ def row_of(operation: str) -> OpCase:
 
 
 # Operations that `simple_call` calls; their first result has the layout of the images.
-ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid"))
+ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid") and name not in PRODUCTS)

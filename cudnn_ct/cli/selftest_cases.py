@@ -131,7 +131,7 @@ def _conv(
 def _convolutions() -> Iterator[Case]:
     directions = ("conv", "conv_backward_data", "conv_backward_filter")
     for operation in (*directions, "conv_transpose"):
-        yield from _each(operation, "", _conv(operation, X, W, PLAIN), PRODUCTS)
+        yield from each_layout(operation, "", _conv(operation, X, W, PLAIN), PRODUCTS)
     for operation in directions:
         for variant, row in GEOMETRIES.items():
             for dtype, layout in zip(("float32", "float16"), LAYOUTS, strict=True):
@@ -139,17 +139,17 @@ def _convolutions() -> Iterator[Case]:
             if operation == "conv":
                 yield Case(operation, variant, "int8", "nhwc", 0.0, _conv(operation, *row))
         strict = _conv(operation, X, W, PLAIN, precision="float32")
-        yield from _each(operation, "IEEE float32", strict, STRICT, ("float32",))
+        yield from each_layout(operation, "IEEE float32", strict, STRICT, ("float32",))
         # The legacy calls too, which the heuristic choice uses only if no engine is supported.
         legacy = _conv(operation, X, W, PLAIN, algo="none", strict=True)
-        yield from _each(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
-    yield from _each("conv", "", _conv("conv", X, W, PLAIN), EXACT, ("int8",))
-    yield from _each("conv", "to float32", _to_float32, EXACT, ("int8",))
-    yield from _each("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
+        yield from each_layout(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
+    yield from each_layout("conv", "", _conv("conv", X, W, PLAIN), EXACT, ("int8",))
+    yield from each_layout("conv", "to float32", _to_float32, EXACT, ("int8",))
+    yield from each_layout("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
     for activation in ("relu", "identity"):
         fused = _conv("conv_bias_activation", X, W, PLAIN | {"activation": activation})
-        yield from _each("conv_bias_activation", activation, fused, PRODUCTS)
-    yield from _each("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
+        yield from each_layout("conv_bias_activation", activation, fused, PRODUCTS)
+    yield from each_layout("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
 
 
 def _to_float32(draw: Draw) -> Inputs:
@@ -179,21 +179,25 @@ def _layers() -> Iterator[Case]:
     for mode in ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"):
         yield from _pair("activation", mode, {"mode": mode, "coefficient": 0.9}, ROUNDED)
     yield from _pair("lrn", "", {}, ROUNDED)
-    yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
-    yield from _each("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))
+    yield from each_layout(
+        "dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED
+    )
+    yield from each_layout("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))
     for mode in ("spatial", "per_activation"):
-        yield from _each("batch_norm_training", mode, _training({"mode": mode}), SUMS)
+        yield from each_layout("batch_norm_training", mode, _training({"mode": mode}), SUMS)
         for step in ("inference", "backward", "inference_backward"):
             name = f"batch_norm_{step}"
-            yield from _each(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
-    yield from _each("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
-    yield from _each("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
+            yield from each_layout(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
+    yield from each_layout("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
+    yield from each_layout("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
     dgrid = lambda draw: Inputs((draw.floats(2, 4, 5, 2),), {})  # noqa: E731
-    yield from _each("affine_grid_backward", "", dgrid, SUMS, layouts=LAYOUTS[:1])
-    yield from _each("grid_sample", "", partial(_sample, gradient=False), ROUNDED)
-    yield from _each("grid_sample_backward", "", partial(_sample, gradient=True), SUMS)
-    yield from _each("spatial_transformer", "", partial(_transformer, gradient=False), SUMS, _WIDE)
-    yield from _each("spatial_transformer_backward", "", partial(_transformer, gradient=True), SUMS, _WIDE)
+    yield from each_layout("affine_grid_backward", "", dgrid, SUMS, layouts=LAYOUTS[:1])
+    yield from each_layout("grid_sample", "", partial(_sample, gradient=False), ROUNDED)
+    yield from each_layout("grid_sample_backward", "", partial(_sample, gradient=True), SUMS)
+    yield from each_layout("spatial_transformer", "", partial(_transformer, gradient=False), SUMS, _WIDE)
+    yield from each_layout(
+        "spatial_transformer_backward", "", partial(_transformer, gradient=True), SUMS, _WIDE
+    )
 
 
 def _ctc(draw: Draw) -> Inputs:
@@ -214,7 +218,7 @@ def _pair(
 ) -> Iterator[Case]:
     """Yield an operation and its gradient."""
     for name in (operation, f"{operation}_backward"):
-        yield from _each(name, variant, _by_name(name, keywords, x), tolerance)
+        yield from each_layout(name, variant, _by_name(name, keywords, x), tolerance)
 
 
 def _batch(draw: Draw) -> Any:
@@ -255,18 +259,18 @@ def _transformer(draw: Draw, gradient: bool) -> Inputs:
 
 
 def _tensors() -> Iterator[Case]:
-    yield from _each("add", "", _of_images(2), ROUNDED)
+    yield from each_layout("add", "", _of_images(2), ROUNDED)
     for op in ("add", "mul", "min", "max"):
-        yield from _each("op_tensor", op, _of_images(2, op=op), ROUNDED)
-    yield from _each("scale", "", _of_images(1, alpha=0.5), ROUNDED)
-    yield from _each("fill", "", lambda draw: Inputs((draw.floats(*IMAGE), 2), {}), ROUNDED)
+        yield from each_layout("op_tensor", op, _of_images(2, op=op), ROUNDED)
+    yield from each_layout("scale", "", _of_images(1, alpha=0.5), ROUNDED)
+    yield from each_layout("fill", "", lambda draw: Inputs((draw.floats(*IMAGE), 2), {}), ROUNDED)
     for layout in LAYOUTS:
-        yield from _each("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
+        yield from each_layout("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
     for op in ("add", "max", "avg"):
-        yield from _each("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
+        yield from each_layout("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
     indexed = {"op": "max", "axis": (2, 3)}
     make = _by_name("reduce_with_indices", indexed, lambda draw: draw.distinct(*IMAGE))
-    yield from _each("reduce_with_indices", "max", make, ROUNDED)
+    yield from each_layout("reduce_with_indices", "max", make, ROUNDED)
 
 
 def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
@@ -295,6 +299,9 @@ def _network(mode: str, direction: str, draw: Draw) -> Inputs:
     weights = [(0.3 * draw.floats(*row.shape)).astype(draw.dtype) for row in rnn_parameters(spec)]
     states = [draw.floats(count, 3, 16) for _ in range(2)]
     return Inputs((spec, draw.floats(4, 3, 8), weights, *states, draw.floats(4, 3, 16 * spec.directions)), {})
+
+
+ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")  # whose parameters are not those of channels
 
 
 # --- operands by the names of parameters -------------------------------------------------------------------
@@ -336,8 +343,9 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
 def _without_rows(named: set[str]) -> Iterator[Case]:
     """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
     for name in reference.__all__:
-        if name not in named and set(required(name)) <= {"x", "y", "dy", *PARAMETERS}:
-            yield from _each(name, "", _by_name(name, {}), SUMS)
+        of_channels = set(required(name)) <= {"x", "y", "dy", *PARAMETERS} and not name.startswith(ROW_NORMS)
+        if name not in named and of_channels:
+            yield from each_layout(name, "", _by_name(name, {}), SUMS)
 
 
 # --- the table ---------------------------------------------------------------------------------------------
@@ -345,11 +353,13 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all rows."""
-    rows = [*_convolutions(), *_layers(), *_recurrent(), *_tensors()]
+    from .selftest_matrices import matrix_cases  # which imports this module
+
+    rows = [*_convolutions(), *_layers(), *matrix_cases(), *_recurrent(), *_tensors()]
     return [*rows, *_without_rows({case.operation for case in rows})]
 
 
-def _each(
+def each_layout(
     operation: str,
     variant: str,
     make: Callable[..., Inputs],

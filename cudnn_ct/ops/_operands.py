@@ -160,7 +160,7 @@ def results_of_calls(
             check_writable(array.spec, name)
             result_spec(spec.shape, spec, out=array.spec, name=name)
         given.append(array)
-    spans = [byte_extent(array.spec) if array else (0, 0) for array in (*operands, *given)]
+    spans = [(0, 0) if array is None else byte_extent(array.spec) for array in (*operands, *given)]
     refuse_overlap(operands, given, spans)
     return given
 

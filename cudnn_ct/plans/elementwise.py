@@ -155,8 +155,11 @@ class FillPlan:
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
 
-    It does not support int32, which is copied as int8 with one more axis, and is never scaled.
+    It does not support int32, which is copied as int8 with one more axis, nor float8, which is copied as
+    int8. Neither is ever scaled.
     """
+    if x.dtype == y.dtype and x.dtype in ("float8_e4m3", "float8_e5m2"):
+        x, y = (s._replace(dtype="int8") for s in (x, y))
     if x.dtype == "int32":
         x, y = (TensorSpec((*s.shape, 4), (*[4 * n for n in s.strides], 1), "int8") for s in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)

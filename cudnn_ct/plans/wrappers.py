@@ -13,7 +13,7 @@ from .chain import partial_write_error
 from .elementwise import copy_plan, duplicate_plan, fill_plan, scale_plan
 from .workspace import align_after, append, nbytes_of
 
-__all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale"]
+__all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]
 
 
 class _Move(NamedTuple):
@@ -152,3 +152,21 @@ class ZeroOrScale:
 
     def describe(self) -> str:
         return "chosen: no terms to sum, the output is only scaled"
+
+
+class ZeroResults:
+    """result = 0 for each result that has elements: sums without terms."""
+
+    __slots__ = ("_plans",)
+    workspace = 0
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
+        self._plans = [(place, fill_plan(spec, 0.0)) for place, spec in filled]
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        for place, plan in self._plans:
+            plan.run(context, [pointers[place]], 1.0, 0.0)
+
+    def describe(self) -> str:
+        return "chosen: no terms to sum, the results are set to 0"

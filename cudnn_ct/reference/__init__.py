@@ -18,8 +18,17 @@ from .conv import conv_transpose as conv_transpose
 from .ctc import ctc_loss as ctc_loss
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward
+from .layer_norm import ada_layer_norm as ada_layer_norm
+from .layer_norm import ada_layer_norm_backward as ada_layer_norm_backward
+from .layer_norm import layer_norm as layer_norm
+from .layer_norm import layer_norm_backward as layer_norm_backward
+from .layer_norm import rms_norm as rms_norm
+from .layer_norm import rms_norm_backward as rms_norm_backward
 from .lrn import lrn as lrn
 from .lrn import lrn_backward as lrn_backward
+from .matmul import matmul as matmul
+from .matmul import matmul_backward as matmul_backward
+from .matmul import scaled_matmul as scaled_matmul
 from .norm import batch_norm_backward as batch_norm_backward
 from .norm import batch_norm_inference as batch_norm_inference
 from .norm import batch_norm_inference_backward as batch_norm_inference_backward

@@ -58,21 +58,22 @@ def result_spec(
     return out
 
 
-def result_slots(out: Any, names: Sequence[str], *, absent: str = "") -> tuple[Any, ...]:
+def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int = 1) -> tuple[Any, ...]:
     """Return the array given for each result by ``out``: one array for the first, or a tuple for all.
 
-    ``absent`` is the reason why the last result does not exist; its place is None, or missing.
+    ``absent`` is the reason why the last ``count`` results do not exist; their places are None, or missing.
     """
+    gone = count if absent else 0
+    kept = len(names) - gone
     outs = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(names) - 1))
-    if absent and len(outs) == len(names) - 1:
-        outs = (*outs, None)
+    if len(outs) == kept:
+        outs = (*outs, *[None] * gone)
     if len(outs) != len(names):
         raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
-    if not absent:
-        return outs
-    if outs[-1] is not None:
-        raise ValueError(f"out has {names[-1]}, but {absent}")
-    return outs[:-1]
+    for name, given in zip(names[kept:], outs[kept:], strict=True):
+        if given is not None:
+            raise ValueError(f"out has {name}, but {absent}")
+    return outs[:kept]
 
 
 def some_axes(axes: Any, rank: int, name: str) -> Shape:

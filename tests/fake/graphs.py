@@ -18,6 +18,8 @@ from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .convolution import slide
+from .graph_matmul import GELU, MatmulNodes
+from .graph_norms import NormNodes
 from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
 
@@ -47,8 +49,12 @@ _ACTIVATIONS = {
 }
 
 
-class Graphs:
-    """A part of the fake. Without ``engines``, which is the default, it has no graph API.
+# Kinds of nodes that have engines even without ``engines``: no legacy call computes them.
+_ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_")
+
+
+class Graphs(MatmulNodes, NormNodes):
+    """A part of the fake. Without ``engines``, which is the default, it has no engine for convolutions.
 
     ``engine_number`` is the number of its engine, ``engine_workspace`` the number of bytes that it needs.
     """
@@ -58,8 +64,6 @@ class Graphs:
     engine_workspace = 0
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
-        if not self.engines:
-            return NOT_SUPPORTED
         self._create(out, "backend", name=BackendDescriptorType(kind).name, attributes={})
         return 0
 
@@ -75,6 +79,8 @@ class Graphs:
 
     def cudnnBackendFinalize(self: Any, descriptor: Any) -> int:
         state = self._get(descriptor, "backend")
+        if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not (self.engines or self._only_graphs(state)):
+            return NOT_SUPPORTED
         unknown = state["name"] == "ENGINE_DESCRIPTOR" and state["attributes"]["ENGINE_GLOBAL_INDEX"] != [
             self.engine_number
         ]
@@ -105,7 +111,8 @@ class Graphs:
         given = self._attributes(pack)
         pointers = [pointer or 0 for pointer in given["VARIANT_PACK_DATA_POINTERS"]]
         workspace = given["VARIANT_PACK_WORKSPACE"][0] or 0
-        bad = [hex(pointer) for pointer in (*pointers, workspace) if pointer % 16]
+        device = [pointer for pointer in pointers if not self._is_of_host(pointer)]
+        bad = [hex(pointer) for pointer in (*device, workspace) if pointer % 16]
         assert not bad, f"misaligned operands of a graph: {bad}"
         if self.engine_workspace:
             view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
@@ -117,8 +124,19 @@ class Graphs:
             attributes = self._attributes(operation)
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
+            elif "OPERATION_MATMUL_DESC" in attributes:
+                self._matmul_node(attributes, memory, values)
+            elif "OPERATION_REDUCTION_DESC" in attributes:
+                self._amax_node(attributes, memory, values)
+            elif any(name.startswith("OPERATION_NORM_") for name in attributes):
+                self._norm_node(attributes, memory, values)
             else:
                 self._convolution_node(attributes, memory, values)
+
+    def _only_graphs(self: Any, graph: dict[str, Any]) -> bool:
+        """Whether a graph has a node that no legacy call computes."""
+        nodes = map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])
+        return any(name.startswith(_ONLY_GRAPHS) for node in nodes for name in node)
 
     def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]
@@ -130,6 +148,10 @@ class Graphs:
         (uid,) = found["TENSOR_UNIQUE_ID"]
         if uid in values:
             return values[uid]
+        if found.get("TENSOR_IS_BY_VALUE", [False])[0]:
+            dtype = _BY_CODE[found["TENSOR_DATA_TYPE"][0]].numpy
+            raw = ctypes.string_at(memory[uid], dtype.itemsize)
+            return np.frombuffer(raw, dtype).astype(np.float64).reshape(found["TENSOR_DIMENSIONS"])
         return self._array(found, memory[uid]).astype(np.float64)
 
     def _array(self: Any, tensor: dict[str, list[Any]], pointer: int) -> np.ndarray:
@@ -158,9 +180,13 @@ class Graphs:
         x = node.get("OPERATION_POINTWISE_ALPHA1", [1])[0] * self._read(
             node["OPERATION_POINTWISE_XDESC"][0], *tensors
         )
-        if mode == "ADD":
+        if mode in ("ADD", "MUL"):
             b = self._read(node["OPERATION_POINTWISE_BDESC"][0], *tensors)
-            result = x + node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
+            b = node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
+            with np.errstate(all="ignore"):
+                result = x + b if mode == "ADD" else x * b
+        elif mode in GELU:
+            result = GELU[mode](x)
         else:
             clip = function.get("POINTWISE_RELU_UPPER_CLIP")
             coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]

@@ -36,6 +36,7 @@ from .answer import (
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
+from .rows import ROWS
 
 # --- convolution: one term for each element of the window ---------------------------------------------------
 
@@ -599,6 +600,7 @@ VALUES: dict[str, Compute] = {
     "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
     "RNN": rnn,
+    **ROWS,
 }
 
 ANSWERS = answers(VALUES)

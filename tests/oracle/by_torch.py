@@ -45,6 +45,7 @@ from .answer import (
 )
 from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
+from .rows_by_torch import ROWS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -749,6 +750,7 @@ _FUNCTIONS: dict[str, Torch] = {
     "dropout": dropout,
     "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
+    **ROWS,
 }
 
 VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil, prod
 from typing import Any, NamedTuple
 
@@ -786,9 +787,85 @@ def _rnn(source: Source) -> Recipe:
     return Recipe(operands, arguments, scaled=False)
 
 
+def _matmul(source: Source) -> Recipe:
+    lengths = (1, 2, 3, 5, 8, 16, 24, 33, 64)
+    rows, terms, columns = (source.choice(lengths) for _ in range(3))
+    batch = tuple(source.randint(1, 3) for _ in range(source.choice((0, 0, 1, 2))))
+    own = [tuple(source.choice((n, n, 1)) for n in batch[source.randint(0, len(batch)) :]) for _ in "ab"]
+    full = tuple(
+        max(shape[axis - len(batch)] if len(batch) - axis <= len(shape) else 1 for shape in own)
+        for axis in range(len(batch))
+    )
+    full = full[len(batch) - max(map(len, own)) :] if batch else ()
+    dtype = source.choice(FLOATS)
+    y = (*full, rows, columns)
+    operands = {
+        "a": ((*own[0], rows, terms), dtype, "normal"),
+        "b": ((*own[1], terms, columns), dtype, "normal"),
+    }
+    activations = (None, "relu", "silu", "sigmoid", "tanh", "gelu", "gelu_tanh")
+    arguments: dict[str, Any] = {"activation": source.choice(activations[: 5 if dtype == "float64" else 7])}
+    if source.chance(0.4):
+        operands["bias"] = ((columns,), dtype, "normal")
+    if source.chance(0.4):
+        operands["residual"] = (y, dtype, "normal")
+    if source.chance(0.4):
+        arguments["alpha"] = source.choice((0.5, -2.0, 0.0))
+    return Recipe(operands, arguments, (y, dtype), scaled=False)
+
+
+def _matmul_backward(source: Source) -> Recipe:
+    drawn = _matmul(source)
+    y, dtype = drawn.out or ((), "")
+    operands = {"dy": (y, dtype, "normal"), "a": drawn.operands["a"], "b": drawn.operands["b"]}
+    arguments: dict[str, Any] = {"bias_gradient": source.chance(0.5)}
+    if source.chance(0.4):
+        arguments["alpha"] = source.choice((0.5, -2.0))
+    return Recipe(operands, arguments, scaled=False)
+
+
+def _row_norm(mode: str, source: Source) -> Recipe:
+    adaptive = mode == "ada_layer_norm"
+    axes = (source.choice((1, 3, 8, 64, 64, 100, 128)),)
+    if source.chance(0.2):
+        axes = (source.randint(1, 4), *axes)
+    batch = tuple(source.randint(1, 5) for _ in range(source.randint(adaptive, 3)))
+    if adaptive and prod(batch[1:]) == 1:  # cuDNN has no engine for samples of one row
+        batch = (*batch, 2)
+    dtype = source.choice(FLOATS[:3])
+    wide = source.choice((dtype, "float32"))
+    shape, parameter = (*batch, *axes), (*batch[:adaptive], *axes)
+    operands = {"x": (shape, dtype, "normal"), "scale": (parameter, wide, "normal")}
+    if source.chance(0.6):
+        operands["bias"] = (parameter, wide, "normal")
+    arguments: dict[str, Any] = {"epsilon": source.choice((1e-5, 1e-2))}
+    more = dict.fromkeys(_MOMENTS[mode], ((*batch, *(1 for _ in axes)), "float32"))
+    return Recipe(operands, arguments, (shape, dtype), scaled=False, more=more)
+
+
+_MOMENTS = {"layer_norm": ("mean", "invstd"), "rms_norm": ("invrms",), "ada_layer_norm": ("mean", "invstd")}
+
+
+def _row_norm_backward(mode: str, source: Source) -> Recipe:
+    drawn = _row_norm(mode, source)
+    x, scale = drawn.operands["x"], drawn.operands["scale"]
+    operands, derived = {"dy": x, "x": x, "scale": scale}, {}
+    for name, memory in drawn.more.items():
+        operands[name] = (*memory, "normal")
+        derived[name] = Derived(mode, name, drawn.arguments)
+    arguments: dict[str, Any] = {"bias_gradient": True} if mode == "rms_norm" and source.chance(0.5) else {}
+    names = ("dscale", "dbias") if mode != "rms_norm" or arguments else ("dscale",)
+    more = dict.fromkeys(names, scale[:2])
+    return Recipe(operands, arguments, drawn.out, derived, scaled=False, more=more)
+
+
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "RNN": _rnn,
     "activation": _activation,
+    **{name: partial(_row_norm, name) for name in _MOMENTS},
+    **{f"{name}_backward": partial(_row_norm_backward, name) for name in _MOMENTS},
+    "matmul": _matmul,
+    "matmul_backward": _matmul_backward,
     "activation_backward": _activation_backward,
     "add": _add,
     "affine_grid": _affine_grid,

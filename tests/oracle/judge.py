@@ -22,12 +22,19 @@ FACTOR = {
     "RNN": 256,
     "batch_norm_backward": 64,
     "batch_norm_training": 64,
+    "ada_layer_norm": 64,
+    "ada_layer_norm_backward": 64,
     "ctc_loss": 256,
+    "layer_norm": 64,
+    "layer_norm_backward": 64,
     "instance_norm": 64,
     "instance_norm_backward": 64,
     "lrn_backward": 128,
+    "rms_norm": 64,
+    "rms_norm_backward": 64,
     "softmax_backward": 32,
 }
+ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
     "batch_norm_backward": 3,
@@ -35,7 +42,10 @@ ROUNDINGS = {
     "conv_bias_activation": 4,
     "instance_norm": 4,
     "instance_norm_backward": 3,
+    **{f"{name}{step}": 4 for name in ROW_NORMS for step in ("", "_backward")},
     "lrn_backward": 3,
+    "matmul": 4,
+    "matmul_backward": 3,
     "pool_backward": 4,  # overlapping windows are added in the dtype of the result
     "softmax": 2,
     "softmax_backward": 2,
@@ -150,7 +160,7 @@ def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
         known = dict(values)
         if operation == "softmax":
             known["x"] = values_of(call.operands[name])
-        if operation in ("batch_norm_training", "instance_norm"):
+        if operation in ("batch_norm_training", "instance_norm", *ROW_NORMS):
             known["bias"] = np.zeros_like(known["scale"])
         answer = answers[operation](known, arguments)[result].value
         tensor = call.operands[name]
@@ -369,7 +379,7 @@ def _precision(call: Call) -> str:
     """The precision that products and sums of a call have at least."""
     dtype = next(iter(call.operands.values())).dtype
     precision = call.arguments.get("precision")
-    if call.operation.startswith("conv") and call.operation != "conv_backward_bias":
+    if call.operation.startswith(("conv", "matmul")) and call.operation != "conv_backward_bias":
         if dtype == "float32":
             return "float32" if precision == "float32" else "tf32"
         if precision == "as_input":

@@ -40,6 +40,7 @@ from .answer import (
     window_of_channels,
 )
 from .images import of_each_image, of_one_image
+from .rows import PRODUCT_SCALES, ROW_OPEN
 
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
@@ -739,6 +740,7 @@ SCALES: dict[str, Scale] = {
     "dropout": _itself,
     "dropout_backward": _itself,
     "RNN": _rnn,
+    **PRODUCT_SCALES,
 }
 
 OPEN: dict[str, Scale] = {
@@ -760,4 +762,5 @@ OPEN: dict[str, Scale] = {
     "grid_sample_backward": _open_corners,
     "spatial_transformer_backward": _open_transforms,
     "ctc_loss": _open_alignments,
+    **ROW_OPEN,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -297,6 +298,44 @@ def _instance_norm_backward(rng: np.random.Generator) -> Case:
     return "instance_norm_backward", given, arguments
 
 
+def _matmul(rng: np.random.Generator) -> Case:
+    m, n, k = (int(one) for one in rng.integers(1, 6, 3))
+    batch = _pick(rng, ((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,)), ((2,), (2,)))
+    operands: dict[str, Any] = {
+        "a": rng.normal(size=(*batch[0], m, k)),
+        "b": rng.normal(size=(*batch[1], k, n)),
+    }
+    if _pick(rng, True, False):
+        operands["bias"] = rng.normal(size=n)
+    names = (None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+    return "matmul", operands, {"activation": _pick(rng, *names), "alpha": _pick(rng, 1, -0.5)}
+
+
+def _matmul_backward(rng: np.random.Generator) -> Case:
+    _, operands, _ = _matmul(rng)
+    operands.pop("bias", None)
+    operands["dy"] = rng.normal(size=np.matmul(operands["a"], operands["b"]).shape)
+    return "matmul_backward", operands, {"alpha": 0.5, "bias_gradient": _pick(rng, True, False)}
+
+
+def _row_norm(mode: str, rng: np.random.Generator) -> Case:
+    shape = (3, *_shape(rng, 2, 5, 1))
+    parameter = (3, shape[-1]) if mode == "ada_layer_norm" else shape[-1:]
+    operands = {"x": rng.normal(size=shape), "scale": rng.normal(size=parameter)}
+    if _pick(rng, True, False):
+        operands["bias"] = rng.normal(size=parameter)
+    return mode, operands, {"epsilon": _pick(rng, 0.01, 0.1)}
+
+
+def _row_norm_backward(mode: str, rng: np.random.Generator) -> Case:
+    _, operands, arguments = _row_norm(mode, rng)
+    forward = solve(mode, operands, **arguments)
+    given = {"dy": rng.normal(size=operands["x"].shape), "x": operands["x"], "scale": operands["scale"]}
+    given |= {name: one.value for name, one in forward.items() if name != "y"}
+    more = {"bias_gradient": _pick(rng, True, False)} if mode == "rms_norm" else {}
+    return f"{mode}_backward", given, more
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -463,6 +502,13 @@ DRAWS: dict[str, Draw] = {
     "dropout_backward": _dropout_backward,
     "ctc_loss": _ctc_loss,
     "RNN": _rnn,
+    "matmul": _matmul,
+    "matmul_backward": _matmul_backward,
+    **{name: partial(_row_norm, name) for name in ("layer_norm", "rms_norm", "ada_layer_norm")},
+    **{
+        f"{name}_backward": partial(_row_norm_backward, name)
+        for name in ("layer_norm", "rms_norm", "ada_layer_norm")
+    },
 }
 
 

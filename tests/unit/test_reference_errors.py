@@ -11,6 +11,7 @@ import pytest
 
 from cudnn_ct import reference
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.dropout import dropout
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import rnn_spec
@@ -52,6 +53,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "fill": {"x": ones(2), "value": 1},
     "grid_sample": {"x": ones(2, 3, 4, 5), "grid": ones(2, 6, 7, 2)},
     "grid_sample_backward": {"dy": ones(2, 3, 6, 7), "x": ones(2, 3, 4, 5), "grid": ones(2, 6, 7, 2)},
+    "matmul": {"a": ones(2, 3), "b": ones(3, 4)},
+    "matmul_backward": {"dy": ones(2, 4), "a": ones(2, 3), "b": ones(3, 4)},
     "op_tensor": {"a": ones(2), "b": ones(2)},
     "pool": {"x": ones(1, 1, 5, 5), "window": 2},
     "pool_backward": {"dy": ones(1, 1, 3), "x": ones(1, 1, 6), "y": ones(1, 1, 3), "window": 2},
@@ -64,6 +67,23 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "spatial_transformer": {"x": ones(2, 3, 4, 5), "theta": ones(2, 2, 3)},
     "spatial_transformer_backward": {"dy": ones(2, 3, 4, 5), "x": ones(2, 3, 4, 5), "theta": ones(2, 2, 3)},
 }  # fmt: skip
+SINGLE = {
+    "x": ones(2, 3, 5, dtype=np.float32),
+    "dy": ones(2, 3, 5, dtype=np.float32),
+    "scale": ones(5, dtype=np.float32),
+    **dict.fromkeys(("mean", "invstd", "invrms"), ones(2, 3, 1, dtype=np.float32)),
+}
+OF_SAMPLES = SINGLE | {"scale": ones(2, 5, dtype=np.float32)}
+ROW_NORMS = [
+    f"{mode}{step}" for mode in ("layer_norm", "rms_norm", "ada_layer_norm") for step in ("", "_backward")
+]
+ACCEPTED |= {
+    name: {one: (OF_SAMPLES if name.startswith("ada") else SINGLE)[one] for one in required(name)}
+    for name in ROW_NORMS
+}
+FLOAT8 = as_dtype("float8_e4m3").numpy
+ACCEPTED["scaled_matmul"] = {"a": ones(2, 3, dtype=FLOAT8), "b": ones(3, 4, dtype=FLOAT8)}
+SEVERAL_DTYPES = (*ROW_NORMS, "scaled_matmul")  # operands may differ in dtype
 ACCEPTED |= {name: by_names(name) for name in reference.__all__ if name not in {*ACCEPTED, *SHAPES}}
 
 # Arguments that replace accepted ones, and the error: one row for each check that a function makes. Most
@@ -167,7 +187,7 @@ def wrong_dtypes() -> Iterator[tuple[str, str, Any]]:
     for name in ACCEPTED:
         for operand in arrays(name):
             yield name, operand, np.int64
-            if len(arrays(name)) > 1:
+            if name not in SEVERAL_DTYPES and len(arrays(name)) > 1:
                 yield name, operand, np.float32
 
 
@@ -179,19 +199,22 @@ def test_reference_rejects_other_dtypes(name: str, operand: str, dtype: Any) -> 
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_reference_rejects_a_gradient_of_another_shape(name: str) -> None:
-    with pytest.raises(ValueError, match="dy has shape"):
+    with pytest.raises(ValueError, match=r"dy has (a wrong )?shape"):
         call(name, dy=arrays(name)["dy"][..., :-1])
 
 
-@pytest.mark.parametrize("name", [name for name in ACCEPTED if "out" in parameters(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in ACCEPTED if "out" in parameters(name) and name != "scaled_matmul"]
+)
 def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
     results = [one for one in several(call(name)) if one is not None]
     for place, one in enumerate(results):
         outs: list[Any] = [None] * len(results)
-        for memory, error in ((np.ones(one.shape, np.float32), TypeError), (ones(*one.shape, 1), ValueError)):
+        other = np.float64 if one.dtype == np.float32 else np.float32
+        for memory, error in ((np.ones(one.shape, other), TypeError), (ones(*one.shape, 1), ValueError)):
             outs[place] = memory
             with pytest.raises(
-                error, match=r"out (is float32|has shape .*); the \w+ (is (float64|int32)|has)"
+                error, match=r"out (is float\d+|has shape .*); the .* (is (float64|float32|int32)|has)"
             ):
                 call(name, out=outs if len(outs) > 1 else memory)
     if "beta" in parameters(name):

@@ -1,0 +1,77 @@
+"""The selftest's cases of products of matrices and of normalisations of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import reference
+from ..shapes.checks import FLOATS
+from ..shapes.specs import LAYOUTS
+from .selftest_cases import (
+    EXACT,
+    PRODUCTS,
+    ROW_NORMS,
+    STRICT,
+    SUMS,
+    Case,
+    Draw,
+    Inputs,
+    each_layout,
+    required,
+)
+
+FLOAT8 = {"float8_e4m3": 2e-2}  # the result is bfloat16
+
+
+def matrix_cases() -> Iterator[Case]:
+    """Yield products of matrices and their gradients, and normalisations of rows and theirs."""
+    for name in ("matmul", "matmul_backward"):
+        required(name)  # before a test replaces the operation
+        yield from each_layout(name, "", partial(_matrices, name), PRODUCTS, layouts=LAYOUTS[:1])
+    strict = partial(_matrices, "matmul", precision="float32")
+    yield from each_layout("matmul", "IEEE float32", strict, STRICT, ("float32",), LAYOUTS[:1])
+    activated = partial(_matrices, "matmul", activation="silu")
+    yield from each_layout("matmul", "bias, silu", activated, PRODUCTS, layouts=LAYOUTS[:1])
+    yield from each_layout("matmul", "", partial(_matrices, "matmul"), EXACT, ("int8",), LAYOUTS[:1])
+    yield from each_layout("scaled_matmul", "", _scaled, FLOAT8, tuple(FLOAT8), LAYOUTS[:1])
+    for operation in ROW_NORMS:
+        yield from _rows_of(operation)
+
+
+def _matrices(operation: str, draw: Draw, activation: str | None = None, **device: Any) -> Inputs:
+    """Draw a batch of matrices and one that all of them are multiplied by."""
+    a, b, dy = draw.floats(3, 16, 32), draw.floats(32, 24), draw.floats(3, 16, 24)
+    if operation == "matmul_backward":
+        return Inputs((dy, a, b), {"bias_gradient": True})
+    epilogue = {} if activation is None else {"activation": activation, "bias": draw.floats(24)}
+    return Inputs((a, b), epilogue, device)
+
+
+def _scaled(draw: Draw) -> Inputs:
+    """Draw matrices of float8 and a scale of one."""
+    return Inputs((draw.floats(16, 32), draw.floats(32, 48)), {"descale_a": np.full(1, 0.5, np.float32)})
+
+
+def _rows_of(operation: str) -> Iterator[Case]:
+    """Yield a normalisation of rows and its gradient; cuDNN has none of float64."""
+    dtypes, layouts = FLOATS[:-1], LAYOUTS[:1]
+    for name in (operation, f"{operation}_backward"):
+        required(name)  # before a test replaces the operation
+        yield from each_layout(name, "", partial(_row_norm, name), SUMS, dtypes, layouts)
+        if name == operation:
+            make = partial(_row_norm, name, training=False)
+            yield from each_layout(name, "without statistics", make, SUMS, dtypes, layouts)
+
+
+def _row_norm(operation: str, draw: Draw, **keywords: Any) -> Inputs:
+    """Draw rows of 64 elements, the shortest for which cuDNN has all engines."""
+    x, samples = draw.floats(4, 6, 64), (4,) * operation.startswith("ada")
+    scale = draw.rng.uniform(0.5, 2, (*samples, 64)).astype(draw.dtype)
+    if not operation.endswith("_backward"):
+        return Inputs((x, scale, scale[::-1].copy()), keywords)
+    forward = getattr(reference, operation.removesuffix("_backward"))
+    return Inputs((draw.floats(4, 6, 64), x, scale, *forward(x, scale)[1:]), keywords)

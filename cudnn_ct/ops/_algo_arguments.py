@@ -1,0 +1,37 @@
+"""The arguments that select an engine, for operations whose problems are graphs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .._config import config
+from ..autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
+from ..plans.base import Problem
+from ._graph_source import check_engine_name
+
+__all__ = ["AlgoArguments"]
+
+
+class AlgoArguments(NamedTuple):
+    """Arguments of a call that select an engine, as the caller wrote them; None stands for a setting."""
+
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+
+    def request(self, problem: Problem) -> AlgoRequest:
+        """Return the request for an algorithm of a problem."""
+        given = (config.deterministic, config.workspace_limit)
+        deterministic, limit = (
+            setting if argument is None else argument
+            for argument, setting in zip(self[1:], given, strict=True)
+        )
+        return request(self._algo, deterministic, limit, False, problem, check_engine_name)
+
+    @property
+    def _algo(self) -> Any:
+        """The argument, or the policy of the settings; they may name an algorithm of convolutions instead."""
+        if self.algo is not None:
+            return self.algo
+        policy = SYNONYMS.get(str(config.algo), config.algo)
+        return policy if policy in POLICIES else "heuristic"

@@ -1,0 +1,136 @@
+"""Products of matrices, with bias, residual and activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import algo_cache
+from ..._config import config
+from ...array import DeviceArray
+from ...errors import NotSupportedError
+from ...plans.base import SelectedPlan
+from ...plans.wrappers import ZeroResults
+from ...shapes.matmul import MatmulProblem, matmul_problem
+from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, StreamLike
+from .._algo_arguments import AlgoArguments
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation, Select
+from .source import STRICT_SOURCE, TENSOR_CORE_SOURCE
+
+__all__ = ["matmul", "select"]
+
+
+@documented()
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    alpha: float = 1,
+    precision: Precision | None = None,
+    out_dtype: DTypeLike | None = None,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Multiply matrices, add and activate: ``y = act(alpha * (a @ b) + bias + residual)``.
+
+    Shapes follow ``numpy.matmul``: the last two axes are matrices, the axes before them are a batch and are
+    broadcast, an ``a`` of one axis is a row and a ``b`` of one axis is a column.
+
+    Parameters
+    ----------
+    a : device array, shape (..., M, K), float16 | bfloat16 | float32 | float64 | int8
+        A transposed view needs no copy. If neither of the last two axes is contiguous, the array is copied
+        first, on the device.
+    b : device array, shape (..., K, N), dtype of a; or int8 with ``b_scale``
+        A linear layer with weights of shape (N, K) passes ``weights.T``.
+    bias : device array, shape (N,), dtype of the result or float32, optional
+    residual : device array, shape and dtype of the result, optional
+    b_scale : device array, shape (N,) or (1,), float32, optional
+        Factor of each column of int8 weights ``b``, for a in half precision.
+    activation : {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}, optional
+        ``"gelu"`` is that with erf, ``"gelu_tanh"`` its approximation by tanh; ``"swish"`` is ``"silu"``.
+    alpha : float
+        Factor of the product.
+    precision : {"as_input_f32", "float32", "tf32"}, optional
+        Arithmetic of the sums. The default is float32 for half precision and the dtype of a otherwise, with
+        TF32 for float32 if ``ct.config.allow_tf32``; ``"float32"`` is always IEEE arithmetic.
+    out_dtype : dtype, optional
+        Dtype of the result: that of a by default; float32 for half precision. Products of int8 are int32.
+    algo : str or Candidate, optional
+        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
+    deterministic : bool, optional
+        Use only engines whose results are the same, bit for bit, from run to run.
+    workspace_limit : int, optional
+        Maximum bytes of workspace of an engine.
+
+    Returns
+    -------
+    DeviceArray, shape (..., M, N); or ``out`` as one
+
+    Raises
+    ------
+    NotSupportedError
+        There is no engine; or an activation is combined with sums without terms (K is 0), or a gelu with
+        float64 or ``precision="float32"``.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. All engines for matrices use tensor cores. float64 and IEEE float32 are
+    computed by 1 x 1 convolutions, followed by ``cudnnAddTensor`` and ``cudnnActivationForward``.
+
+    Examples
+    --------
+    >>> a = ct.asarray([[1, 2], [3, 4]], "float32")
+    >>> b = ct.asarray([[1, 0, 2], [0, 1, -2]], "float32")
+    >>> ct.matmul(a, b, bias=ct.asarray([0, 0, 1], "float32"), activation="relu").numpy()
+    array([[1., 2., 0.],
+           [3., 4., 0.]], dtype=float32)
+    """
+    given = {"a": a, "b": b, "bias": bias, "residual": residual, "b_scale": b_scale}
+    given = {name: array for name, array in given.items() if array is not None}
+    params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)
+    return execute(_MATMUL, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
+
+
+def _problem(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    activation: Any,
+    alpha: Any,
+    precision: Any,
+    out_dtype: Any,
+    *_choice: Any,
+    scaled: str,  # noqa: ARG001 - alpha is a part of the problem
+    aligned: bool,
+) -> MatmulProblem:
+    arithmetic = (activation, alpha, precision, out_dtype)
+    return matmul_problem(specs, outs, *arithmetic, allow_tf32=config.allow_tf32, aligned=aligned)
+
+
+def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
+    wanted = AlgoArguments(*params[-3:]).request(problem)
+    if not problem.y.size or not problem.terms:
+        if problem.y.size and problem._replace(alpha=1.0).has_epilogue:
+            raise NotSupportedError(
+                f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
+                "bias, residual, scale or activation; pass the product alone"
+            )
+        return lambda _: SelectedPlan(ZeroResults(problem.results))
+    floats = problem.compute != "int32"
+    source = TENSOR_CORE_SOURCE if problem.tensor_cores or not floats else STRICT_SOURCE
+    return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
+
+
+_MATMUL = Operation("a product of matrices", _problem, select=select)

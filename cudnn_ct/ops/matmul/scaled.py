@@ -1,0 +1,126 @@
+"""Products of float8 matrices with scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import DeviceArray
+from ...errors import NotSupportedError
+from ...shapes.checks import result_slots
+from ...shapes.matmul import WITHOUT_AMAX, MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
+from ...shapes.parse import as_bool
+from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, StreamLike
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation, Select
+from .matmul import matmul, select
+from .views import slices_of
+
+__all__ = ["scaled_matmul"]
+
+
+@documented(matmul)
+def scaled_matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    descale_a: ArrayLike | None = None,
+    descale_b: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    amax: bool = False,
+    out_dtype: DTypeLike | None = None,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> ScaledMatmulResult[DeviceArray]:
+    """Multiply float8 matrices with scales, add and activate.
+
+    As a formula ::
+
+        v = act(descale_a * descale_b * (a @ b) + bias + residual)        y = scale * v
+
+    ``amax`` is the largest magnitude of v, from which the scale of the next step follows. Shapes are those of
+    :func:`matmul`.
+
+    Parameters
+    ----------
+    a : device array, shape (..., M, K), float8_e4m3 | float8_e5m2
+    b : device array, shape (..., K, N), float8_e4m3 | float8_e5m2
+    descale_a, descale_b, scale : device array of one element, float32, optional
+        Factors, which are read on the device.
+    bias : device array, shape (N,), dtype of the result or float32, optional
+        In half precision or float32 if the result is float8.
+    amax : bool
+        Whether the largest magnitude is computed.
+    out_dtype : dtype, optional
+        bfloat16 by default; float16, float32, float8_e4m3 or float8_e5m2.
+
+    Returns
+    -------
+    ScaledMatmulResult
+        ``y``, DeviceArray of shape (..., M, N); ``amax``, float32 DeviceArray of shape (1,), or None.
+
+    Raises
+    ------
+    NotSupportedError
+        There is no engine; or ``amax`` is computed of a product that takes several calls, because its batch
+        axes do not merge.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. There is no gradient. Values beyond the range of float8 are saturated or
+    become NaN or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
+
+    Examples
+    --------
+    >>> a = ct.asarray([[1, 2], [3, 4]], "float8_e4m3")
+    >>> half = ct.asarray([0.5], "float32")
+    >>> ct.scaled_matmul(a, a, descale_a=half, amax=True, out_dtype="float32").y.numpy()
+    array([[ 3.5,  5. ],
+           [ 7.5, 11. ]], dtype=float32)
+    """
+    given = {
+        "a": a,
+        "b": b,
+        "bias": bias,
+        "residual": residual,
+        "descale_a": descale_a,
+        "descale_b": descale_b,
+        "scale": scale,
+    }
+    given = {name: array for name, array in given.items() if array is not None}
+    computed = as_bool(amax, "amax")
+    outs = result_slots(out, ScaledMatmulResult._fields, absent="" if computed else WITHOUT_AMAX)
+    params = (activation, out_dtype, algo, deterministic, workspace_limit)
+    results = execute(_SCALED, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return ScaledMatmulResult(results[0], results[1] if computed else None)
+
+
+def _problem(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    activation: Any,
+    out_dtype: Any,
+    *_choice: Any,
+    scaled: str,  # noqa: ARG001 - these operations have no alpha and beta
+    aligned: bool,
+) -> MatmulProblem:
+    return scaled_matmul_problem(specs, outs, activation, out_dtype, aligned=aligned)
+
+
+def _select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
+    if problem.amax and problem.y.size and len(slices_of(problem).offsets) > 1:
+        raise NotSupportedError(
+            f"amax of several products is not supported: the batch axes of a {problem.a} and b {problem.b} "
+            "do not merge; make one call for each"
+        )
+    return select(problem, params)
+
+
+_SCALED = Operation("a product of float8 matrices", _problem, select=_select, written=("out", "amax of out"))

@@ -1,0 +1,52 @@
+"""Candidates for products of matrices: engines of graphs, or 1 x 1 convolutions without tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.tiling import SlicedPlan
+from .._graph_source import GraphSource
+from .._packed_source import PackedSource
+from .as_conv import AS_CONVOLUTION
+from .graph import matmul_graph
+from .views import packed_operands, slices_of
+
+__all__ = ["STRICT_SOURCE", "TENSOR_CORE_SOURCE"]
+
+
+class _Sliced(NamedTuple):
+    """The candidates of products of three axes, run once for each slice of a problem."""
+
+    cores: Any  # a CandidateSource
+
+    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
+        """Return the sources of candidates for a slice."""
+        found: Sequence[Heuristic] = self.cores.heuristics(slices_of(problem).core)
+        return found
+
+    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+        """Return the candidates to time for a slice."""
+        core = slices_of(problem).core
+        rows: list[Candidate] = self.cores.autotune_candidates(core, context, request)
+        return rows
+
+    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+        """Return the stages for the algorithm of a name, and for its replacement."""
+        found: tuple[Sequence[Heuristic], Sequence[Heuristic]] = self.cores.by_name(
+            slices_of(problem).core, name
+        )
+        return found
+
+    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
+        """Make a candidate ready to run for all slices."""
+        core, offsets = slices_of(problem)
+        made: Plan = self.cores.plan(core, candidate, context)
+        return made if len(offsets) == 1 else SlicedPlan([(made, one) for one in offsets])
+
+
+TENSOR_CORE_SOURCE = PackedSource(_Sliced(GraphSource(matmul_graph)), packed_operands)
+STRICT_SOURCE = PackedSource(_Sliced(AS_CONVOLUTION), packed_operands)

@@ -1,0 +1,229 @@
+"""Layer normalisation and adaptive layer normalisation, and their gradients."""
+
+from __future__ import annotations
+
+from ...array import DeviceArray
+from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
+from ...typing import Algo, ArrayLike, OutLike, StreamLike
+from .._documented import documented
+from .row_norm import (
+    ADAPTIVE,
+    ADAPTIVE_GRADIENT,
+    LAYER,
+    LAYER_GRADIENT,
+    row_norm_backward,
+    row_norm_forward,
+)
+
+__all__ = ["ada_layer_norm", "ada_layer_norm_backward", "layer_norm", "layer_norm_backward"]
+
+
+@documented()
+def layer_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    training: bool = True,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> LayerNormResult[DeviceArray]:
+    """Normalise the last axes of x by their mean and variance (Ba, Kiros and Hinton 2016).
+
+    As a formula, with means over the axes of scale ::
+
+        y = scale * (x - mean) / sqrt(var + epsilon) + bias
+
+    Parameters
+    ----------
+    x : device array, shape (..., *axes), float16 | bfloat16 | float32
+        An array that is not contiguous in this order is copied first, on the device.
+    scale : device array, shape (*axes,), dtype of x or float32
+        Its shape states which axes of x are normalised: the last ones. In half precision, cuDNN has more
+        engines for parameters of the dtype of x than for float32, and faster ones.
+    bias : device array, shape and dtype of scale, optional
+    epsilon : float, at least 0
+    training : bool
+        Whether the statistics are returned, which the backward pass needs.
+    algo : str or Candidate, optional
+        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call. ``"engine 3"`` or ``"engine 3 knobs 24=0,30=3"`` is an engine.
+    deterministic : bool, optional
+        Use only engines whose results are the same, bit for bit, from run to run.
+    workspace_limit : int, optional
+        Maximum bytes of workspace of an engine.
+
+    Returns
+    -------
+    LayerNormResult
+        ``y``, DeviceArray of shape and dtype of x; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``, float32
+        DeviceArrays with the shape of x, in which normalised axes have length 1; None without ``training``.
+        The variance is divided by the number of elements, not by one less.
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``. cuDNN has no engine for float64.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[0, 2], [5, 9]], "float32")
+    >>> scale, bias = ct.asarray([1, 2], "float32"), ct.asarray([0, 3], "float32")
+    >>> ct.layer_norm(x, scale, bias).y.numpy().round(3)
+    array([[-1.,  5.],
+           [-1.,  5.]], dtype=float32)
+    """
+    choice = (algo, deterministic, workspace_limit)
+    return LayerNormResult(*row_norm_forward(LAYER, x, scale, bias, epsilon, training, choice, out, stream))
+
+
+@documented(layer_norm)
+def layer_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    *,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> LayerNormGradients[DeviceArray]:
+    """Compute the gradients of :func:`layer_norm`.
+
+    With ``n = (x - mean) * invstd``, and means over the normalised axes ::
+
+        dbias = sum(dy)        dscale = sum(dy * n)        g = dy * scale
+        dx = invstd * (g - mean(g) - n * mean(g * n))
+
+    Parameters
+    ----------
+    mean, invstd : device array, float32
+        Results of :func:`layer_norm`.
+
+    Returns
+    -------
+    LayerNormGradients
+        ``dx``, DeviceArray of shape and dtype of x; ``dscale`` and ``dbias``, as scale.
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[0, 2]], "float32"), ct.asarray([[0, 3]], "float32")
+    >>> scale = ct.asarray([1, 1], "float32")
+    >>> step = ct.layer_norm(x, scale)
+    >>> ct.layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
+    array([0., 3.], dtype=float32)
+    """
+    operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
+    choice = (algo, deterministic, workspace_limit)
+    return LayerNormGradients(*row_norm_backward(LAYER_GRADIENT, operands, True, choice, out, stream))
+
+
+@documented(layer_norm)
+def ada_layer_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    training: bool = True,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> LayerNormResult[DeviceArray]:
+    """Normalise the last axes of x as :func:`layer_norm`, with scale and bias of each sample.
+
+    Diffusion transformers use it (Peebles and Xie 2023); their scale is ``1 + gamma``. As a formula, with
+    means over the axes of scale after the first, for each sample n ::
+
+        y[n] = scale[n] * (x[n] - mean[n]) / sqrt(var[n] + epsilon) + bias[n]
+
+    Parameters
+    ----------
+    x : device array, shape (N, ..., *axes), float16 | bfloat16 | float32
+        An array that is not contiguous in this order is copied first, on the device.
+    scale : device array, shape (N, *axes), dtype of x or float32
+        Its shape states which axes of x are normalised.
+
+    Returns
+    -------
+    LayerNormResult
+        ``y``, DeviceArray of shape and dtype of x; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``, float32
+        DeviceArrays with the shape of x, in which normalised axes have length 1; None without ``training``.
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``. cuDNN has no engine for float64, and none for several
+    samples of one row each.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[0, 2], [2, 0]], [[5, 9], [9, 5]]], "float32")  # two samples
+    >>> scale = ct.asarray([[1, 1], [10, 10]], "float32")
+    >>> ct.ada_layer_norm(x, scale).y.numpy()[:, 0].round(3)
+    array([[ -1.,   1.],
+           [-10.,  10.]], dtype=float32)
+    """
+    choice = (algo, deterministic, workspace_limit)
+    return LayerNormResult(
+        *row_norm_forward(ADAPTIVE, x, scale, bias, epsilon, training, choice, out, stream)
+    )
+
+
+@documented(layer_norm_backward)
+def ada_layer_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    *,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> LayerNormGradients[DeviceArray]:
+    """Compute the gradients of :func:`ada_layer_norm`.
+
+    The formulas are those of :func:`layer_norm_backward` for each sample.
+
+    Parameters
+    ----------
+    x : device array, shape (N, ..., *axes), float16 | bfloat16 | float32
+    scale : device array, shape (N, *axes), dtype of x or float32
+    mean, invstd : device array, float32
+        Results of :func:`ada_layer_norm`.
+
+    Returns
+    -------
+    LayerNormGradients
+        ``dx``, DeviceArray of shape and dtype of x; ``dscale`` and ``dbias``, as scale.
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[[0, 2]]], "float32"), ct.asarray([[[0, 3]]], "float32")
+    >>> scale = ct.asarray([[1, 1]], "float32")
+    >>> step = ct.ada_layer_norm(x, scale)
+    >>> ct.ada_layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
+    array([[0., 3.]], dtype=float32)
+    """
+    operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
+    choice = (algo, deterministic, workspace_limit)
+    return LayerNormGradients(*row_norm_backward(ADAPTIVE_GRADIENT, operands, True, choice, out, stream))

@@ -1,0 +1,175 @@
+"""Normalisations of rows as operations: their calls, and the selection of their engines."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ... import algo_cache
+from ...plans.base import SelectedPlan, packed_of
+from ...plans.wrappers import ZeroResults
+from ...shapes.checks import result_slots
+from ...shapes.layer_norm import (
+    WITHOUT_DBIAS,
+    WITHOUT_STATISTICS,
+    LayerNormMode,
+    RowNorm,
+    RowNormGradient,
+    row_norm,
+    row_norm_gradient,
+)
+from ...shapes.parse import as_bool
+from ...shapes.specs import TensorSpec
+from .._algo_arguments import AlgoArguments
+from .._call import execute
+from .._graph_source import GraphSource
+from .._operation import Operation, Select
+from .._packed_source import PackedSource
+from .row_graphs import row_norm_graph
+
+__all__ = [
+    "ADAPTIVE",
+    "ADAPTIVE_GRADIENT",
+    "LAYER",
+    "LAYER_GRADIENT",
+    "RMS",
+    "RMS_GRADIENT",
+    "SOURCE",
+    "row_norm_backward",
+    "row_norm_forward",
+]
+
+
+def row_norm_forward(
+    op: Operation,
+    x: Any,
+    scale: Any,
+    bias: Any,
+    epsilon: Any,
+    training: Any,
+    choice: tuple[Any, ...],
+    out: Any,
+    stream: Any,
+) -> list[Any]:
+    """Call a forward operation; without statistics, they are None."""
+    statistics = op.written[1:]
+    trains = as_bool(training, "training")
+    names = ("y", *(name.removesuffix(" of out") for name in statistics))
+    outs = result_slots(out, names, absent="" if trains else WITHOUT_STATISTICS, count=len(names) - 1)
+    given = {"x": x, "scale": scale} | ({} if bias is None else {"bias": bias})
+    params = (epsilon, *choice)
+    results = execute(op, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return [*results, *[None] * (len(names) - len(results))]
+
+
+def row_norm_backward(
+    op: Operation,
+    operands: dict[str, Any],
+    with_bias: bool,
+    choice: tuple[Any, ...],
+    out: Any,
+    stream: Any,
+) -> list[Any]:
+    """Call a gradient; without a bias, its gradient is None."""
+    absent = "" if with_bias else WITHOUT_DBIAS
+    outs = result_slots(out, ("dx", "dscale", "dbias"), absent=absent)
+    results = execute(op, tuple(operands), tuple(operands.values()), choice, outs=outs, stream=stream)
+    return [*results, *[None] * (3 - len(results))]
+
+
+# --- operations --------------------------------------------------------------------------------------------
+
+
+def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
+    """Return the problem with all operands in C order, which engines require."""
+    packed: RowNorm | RowNormGradient = packed_of(problem, "nchw")
+    return packed
+
+
+# Settings that the heuristics return for a few shapes only: 24 is the kernel, 14 its stages, 30 the occupancy
+# and 33 to 36 are the tiles and the width of loads. Engines without knobs come from the fallback list.
+_FORWARD_TILES = (
+    "engine 1",
+    "engine {0}",
+    "engine {2}",
+    "engine {0} knobs 24=0,30=3,33=0,34=1,35=0,36=3",
+    "engine {0} knobs 24=0,30=1,33=0,34=1,35=0,36=3",
+    "engine {1} knobs 14=0,24=2,33=0,34=0,35=1,36=1,42=0",
+    "engine {1} knobs 14=0,24=0,33=0,34=1,35=1,36=2,42=1",
+    "engine {1} knobs 14=0,24=0,33=0,34=2,35=0,36=1,42=0",
+    "engine {1} knobs 14=0,24=0,33=0,34=2,35=0,36=3,42=0",
+    "engine {1} knobs 14=0,24=1,33=0,34=2,35=1,36=2,42=0",
+    "engine {1} knobs 14=0,24=0,33=0,34=3,35=0,36=1,42=0",
+)
+_BACKWARD_TILES = (
+    "engine 1",
+    "engine 3",
+    "engine 5",
+    "engine 3 knobs 24=1,30=3,33=5,34=0,35=2,36=0",
+    "engine 5 knobs 24=0,30=6,33=0,34=0,35=2,36=2",
+    "engine 5 knobs 24=0,30=6,33=0,34=0,35=0,36=2",
+    "engine 4 knobs 14=0,24=0,30=2,33=0,34=1,35=1,36=2",
+    "engine 4 knobs 14=1,24=0,30=2,33=0,34=0,35=2,36=2",
+    "engine 4 knobs 14=0,24=2,30=2,33=0,34=0,35=2,36=1",
+    "engine 4 knobs 14=0,24=0,30=1,33=0,34=0,35=2,36=2",
+    "engine 4 knobs 14=0,24=2,30=0,33=0,34=1,35=2,36=1",
+)
+
+
+def _more_engines(problem: RowNorm | RowNormGradient) -> tuple[str, ...]:
+    """Return engines to time besides those of the heuristics, for rows that they load 16 bytes at once."""
+    if problem.shape.columns % 64:
+        return ()
+    if isinstance(problem, RowNormGradient):
+        return _BACKWARD_TILES
+    numbers = (3, 5, 4) if problem.invstd else (4, 6, 5)  # without statistics, the engines have other numbers
+    return tuple(text.format(*numbers) for text in _FORWARD_TILES)
+
+
+SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
+
+
+def _problem(
+    mode: LayerNormMode,
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    epsilon: Any,
+    *_choice: Any,
+    scaled: str,  # noqa: ARG001 - these operations have no alpha and beta
+    aligned: bool,
+) -> RowNorm:
+    return row_norm(mode, specs, outs, epsilon, aligned=aligned)
+
+
+def _gradient(
+    mode: LayerNormMode,
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    *_choice: Any,
+    scaled: str,  # noqa: ARG001
+    aligned: bool,
+) -> RowNormGradient:
+    return row_norm_gradient(mode, specs, outs, aligned=aligned)
+
+
+def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
+    wanted = AlgoArguments(*params[-3:]).request(problem)
+    if not problem.x.size:
+        return lambda _: SelectedPlan(ZeroResults(problem.results))
+    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
+
+
+def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
+    """Return a normalisation and its gradient."""
+    written = ("out", *(f"{statistic} of out" for statistic in statistics))
+    gradients = ("out", "dscale of out", "dbias of out")
+    return (
+        Operation(name, partial(_problem, mode), select=_select, written=written),
+        Operation(f"the gradient of {name}", partial(_gradient, mode), select=_select, written=gradients),
+    )
+
+
+_MOMENTS = ("mean", "invstd")
+LAYER, LAYER_GRADIENT = _operations("layer_norm", "a layer normalisation", _MOMENTS)
+RMS, RMS_GRADIENT = _operations("rms_norm", "an RMS normalisation", ("invrms",))
+ADAPTIVE, ADAPTIVE_GRADIENT = _operations("ada_layer_norm", "an adaptive layer normalisation", _MOMENTS)

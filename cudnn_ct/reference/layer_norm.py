@@ -1,0 +1,177 @@
+"""Layer, RMS and adaptive layer normalisation, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..shapes.checks import result_slots
+from ..shapes.layer_norm import (
+    WITHOUT_DBIAS,
+    WITHOUT_STATISTICS,
+    LayerNormGradients,
+    LayerNormMode,
+    LayerNormResult,
+    RMSNormGradients,
+    RMSNormResult,
+    row_norm,
+    row_norm_gradient,
+)
+from ..shapes.norm import check_epsilon
+from ..shapes.specs import Shape, TensorSpec
+from ._cast import Array, Float64, Outs, Result, check_out, deliver, deliver_each, wide
+
+
+def layer_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    training: bool = True,
+    out: Outs | None = None,
+) -> LayerNormResult[Array]:
+    """Compute ``scale * (x - mean) * invstd + bias`` of each row. See :func:`cudnn_ct.layer_norm`."""
+    return LayerNormResult(*_forward("layer_norm", x, scale, bias, epsilon, training, out))
+
+
+def rms_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    training: bool = True,
+    out: Outs | None = None,
+) -> RMSNormResult[Array]:
+    """Compute ``scale * x / sqrt(mean(x ** 2) + epsilon) + bias``. See :func:`cudnn_ct.rms_norm`."""
+    return RMSNormResult(*_forward("rms_norm", x, scale, bias, epsilon, training, out))
+
+
+def ada_layer_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    training: bool = True,
+    out: Outs | None = None,
+) -> LayerNormResult[Array]:
+    """Compute :func:`layer_norm` with parameters of each sample. See :func:`cudnn_ct.ada_layer_norm`."""
+    return LayerNormResult(*_forward("ada_layer_norm", x, scale, bias, epsilon, training, out))
+
+
+def layer_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    *,
+    out: Outs | None = None,
+) -> LayerNormGradients[Array]:
+    """Compute ``invstd * (g - E(g) - n E(g n))``, g = dy scale. See :func:`cudnn_ct.layer_norm_backward`."""
+    statistics = {"mean": mean, "invstd": invstd}
+    results = _backward("layer_norm", dy, x, scale, statistics)
+    return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
+
+
+def rms_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    invrms: ArrayLike,
+    *,
+    bias_gradient: bool = False,
+    out: Outs | None = None,
+) -> RMSNormGradients[Array]:
+    """Compute ``invrms * (g - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.rms_norm_backward`."""
+    results = _backward("rms_norm", dy, x, scale, {"invrms": invrms})
+    absent = "" if bias_gradient else WITHOUT_DBIAS
+    kept = results if bias_gradient else results[:2]
+    return deliver_each(RMSNormGradients[Array], kept, 1, 0, out, absent=absent)
+
+
+def ada_layer_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    *,
+    out: Outs | None = None,
+) -> LayerNormGradients[Array]:
+    """Compute the gradients of :func:`ada_layer_norm`. See :func:`cudnn_ct.ada_layer_norm_backward`."""
+    statistics = {"mean": mean, "invstd": invstd}
+    results = _backward("ada_layer_norm", dy, x, scale, statistics)
+    return deliver_each(LayerNormGradients[Array], results, 1, 0, out)
+
+
+class _Rows(NamedTuple):
+    """The views of a normalisation: x as (samples, rows, columns), parameters as (samples, 1, columns)."""
+
+    samples: int
+    rows: int
+    columns: int
+    statistics: Shape
+
+    def data(self, array: Float64) -> Float64:
+        return array.reshape(self.samples, self.rows, self.columns)
+
+    def parameter(self, array: Float64) -> Float64:
+        return array.reshape(self.samples, 1, self.columns)
+
+    def statistic(self, array: Float64) -> Float64:
+        return array.reshape(self.samples, self.rows, 1)
+
+
+# Infinities and NaN are valid data.
+@np.errstate(all="ignore")
+def _forward(
+    mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
+) -> list[Any]:
+    given = {"x": x, "scale": scale} | ({} if bias is None else {"bias": bias})
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
+    at = _Rows(*problem.shape)
+    values = at.data(wide(arrays["x"]))
+    mean = values.mean(2, keepdims=True) * (mode != "rms_norm")
+    invstd = 1 / np.sqrt(((values - mean) ** 2).mean(2, keepdims=True) + check_epsilon(epsilon))
+    y = (values - mean) * invstd * at.parameter(wide(arrays["scale"]))
+    if bias is not None:
+        y = y + at.parameter(wide(arrays["bias"]))
+    moments = [invstd] if mode == "rms_norm" else [mean, invstd]
+    names = ("y", "invrms") if mode == "rms_norm" else ("y", "mean", "invstd")
+    results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
+    results += [(moment.reshape(at.statistics), np.dtype(np.float32)) for moment in moments]
+    outs = result_slots(out, names, absent="" if training else WITHOUT_STATISTICS, count=len(names) - 1)
+    rows = list(zip(names, results, outs, strict=False))
+    for name, (values, dtype), given_out in rows:
+        check_out(given_out, values.shape, dtype, name)
+    delivered = [deliver(values, dtype, 1, 0, given_out) for _, (values, dtype), given_out in rows]
+    return [*delivered, *[None] * (len(names) - len(rows))]
+
+
+@np.errstate(all="ignore")
+def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
+    """Return dx, dscale and dbias in float64, with their dtypes."""
+    given = {"dy": dy, "x": x, "scale": scale} | statistics
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    problem = row_norm_gradient(mode, _specs(arrays), (None, None, None))
+    at = _Rows(*problem.shape)
+    moments = [at.statistic(wide(arrays[name])) for name in statistics]
+    mean, invstd = (np.zeros(()), *moments)[-2:]
+    normal = (at.data(wide(arrays["x"])) - mean) * invstd
+    gradient = at.data(wide(arrays["dy"]))
+    inner = gradient * at.parameter(wide(arrays["scale"]))
+    centre = inner.mean(2, keepdims=True) * (mode != "rms_norm")
+    dx = invstd * (inner - centre - normal * (inner * normal).mean(2, keepdims=True))
+    sums = [(gradient * normal).sum(1), gradient.sum(1)]
+    shape, dtype = problem.scale.shape, arrays["scale"].dtype
+    return [(dx.reshape(problem.x.shape), arrays["x"].dtype), *((one.reshape(shape), dtype) for one in sums)]
+
+
+def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
+    return {name: TensorSpec.packed(array.shape, array.dtype) for name, array in arrays.items()}

@@ -1,0 +1,145 @@
+"""Products of matrices, with epilogues, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from ..dtypes import as_dtype
+from ..shapes.checks import result_slots
+from ..shapes.matmul import (
+    WITHOUT_AMAX,
+    WITHOUT_DBIAS,
+    MatmulGradients,
+    MatmulProblem,
+    ScaledMatmulResult,
+    check_gradient,
+    matmul_problem,
+    scaled_matmul_problem,
+)
+from ..shapes.specs import TensorSpec
+from ..typing import MatmulActivation
+from ._cast import Array, Float64, Outs, deliver, deliver_each, wide
+from .activation import CURVES
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    b_scale: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    alpha: float = 1,
+    out_dtype: DTypeLike | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
+    arrays = _given(a=a, b=b, bias=bias, residual=residual, b_scale=b_scale)
+    outs = (None if out is None else _spec(out),)
+    problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
+    values = _computed(problem, arrays)
+    return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
+
+
+def scaled_matmul(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    descale_a: ArrayLike | None = None,
+    descale_b: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    amax: bool = False,
+    out_dtype: DTypeLike | None = None,
+    out: Outs | None = None,
+) -> ScaledMatmulResult[Array]:
+    """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
+    factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
+    arrays = _given(a=a, b=b, bias=bias, residual=residual, **factors)
+    slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
+    outs = tuple(None if one is None else _spec(one) for one in slots)
+    problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
+    values = _computed(problem, arrays)
+    largest = np.full(1, np.abs(values).max(initial=0))
+    if scale is not None:
+        values = values * wide(arrays["scale"]).reshape(())
+    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
+    absent = "" if amax else WITHOUT_AMAX
+    return deliver_each(ScaledMatmulResult[Array], results, 1, 0, out, absent=absent)
+
+
+# Infinities and NaN are valid data.
+@np.errstate(all="ignore")
+def matmul_backward(
+    dy: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    alpha: float = 1,
+    bias_gradient: bool = False,
+    out: Outs | None = None,
+) -> MatmulGradients[Array]:
+    """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
+    arrays = _given(dy=dy, a=a, b=b)
+    dtype = arrays["a"].dtype
+    check_gradient(_specs(arrays), bias_gradient)
+    left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
+    if right.ndim == 1:
+        right, gradient = right[:, None], gradient[..., None]
+    if left.ndim == 1:
+        left, gradient = left[None], np.expand_dims(gradient, -2)
+    da = alpha * _summed(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
+    db = alpha * _summed(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
+    results = [(da, dtype), (db, dtype)]
+    if bias_gradient:
+        results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
+    absent = "" if bias_gradient else WITHOUT_DBIAS
+    return deliver_each(MatmulGradients[Array], results, 1, 0, out, absent=absent)
+
+
+@np.errstate(all="ignore")
+def _computed(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
+    """Return the result in float64, before ``scale``."""
+    values = {name: wide(array) for name, array in arrays.items()}
+    y = np.asarray(values["a"] @ values["b"]) * problem.alpha
+    if "b_scale" in values:
+        y = y * values["b_scale"].reshape(-1 if values["b_scale"].size > 1 else ())
+    for name in ("descale_a", "descale_b"):
+        if name in values:
+            y = y * values[name].reshape(())
+    for name in ("bias", "residual"):
+        if name in values:
+            y = y + values[name]
+    return _activated(y, problem.activation)
+
+
+def _activated(y: Float64, activation: MatmulActivation) -> Float64:
+    if activation == "gelu_tanh":
+        return np.asarray(y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))) / 2)
+    return np.asarray(CURVES["swish" if activation == "silu" else activation](y, 1.0))
+
+
+def _summed(gradient: Float64, shape: tuple[int, ...]) -> Float64:
+    """Sum a gradient over the batch axes that its operand was broadcast along."""
+    extra = gradient.ndim - len(shape)
+    gradient = gradient.sum(tuple(range(extra)))
+    axes = tuple(axis for axis, length in enumerate(shape) if length == 1 and gradient.shape[axis] != 1)
+    return np.asarray(gradient.sum(axes, keepdims=True))
+
+
+def _given(**arrays: Any) -> dict[str, Array]:
+    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+
+
+def _spec(array: Array) -> TensorSpec:
+    return TensorSpec.packed(array.shape, array.dtype)
+
+
+def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
+    return {name: _spec(array) for name, array in arrays.items()}

@@ -1,0 +1,305 @@
+"""Products of matrices: their problems, and the shapes and dtypes that they accept."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..dtypes import as_dtype
+from ..typing import MatmulActivation
+from .checks import Outs, Specs, one_dtype, result_spec
+from .conv_dtype import resolve_precision
+from .layer import describe
+from .parse import as_choice, as_float
+from .specs import Shape, TensorSpec
+
+__all__ = [
+    "ACTIVATIONS",
+    "FLOAT8",
+    "WITHOUT_AMAX",
+    "WITHOUT_DBIAS",
+    "MatmulGradients",
+    "MatmulProblem",
+    "ScaledMatmulResult",
+    "check_gradient",
+    "matmul_problem",
+    "matmul_shape",
+    "scaled_matmul_problem",
+]
+
+T = TypeVar("T")
+
+ACTIVATIONS: tuple[MatmulActivation, ...] = (
+    "identity", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh",
+)  # fmt: skip
+HALF = ("float16", "bfloat16")
+WITHOUT_AMAX = "amax is not set"  # why a result has no amax
+WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias
+FLOAT8 = ("float8_e4m3", "float8_e5m2")
+
+
+class ScaledMatmulResult(NamedTuple, Generic[T]):
+    """Result of a product of float8 matrices, and its largest magnitude before ``scale``; None without it."""
+
+    y: T
+    amax: T | None
+
+
+class MatmulGradients(NamedTuple, Generic[T]):
+    """Gradients of the operands of a product, and of its bias."""
+
+    da: T
+    db: T
+    dbias: T | None
+
+
+class MatmulProblem(NamedTuple):
+    """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands.
+
+    ``b_scale`` multiplies the columns of int8 weights. The descales multiply the product, ``scale`` the
+    result; ``amax`` is the largest magnitude before it. ``tensor_cores`` allows products of lower precision
+    than ``compute``.
+    """
+
+    a: TensorSpec
+    b: TensorSpec
+    bias: TensorSpec | None
+    residual: TensorSpec | None
+    b_scale: TensorSpec | None
+    descale_a: TensorSpec | None
+    descale_b: TensorSpec | None
+    scale: TensorSpec | None
+    y: TensorSpec
+    amax: TensorSpec | None
+    activation: MatmulActivation = "identity"
+    alpha: float = 1.0
+    compute: str = "float32"
+    tensor_cores: bool = True
+    aligned: bool = True
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.y, self.amax) if self.amax else (self.y,)
+
+    @property
+    def result(self) -> TensorSpec:
+        """The first tensor that is written."""
+        return self.y
+
+    @property
+    def plain(self) -> MatmulProblem:
+        """The problem with aligned operands."""
+        return self._replace(aligned=True)
+
+    @property
+    def has_epilogue(self) -> bool:
+        """Whether the result differs from the product."""
+        added = (
+            self.bias,
+            self.residual,
+            self.b_scale,
+            self.descale_a,
+            self.descale_b,
+            self.scale,
+            self.amax,
+        )
+        return any(added) or self.activation != "identity" or self.alpha != 1
+
+    @property
+    def terms(self) -> int:
+        """Number of products that an element of the result is the sum of."""
+        return self.a.shape[-1]
+
+    def __str__(self) -> str:
+        return describe("matrix product", self)
+
+
+def matmul_shape(a: Shape, b: Shape) -> Shape:
+    """Return the shape of ``a @ b`` by the rules of ``numpy.matmul``.
+
+    >>> matmul_shape((5, 1, 2, 3), (4, 3, 7))
+    (5, 4, 2, 7)
+    >>> matmul_shape((3,), (3, 7))
+    (7,)
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ValueError(f"{name} has no axes: a product of matrices takes at least one")
+    terms, others = a[-1], b[-2] if len(b) > 1 else b[0]
+    if terms != others:
+        axis = "axis -2" if len(b) > 1 else "axis 0"
+        raise ValueError(
+            f"b has a wrong shape: got {b}, expected {terms} elements along {axis}, as a of shape {a} has "
+            "along its last axis"
+        )
+    rows = a[-2:-1]
+    columns = b[-1:] if len(b) > 1 else ()
+    return (*_broadcast(a[:-2], b[:-2]), *rows, *columns)
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape:
+    rank = max(len(a), len(b))
+    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
+    found = []
+    for one, two in pairs:
+        if one != two and 1 not in (one, two):
+            raise ValueError(f"batch axes do not match: a has {a}, b has {b}; they are equal, or 1")
+        found.append(two if one == 1 else one)
+    return tuple(found)
+
+
+def matmul_problem(
+    specs: Specs,
+    outs: Outs,
+    activation: Any,
+    alpha: Any,
+    precision: Any,
+    out_dtype: Any,
+    *,
+    allow_tf32: bool = True,
+    aligned: bool = True,
+) -> MatmulProblem:
+    """Validate a product of a and b, with an optional bias, residual and b_scale; ``outs`` has y."""
+    a, b, bias, residual, b_scale = (specs.get(n) for n in ("a", "b", "bias", "residual", "b_scale"))
+    assert a is not None
+    assert b is not None
+    (out,) = outs
+    compute, tensor_cores = _arithmetic(a.dtype, b.dtype, b_scale, precision, allow_tf32)
+    dtype = _result_dtype(a.dtype, out_dtype, out)
+    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
+    name, factor = _activation(activation), as_float(alpha, "alpha")
+    problem = MatmulProblem(
+        a, b, bias, residual, b_scale, None, None, None, y, None, name, factor, compute, tensor_cores, aligned
+    )
+    _check_epilogue(problem)
+    if compute == "int32" and problem.has_epilogue:
+        raise ValueError(
+            "sums of int8 are written as int32: bias, residual, activation and alpha need floats"
+        )
+    return problem
+
+
+def scaled_matmul_problem(
+    specs: Specs,
+    outs: Outs,
+    activation: Any,
+    out_dtype: Any,
+    *,
+    aligned: bool = True,
+) -> MatmulProblem:
+    """Validate a product of float8 matrices with scales; ``outs`` are y and, if it is computed, amax."""
+    a, b = specs["a"], specs["b"]
+    for name, spec in (("a", a), ("b", b)):
+        if spec.dtype not in FLOAT8:
+            raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(FLOAT8)}")
+    out = outs[0]
+    allowed = ("bfloat16", "float16", "float32", *FLOAT8)
+    dtype = out.dtype if out is not None and out_dtype is None else as_dtype(out_dtype or "bfloat16").name
+    if dtype not in allowed:
+        raise TypeError(f"out_dtype is not supported: got {dtype}, expected one of {', '.join(allowed)}")
+    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
+    amax = None
+    if len(outs) > 1:
+        amax = result_spec((1,), _c_order(a), out=outs[1], name="amax of out", dtype="float32")
+    scales: dict[str, Any] = {name: specs.get(name) for name in ("descale_a", "descale_b", "scale")}
+    for name, spec in scales.items():
+        if spec and (spec.dtype != "float32" or spec.size != 1):
+            raise ValueError(f"{name} is not a float32 array of one element: got {spec}")
+    problem = MatmulProblem(
+        a,
+        b,
+        specs.get("bias"),
+        specs.get("residual"),
+        None,
+        **scales,
+        y=y,
+        amax=amax,
+        activation=_activation(activation),
+        aligned=aligned,
+    )
+    _check_epilogue(problem)
+    return problem
+
+
+def check_gradient(specs: Specs, with_bias: bool) -> None:
+    """Raise unless dy, a and b belong to one product, whose operands have a gradient."""
+    dy, a, b = (specs[name] for name in ("dy", "a", "b"))
+    if a.dtype == "int8" or a.dtype in FLOAT8:
+        raise TypeError(f"products of {a.dtype} have no gradient; got a {a}")
+    one_dtype("the gradient of a product", a=a.dtype, b=b.dtype, dy=dy.dtype)
+    shape = matmul_shape(a.shape, b.shape)
+    if dy.shape != shape:
+        raise ValueError(f"dy has a wrong shape: got {dy.shape}, expected {shape}, the shape of a @ b")
+    if with_bias and len(b.shape) < 2:
+        raise ValueError(f"a product with b of shape {b.shape} has no columns, so it has no bias")
+
+
+def _arithmetic(
+    a: str, b: str, b_scale: TensorSpec | None, precision: Any, allow_tf32: bool
+) -> tuple[str, bool]:
+    """Return the dtype of the sums, and whether products may use tensor cores."""
+    if b == "int8" and a in HALF:
+        if b_scale is None:
+            raise ValueError(f"b is int8 and a is {a}: pass b_scale, the factor of the weights' columns")
+        b = a
+    elif b_scale is not None:
+        raise ValueError(f"b_scale is for int8 weights and a half precision a: got a {a} and b {b}")
+    if a in FLOAT8 or b in FLOAT8:
+        raise TypeError(f"a is {a} and b is {b}: products of float8 are ct.scaled_matmul")
+    if a != b:
+        raise TypeError(f"a is {a} and b is {b}; a product needs one dtype, or a half precision a and int8 b")
+    return resolve_precision(precision, a, allow_tf32)
+
+
+def _result_dtype(a: str, out_dtype: Any, out: TensorSpec | None) -> str:
+    allowed = {"int8": ("int32",), "float32": ("float32",), "float64": ("float64",)}.get(a, (a, "float32"))
+    dtype = allowed[0]
+    if out_dtype is not None:
+        dtype = as_dtype(out_dtype).name
+    elif out is not None:
+        dtype = out.dtype
+    if dtype not in allowed:
+        name = "out" if out_dtype is None else "out_dtype"
+        raise TypeError(f"{name} is {dtype}; the result of a product of {a} is {' or '.join(allowed)}")
+    return dtype
+
+
+def _activation(activation: Any) -> MatmulActivation:
+    if activation is None:
+        return "identity"
+    name: MatmulActivation = as_choice(activation, ACTIVATIONS, "activation")
+    return "silu" if name == "swish" else name
+
+
+def _check_epilogue(problem: MatmulProblem) -> None:
+    y, columns = problem.y, problem.b.shape[1:][-1:]
+    if not isfinite(problem.alpha):
+        raise ValueError(f"alpha is not finite: got {problem.alpha}")
+    if problem.bias:
+        if not columns or problem.bias.shape != columns:
+            expected = columns or "none, as b has one axis"
+            raise ValueError(f"bias has a wrong shape: got {problem.bias.shape}, expected {expected}")
+        _one_of("bias", problem.bias, (*((y.dtype,) if y.dtype not in FLOAT8 else HALF), "float32"))
+    if problem.residual:
+        if problem.residual.shape != y.shape:
+            got = problem.residual.shape
+            raise ValueError(f"residual has a wrong shape: got {got}, expected that of the result, {y.shape}")
+        _one_of("residual", problem.residual, (y.dtype,))
+    if problem.b_scale:
+        if problem.b_scale.shape not in (columns, (1,), ()):
+            raise ValueError(
+                f"b_scale has a wrong shape: got {problem.b_scale.shape}, expected {columns} or (1,)"
+            )
+        _one_of("b_scale", problem.b_scale, ("float32",))
+
+
+def _one_of(name: str, spec: TensorSpec, dtypes: tuple[str, ...]) -> None:
+    if spec.dtype not in dtypes:
+        expected = " or ".join(dict.fromkeys(dtypes))
+        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
+
+
+def _c_order(spec: TensorSpec) -> TensorSpec:
+    """Return the spec in C order, in which results are written."""
+    return TensorSpec.packed(spec.shape, "float32")

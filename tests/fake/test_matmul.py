@@ -1,0 +1,221 @@
+"""Products of matrices on the fakes: views of any strides, and what is rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from tests.layers import LayerCase, check_layer
+from tests.matmul_cases import matmul_cases
+from tests.row_norm_cases import row_norm_cases
+from tests.strategies import own, placing
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+
+OFFSETS = st.just((0,)) | st.tuples(*[st.integers(0, 7)] * 5)
+
+
+@settings(max_examples=300)
+@given(case=matmul_cases() | row_norm_cases(), offsets=OFFSETS, workspace=st.sampled_from((0, 100)))
+def test_graph_operation_equals_reference(
+    fake: FakeCudnn, host: Host, case: LayerCase, offsets: tuple[int, ...], workspace: int
+) -> None:
+    fake.engine_workspace = workspace
+    for place in (own, lambda array: ForeignArray(host, array)):
+        check_layer(case, placing(place, *offsets))
+
+
+def plan() -> str:
+    described = ct.last_plan()
+    assert described is not None
+    return described.plan
+
+
+@pytest.mark.parametrize("fewer", ["a", "b"])
+def test_matmul_of_transposed_operand_copies_nothing(fake: FakeCudnn, fewer: str) -> None:
+    arrays = {"a": np.ones((2, 3, 8), np.float32), "b": np.ones((2, 8, 5), np.float32)}
+    placed = {
+        name: ct.asarray(array.transpose(0, 2, 1)).transpose(0, 2, 1) if name == fewer else ct.asarray(array)
+        for name, array in arrays.items()
+    }
+    np.testing.assert_array_equal(ct.matmul(**placed).numpy(), 8)
+    assert "copied" not in plan()
+    assert "calls" not in plan()
+
+
+def test_matmul_copies_an_operand_without_contiguous_axis(fake: FakeCudnn) -> None:
+    a, b = ct.zeros((6, 16), "float16")[::2, ::2], ct.zeros((8, 5), "float16")
+    np.testing.assert_array_equal(ct.matmul(a, b).numpy(), 0)
+    assert "1 operands copied into a packed layout" in plan()
+
+
+def test_matmul_folds_the_batch_into_rows_if_b_is_shared(fake: FakeCudnn) -> None:
+    a, b = ct.zeros((4, 3, 8), "float16"), ct.zeros((8, 5), "float16")
+    ct.matmul(a, b)
+    shapes = [
+        tuple(fake._attributes(tensor)["TENSOR_DIMENSIONS"])
+        for tensor, state in list(fake.objects.items())
+        if state.get("name") == "TENSOR_DESCRIPTOR"
+    ]
+    assert (1, 12, 8) in shapes
+
+
+def test_matmul_makes_a_call_for_each_slice_of_batch_axes_that_do_not_merge(fake: FakeCudnn) -> None:
+    a = np.arange(4 * 2 * 3, dtype=np.float32).reshape(4, 1, 2, 3)
+    b = np.arange(5 * 3 * 2, dtype=np.float32).reshape(5, 3, 2)
+    np.testing.assert_array_equal(ct.matmul(ct.asarray(a), ct.asarray(b)).numpy(), a @ b)
+    assert "4 calls, one for each slice" in plan()
+
+
+def test_matmul_in_float64_is_a_convolution(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 5, 2))
+    got = ct.matmul(ct.asarray(a), ct.asarray(b), bias=ct.asarray(np.ones(2)), activation="tanh", alpha=2)
+    np.testing.assert_allclose(got.numpy(), np.tanh(2 * a @ b + 1), rtol=1e-12)
+    assert "legacy" in plan()
+
+
+def test_matmul_of_no_terms_is_zero(fake: FakeCudnn) -> None:
+    a, b = ct.empty((3, 0), "float16"), ct.empty((0, 2), "float16")
+    np.testing.assert_array_equal(ct.matmul(a, b).numpy(), np.zeros((3, 2)))
+    with pytest.raises(NotSupportedError, match="have no terms"):
+        ct.matmul(a, b, activation="sigmoid")
+
+
+def test_matmul_of_int8_is_int32(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((16, 32), (32, 16)))
+    got = ct.matmul(ct.asarray(a), ct.asarray(b)).numpy()
+    assert got.dtype == np.int32
+    np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_matmul_dequantises_int8_weights(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 8)).astype(np.float16), rng.integers(-128, 128, (8, 3)).astype(np.int8)
+    scale = np.array([0.5, 1, 2], np.float32)
+    got = ct.matmul(ct.asarray(a), ct.asarray(b), b_scale=ct.asarray(scale)).numpy()
+    np.testing.assert_allclose(got, ct.reference.matmul(a, b, b_scale=scale), rtol=2e-3)
+    np.testing.assert_allclose(got, (a.astype(float) @ b) * scale, rtol=2e-3, atol=0.1)
+
+
+REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "terms": (lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((4, 5))), ValueError, "3 elements along axis -2"),
+    "batch": (
+        lambda: ct.matmul(ct.zeros((2, 3, 4)), ct.zeros((3, 4, 5))),
+        ValueError,
+        r"batch axes do not match: a has \(2,\), b has \(3,\)",
+    ),
+    "scalar": (lambda: ct.matmul(ct.zeros(()), ct.zeros((4, 5))), ValueError, "a has no axes"),
+    "dtypes": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 2), "float16")),
+        TypeError,
+        "needs one dtype",
+    ),
+    "bias": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), bias=ct.zeros(3)),
+        ValueError,
+        r"bias has a wrong shape: got \(3,\), expected \(4,\)",
+    ),
+    "residual": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), residual=ct.zeros(4)),
+        ValueError,
+        r"expected that of the result, \(2, 4\)",
+    ),
+    "activation": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), activation="softmax"),
+        ValueError,
+        "activation must be one of identity, relu, gelu",
+    ),
+    "out_dtype": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), out_dtype="float16"),
+        TypeError,
+        "out_dtype is float16; the result of a product of float32 is float32",
+    ),
+    "int8 bias": (
+        lambda: ct.matmul(ct.zeros((2, 3), "int8"), ct.zeros((3, 4), "int8"), activation="relu"),
+        ValueError,
+        "sums of int8 are written as int32",
+    ),
+    "int8 without scale": (
+        lambda: ct.matmul(ct.zeros((2, 3), "float16"), ct.zeros((3, 4), "int8")),
+        ValueError,
+        "pass b_scale",
+    ),
+    "algo": (
+        lambda: ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)), algo="winograd"),
+        ValueError,
+        "algo is unknown: got 'winograd'",
+    ),
+    "float8": (
+        lambda: ct.matmul(ct.zeros((2, 3), "float8_e4m3"), ct.zeros((3, 4), "float8_e4m3")),
+        TypeError,
+        "ct.scaled_matmul",
+    ),
+    "gradient of int8": (
+        lambda: ct.matmul_backward(*[ct.zeros((2, 2), "int8")] * 3),
+        TypeError,
+        "products of int8 have no gradient",
+    ),
+    "dy": (
+        lambda: ct.matmul_backward(ct.zeros((2, 2)), ct.zeros((2, 3)), ct.zeros((3, 4))),
+        ValueError,
+        r"dy has a wrong shape: got \(2, 2\), expected \(2, 4\)",
+    ),
+    "amax of slices": (
+        lambda: ct.scaled_matmul(
+            ct.zeros((2, 1, 4, 4), "float8_e4m3"), ct.zeros((2, 4, 4), "float8_e4m3"), amax=True
+        ),
+        NotSupportedError,
+        "amax of several products",
+    ),
+    "descale": (
+        lambda: ct.scaled_matmul(*[ct.zeros((4, 4), "float8_e4m3")] * 2, descale_a=ct.zeros(2)),
+        ValueError,
+        "descale_a is not a float32 array of one element",
+    ),
+    "rows": (lambda: ct.layer_norm(ct.zeros((2, 3)), ct.zeros(2)), ValueError, "scale has a wrong shape"),
+    "samples": (
+        lambda: ct.ada_layer_norm(ct.zeros((2, 3, 4)), ct.zeros((3, 4))),
+        ValueError,
+        r"scale has a wrong shape: got \(3, 4\), expected \(samples, \*axes\)",
+    ),
+    "float64": (
+        lambda: ct.rms_norm(ct.zeros((2, 3), "float64"), ct.zeros(3, "float64")),
+        TypeError,
+        "RMS normalisation takes float16, bfloat16, float32, not float64",
+    ),
+    "parameter": (
+        lambda: ct.layer_norm(ct.zeros((2, 3), "float16"), ct.zeros(3, "bfloat16")),
+        TypeError,
+        "scale has a wrong dtype: got bfloat16, expected float16 or float32",
+    ),
+    "columns": (lambda: ct.layer_norm(ct.zeros((2, 0)), ct.zeros(0)), ValueError, "have no elements"),
+    "statistics": (
+        lambda: ct.rms_norm(ct.zeros((2, 3)), ct.zeros(3), training=False, out=(None, ct.zeros((2, 1)))),
+        ValueError,
+        "out has invrms, but training is not set",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_graph_operation_rejects_arguments_with_the_numbers(fake: FakeCudnn, name: str) -> None:
+    call, error, message = REJECTED[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_layer_norm_backward_of_no_rows_has_zero_gradients(fake: FakeCudnn) -> None:
+    x, scale, none = ct.empty((0, 4)), ct.zeros(4), ct.empty((0, 1))
+    result = ct.layer_norm_backward(x, x, scale, none, none)
+    for gradient in (result.dscale, result.dbias):
+        np.testing.assert_array_equal(gradient.numpy(), np.zeros(4))

@@ -1,0 +1,333 @@
+"""Products of matrices and normalisations of rows on a GPU, against PyTorch in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import cudnn_ct as ct
+from tests.layers import LayerCase, check_layer
+from tests.matmul_cases import matmul_cases
+from tests.row_norm_cases import row_norm_cases
+
+from .conftest import place
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+# One rounding of the result, and a few of the sums, relative to the largest element.
+TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
+HALF = (torch.float16, torch.bfloat16)
+DTYPES = (*HALF, torch.float32)
+EXAMPLES = 60  # most of them compile a kernel, which takes a second
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=matmul_cases())
+def test_matmul_equals_reference(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=row_norm_cases())
+def test_normalisation_of_rows_equals_reference(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+def randn(*shape: int, dtype: Any = torch.float32, seed: int = 0) -> Any:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda").to(dtype)
+
+
+def near(got: Any, wanted: Any, dtype: Any, factor: float = 1.0, name: str = "") -> None:
+    """Compare a result with float64 within the tolerance of its dtype."""
+    values = torch.from_dlpack(got) if isinstance(got, ct.DeviceArray) else got
+    values = values.double()
+    assert values.shape == wanted.shape, name
+    size = float(wanted.abs().max().clamp(min=1e-3)) if wanted.numel() else 1.0
+    error = float((values - wanted).abs().max()) if wanted.numel() else 0.0
+    assert error <= factor * TOLERANCE[dtype] * size, f"{name}: error {error:.3g} of {size:.3g}"
+
+
+# --- normalisations ----------------------------------------------------------------------------------------
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "packed": lambda x: x,
+    "slice of rows": lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
+    "every other row": lambda x: torch.stack([x, x], -2).flatten(-3, -2)[..., ::2, :],
+    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "misaligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+    "large": lambda x: 300 * x + 100,
+}
+MATRICES = ((4, 33, 768), (2, 7, 5), (3, 2, 1), (1, 1, 1024), (2, 3, 65536), (5, 64, 4096), (0, 3, 64))
+
+
+def norm_in_torch(mode: str, x: Any, scale: Any, bias: Any) -> Any:
+    """Return the normalisation in float64, with the gradients that autograd needs."""
+    if mode == "rms_norm":
+        return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * scale + bias
+    y = functional.layer_norm(x, x.shape[-1:], eps=1e-5)
+    if mode == "ada_layer_norm":
+        scale, bias = scale[:, None], bias[:, None]
+    return y * scale + bias
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm", "ada_layer_norm"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", MATRICES, ids=str)
+def test_norm_and_gradients_equal_pytorch(mode: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    if mode == "ada_layer_norm" and shape[1] == 1:
+        pytest.skip("cuDNN has no engine for samples of one row")
+    check_norm(mode, dtype, dtype, shape, "packed")
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm", "ada_layer_norm"])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_norm_of_a_view_equals_pytorch(mode: str, view: str, wide: bool) -> None:
+    parameters = torch.float32 if wide else torch.bfloat16
+    check_norm(mode, torch.bfloat16, parameters, (4, 16, 256), view)
+
+
+def check_norm(mode: str, dtype: Any, wide: Any, shape: tuple[int, ...], view: str) -> None:
+    columns = shape[-1]
+    parameter = (shape[0], columns) if mode == "ada_layer_norm" else (columns,)
+    x, dy = VIEWS[view](randn(*shape, dtype=dtype)), randn(*shape, dtype=dtype, seed=1)
+    scale, bias = (randn(*parameter, dtype=wide, seed=seed) for seed in (2, 3))
+    leaves = [one.double().requires_grad_() for one in (x, scale, bias)]
+    wanted = norm_in_torch(mode, *leaves)
+    gradients = torch.autograd.grad(wanted, leaves, dy.double())
+    step = getattr(ct, mode)(x, scale, bias)
+    near(step.y, wanted.detach(), dtype, 4, "y")
+    more = {"bias_gradient": True} if mode == "rms_norm" else {}
+    found = getattr(ct, f"{mode}_backward")(dy, x, scale, *step[1:], **more)
+    # Rows of one element have an inverse deviation of 300, and gradients that are differences.
+    factor = 40.0 if columns < 8 or view == "large" else 8.0
+    for name, got, want, kind in zip(found._fields, found, gradients, (dtype, wide, wide), strict=True):
+        if name == "dx" and columns == 1:
+            continue  # about 0, computed as a difference of large terms
+        near(got, want, kind if kind in HALF else dtype, factor, name)
+    alone = getattr(ct, mode)(x, scale, bias, training=False)
+    near(alone.y, wanted.detach(), dtype, 4, "y without statistics")
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
+def test_norm_of_rows_with_nan_leaves_other_rows_as_they_are(mode: str) -> None:
+    x, scale = randn(8, 512, dtype=torch.bfloat16), randn(512, dtype=torch.bfloat16, seed=1)
+    expected = torch.from_dlpack(getattr(ct, mode)(x, scale).y).clone()
+    x[3, 5], x[5, 7] = float("nan"), float("inf")
+    got = torch.from_dlpack(getattr(ct, mode)(x, scale).y)
+    kept = [row for row in range(8) if row not in (3, 5)]
+    assert torch.equal(got[kept], expected[kept])
+    assert got[3].isnan().all()
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
+def test_every_engine_of_a_norm_equals_pytorch(mode: str) -> None:
+    from cudnn_ct import context
+    from cudnn_ct.ops.norm.row_norm import SOURCE
+
+    x, scale = randn(512, 2048, dtype=torch.bfloat16), randn(2048, dtype=torch.bfloat16, seed=1)
+    dy = randn(512, 2048, dtype=torch.bfloat16, seed=2)
+    zero = torch.zeros_like(scale)
+    leaves = [one.double().requires_grad_() for one in (x, scale)]
+    wanted = norm_in_torch(mode, *leaves, zero.double())
+    gradients = torch.autograd.grad(wanted, leaves, dy.double())
+    step = getattr(ct, mode)(x, scale)
+    calls = {
+        "forward": (lambda algo: getattr(ct, mode)(x, scale, algo=algo)[:1], [wanted.detach()]),
+        "backward": (
+            lambda algo: getattr(ct, f"{mode}_backward")(dy, x, scale, *step[1:], algo=algo)[:2],
+            gradients,
+        ),
+    }
+    for name, (call, results) in calls.items():
+        call("heuristic")
+        problem = ct.last_plan().candidate.problem
+        ctx = context.of_device(0)
+        rows = [row for find in SOURCE.heuristics(problem) for row in find(ctx) if not row.rejected]
+        names = dict.fromkeys([row.algorithm for row in rows] + list(SOURCE.also(problem)))
+        for algo in names:
+            try:
+                plan = SOURCE.by_name(problem, algo)[0][0](ctx)[0]
+            except ct.CudnnError:
+                continue
+            if plan.rejected:
+                continue
+            for got, want in zip(call(algo), results, strict=True):
+                near(got, want, torch.bfloat16, 8, f"{mode} {name} {algo}")
+
+
+# --- products ----------------------------------------------------------------------------------------------
+
+ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda y: y,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+SHAPES = {
+    "aligned": ((64, 256), (256, 128)),
+    "odd": ((7, 13), (13, 5)),
+    "one row": ((1, 512), (512, 256)),
+    "one column": ((64, 512), (512, 1)),
+    "one term": ((33, 1), (1, 70)),
+    "batch": ((6, 64, 32), (6, 32, 48)),
+    "shared b": ((4, 9, 64), (64, 24)),
+    "shared a": ((64, 32), (5, 32, 16)),
+    "crossed": ((3, 1, 16, 24), (4, 24, 32)),
+    "vectors": ((64,), (64,)),
+    "long": ((16, 20000), (20000, 16)),
+    "empty": ((0, 64), (64, 8)),
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+def test_matmul_and_gradients_equal_pytorch(shapes: str, dtype: Any) -> None:
+    first, second = SHAPES[shapes]
+    a, b = randn(*first, dtype=dtype), randn(*second, dtype=dtype, seed=1)
+    wide = [one.double().requires_grad_() for one in (a, b)]
+    wanted = wide[0] @ wide[1]
+    dy = randn(*wanted.shape, dtype=dtype, seed=2)
+    gradients = torch.autograd.grad(wanted, wide, dy.double())
+    tolerated, factor = (torch.float32, 1e-6) if dtype == torch.float64 else (dtype, 1.0)
+    # TF32 products have 10 bits.
+    factor = 100.0 if dtype == torch.float32 else factor
+    near(ct.matmul(a, b), wanted.detach(), tolerated, factor, "y")
+    for name, got, want in zip(("da", "db"), ct.matmul_backward(dy, a, b), gradients, strict=False):
+        near(got, want, tolerated, factor, name)
+
+
+@pytest.mark.parametrize("shapes", ["aligned", "odd", "batch", "shared b", "long"])
+def test_matmul_in_strict_float32_equals_pytorch(shapes: str) -> None:
+    first, second = SHAPES[shapes]
+    a, b = randn(*first), randn(*second, seed=1)
+    near(ct.matmul(a, b, precision="float32"), a.double() @ b.double(), torch.float32, 1, "y")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shapes", ["aligned", "odd", "shared b"])
+def test_matmul_with_epilogue_equals_pytorch(activation: Any, dtype: Any, shapes: str) -> None:
+    first, second = SHAPES[shapes]
+    a, b = randn(*first, dtype=dtype), randn(*second, dtype=dtype, seed=1)
+    product = 0.1 * (a.double() @ b.double())
+    bias, residual = randn(second[-1], dtype=dtype, seed=2), randn(*product.shape, dtype=dtype, seed=3)
+    wanted = ACTIVATIONS[activation](product + bias.double() + residual.double())
+    got = ct.matmul(a, b, bias=bias, residual=residual, activation=activation, alpha=0.1)
+    near(got, wanted, dtype, 150 if dtype == torch.float32 else 1, str(activation))
+
+
+MATRIX_VIEWS: dict[str, Callable[[Any], Any]] = {
+    **VIEWS,
+    "every other column": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
+    "columns of a wide matrix": lambda x: torch.cat([x, x, x], -1)[..., x.shape[-1] : 2 * x.shape[-1]],
+}
+
+
+@pytest.mark.parametrize("first", MATRIX_VIEWS)
+@pytest.mark.parametrize("second", MATRIX_VIEWS)
+def test_matmul_of_views_equals_pytorch(first: str, second: str) -> None:
+    a = MATRIX_VIEWS[first](randn(3, 24, 40, dtype=torch.bfloat16))
+    b = MATRIX_VIEWS[second](randn(3, 40, 56, dtype=torch.bfloat16, seed=1))
+    near(ct.matmul(a, b), a.double() @ b.double(), torch.bfloat16, 1, f"{first} {second}")
+
+
+@pytest.mark.parametrize("view", ["slice of rows", "transposed", "every other row", "misaligned"])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_matmul_writes_to_a_view_and_nothing_else(view: str, with_residual: bool) -> None:
+    a, b = randn(3, 24, 40, dtype=torch.float16), randn(40, 56, dtype=torch.float16, seed=1)
+    memory = torch.full((3, 2, 48, 112), float("nan"), device="cuda", dtype=torch.float16)
+    out = {
+        "slice of rows": lambda: memory[:, 0, :24, :56],
+        "transposed": lambda: memory[:, 0].flatten(1)[:, : 24 * 56].view(3, 56, 24).transpose(1, 2),
+        "every other row": lambda: memory[:, 0, ::2, :56],
+        "misaligned": lambda: memory[:, 0, :24, 1:57],
+    }[view]()
+    residual = randn(3, 24, 56, dtype=torch.float16, seed=2) if with_residual else None
+    wanted = a.double() @ b.double() + (residual.double() if with_residual else 0)
+    ct.matmul(a, b, residual=residual, out=out)
+    near(out, wanted, torch.float16, 1, view)
+    written = int((~memory.isnan()).sum())
+    assert written == out.numel()
+
+
+def test_matmul_of_int8_is_exact() -> None:
+    for m, n, k in ((64, 128, 256), (7, 5, 13), (16, 16, 512)):
+        a, b = (
+            torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8) for shape in ((m, k), (k, n))
+        )
+        got = torch.from_dlpack(ct.matmul(a, b))
+        assert torch.equal(got.cpu(), a.cpu().int() @ b.cpu().int())
+
+
+@pytest.mark.parametrize("columns", [128, 24])
+def test_matmul_dequantises_int8_weights(columns: int) -> None:
+    a = randn(48, 256, dtype=torch.bfloat16)
+    b = torch.randint(-128, 128, (columns, 256), device="cuda", dtype=torch.int8).T
+    scale = randn(columns).abs()
+    bias = randn(columns, dtype=torch.bfloat16, seed=1)
+    wanted = functional.gelu((a.double() @ b.double()) * scale.double() + bias.double())
+    near(ct.matmul(a, b, b_scale=scale, bias=bias, activation="gelu"), wanted, torch.bfloat16)
+
+
+@pytest.mark.parametrize("kinds", [("e4m3", "e4m3"), ("e5m2", "e4m3")])
+@pytest.mark.parametrize("shape", [(64, 128, 256), (48, 16, 32), (7, 5, 3)], ids=str)
+def test_scaled_matmul_equals_pytorch(kinds: tuple[str, str], shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    drawn = randn(m, k).cpu().numpy(), randn(k, n, seed=1).cpu().numpy()
+    dtypes = (ct.empty((), f"float8_{kind}").dtype for kind in kinds)
+    a, b = (ct.asarray(one.astype(dtype)) for one, dtype in zip(drawn, dtypes, strict=True))
+    wide = [torch.from_numpy(one.numpy().astype("float64")).cuda() for one in (a, b)]
+    half, three = torch.tensor([0.5], device="cuda"), torch.tensor([3.0], device="cuda")
+    wanted = functional.relu(0.5 * 3.0 * (wide[0] @ wide[1]))
+    found = ct.scaled_matmul(
+        a, b, descale_a=half, descale_b=three, scale=half, activation="relu", amax=True, out_dtype="float32"
+    )
+    near(found.y, 0.5 * wanted, torch.float32, 30, "y")
+    near(found.amax, wanted.max().reshape(1), torch.float32, 30, "amax")
+
+
+def test_every_engine_of_a_product_equals_pytorch() -> None:
+    from cudnn_ct import context
+    from cudnn_ct.ops.matmul.source import TENSOR_CORE_SOURCE
+
+    a, b = randn(192, 320, dtype=torch.bfloat16), randn(256, 320, dtype=torch.bfloat16, seed=1).T
+    bias = randn(256, dtype=torch.bfloat16, seed=2)
+    wanted = functional.gelu(a.double() @ b.double() + bias.double())
+    ct.matmul(a, b, bias=bias, activation="gelu")
+    problem = ct.last_plan().candidate.problem
+    ctx = context.of_device(0)
+    rows = [row for find in TENSOR_CORE_SOURCE.heuristics(problem) for row in find(ctx)]
+    names = dict.fromkeys(row.algorithm for row in rows if not row.rejected)
+    assert len(names) > 3
+    for algo in names:
+        near(ct.matmul(a, b, bias=bias, activation="gelu", algo=algo), wanted, torch.bfloat16, 1, algo)
+
+
+def test_matmul_is_tuned_once_and_replayed() -> None:
+    a, b = randn(256, 512, dtype=torch.bfloat16), randn(512, 256, dtype=torch.bfloat16, seed=1)
+    out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
+    for _ in range(12):
+        ct.matmul(a, b, algo="autotune", out=out)
+    near(out, a.double() @ b.double(), torch.bfloat16)
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
+def test_norm_of_more_than_2_to_31_elements(mode: str) -> None:
+    rows, columns = 2**19 + 3, 4096
+    if torch.cuda.mem_get_info()[0] < 4 * rows * columns * 2:
+        pytest.skip("not enough memory")
+    x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+    scale = randn(columns, dtype=torch.bfloat16)
+    got = torch.from_dlpack(getattr(ct, mode)(x, scale).y)
+    for part in (slice(0, 8), slice(rows // 2, rows // 2 + 8), slice(rows - 8, rows)):
+        wanted = norm_in_torch(mode, x[part].double(), scale.double(), torch.zeros_like(scale).double())
+        near(got[part], wanted, torch.bfloat16, 4, str(part))
