@@ -117,7 +117,7 @@ class GraphPlan:
 
 
 def place_scratch(graph: Graph, nbytes: int) -> tuple[dict[int, int], int]:
-    """Return the offsets of scratch tensors behind ``nbytes`` of workspace by uid, and the bytes with them."""
+    """Return the offsets of scratch tensors by uid, behind ``nbytes`` of workspace, and the whole bytes."""
     offsets = {}
     for tensor in tensors_of_graph(graph).values():
         if tensor.scratch:

@@ -69,6 +69,7 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
             timeout=200,
         )
         assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+        assert "Could not load symbol" not in done.stderr, "the stub lacks a function"
 
     return parent
 
