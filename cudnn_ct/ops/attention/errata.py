@@ -1,4 +1,4 @@
-"""Reported defects of cuDNN's attention: versions that must not be used, and problems that need a padding mask."""
+"""Reported defects of cuDNN's attention: versions that must not be used, problems that need lengths."""
 
 from __future__ import annotations
 
