@@ -12,19 +12,11 @@ from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, packed_strides
 
 ATTENTION_DTYPES = ("float16", "bfloat16")
-OPTIONAL = [
-    "bias",
-    "lengths_q",
-    "lengths_kv",
-    "page_table",
-    "starts_q",
-    "starts_k",
-    "starts_v",
-    "starts_y",
-    "starts_stats",
-    "seed",
-    "offset",
-]  # operands besides q, k and v, in the order of the problem
+# Operands besides q, k and v, in the order of the problem.
+OPTIONAL = (
+    *("bias", "lengths_q", "lengths_kv", "page_table", "starts_q", "starts_k", "starts_v", "starts_y"),
+    *("starts_stats", "seed", "offset"),
+)
 
 
 def attention_problem(
@@ -81,7 +73,9 @@ def attention_gradient_problem(
             raise ValueError("dbias=True needs a bias: got bias=None")
         results["dbias"] = like_axes(problem.bias.shape, problem.bias)
     given = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
-    made = {name: _result(given[name], spec, f"{name} of out") for name, spec in results.items()}
+    made: dict[str, Any] = {
+        name: _result(given[name], spec, f"{name} of out") for name, spec in results.items()
+    }
     return problem._replace(dy=specs["dy"], saved_y=specs["y"], saved_stats=specs["stats"], **made)
 
 

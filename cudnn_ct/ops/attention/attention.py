@@ -201,7 +201,7 @@ def attention_backward(
     Returns
     -------
     AttentionGradients
-        ``dq``, ``dk``, ``dv``, DeviceArrays of the shapes and dtype of q, k and v; ``dbias``, as bias, or None.
+        ``dq``, ``dk``, ``dv``, DeviceArrays like q, k and v; ``dbias``, like bias, or None.
 
     Notes
     -----
@@ -234,7 +234,7 @@ def attention_backward(
     )  # fmt: skip
     names, arrays = tuple(gathered.arrays), tuple(gathered.arrays.values())
     results = execute(_BACKWARD, names, arrays, params, outs=outs, stream=gathered.stream)
-    return AttentionGradients(*results, *([] if with_bias else [None]))  # type: ignore[arg-type]
+    return AttentionGradients(*results, *([] if with_bias else [None]))
 
 
 def _forward_slots(out: Any, return_stats: Any) -> tuple[Any, Any]:

@@ -96,7 +96,8 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     elif problem.page_table is not None and problem.lengths_q is None:
         constants = {"lengths_q": (sizes.queries,) * sizes.batch}
     batch = TensorSpec.packed((sizes.batch, 1, 1, 1), "int32")
-    core = core._replace(**dict.fromkeys(constants, batch))
+    added: dict[str, Any] = dict.fromkeys(constants, batch)
+    core = core._replace(**added)
     return Core(core, parts, empty, cut or problem.lengths_kv is not None, constants)
 
 

@@ -92,7 +92,7 @@ def _why_not(core: Core, context: Context | Planner) -> str:
 
 
 def _adapted(row: Candidate, core: Core) -> Candidate:
-    """Add the workspace of copies and buffers. The notes of engines do not report that dq is summed in any order."""
+    """Add the workspace of buffers, and what the notes of engines omit: dq is summed in any order."""
     if row.rejected:
         return row
     problem = core.problem
