@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -158,7 +159,7 @@ class AttentionProblem(NamedTuple):
         batch, heads, queries, head = self.q.shape
         _, kv_heads, keys, value_head = self.v.shape
         if self.page_table is not None:
-            keys *= self.page_table.shape[1]
+            keys *= math.prod(self.page_table.shape[1:])  # (B, pages), or (B, 1, pages, 1) in a graph
         return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)
 
     def __str__(self) -> str:

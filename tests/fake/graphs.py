@@ -17,6 +17,7 @@ from cudnn_ct._bindings.enums import (
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
+from .attention_graphs import AttentionRun, is_attention
 from .convolution import slide
 from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
@@ -105,20 +106,35 @@ class Graphs:
         given = self._attributes(pack)
         pointers = [pointer or 0 for pointer in given["VARIANT_PACK_DATA_POINTERS"]]
         workspace = given["VARIANT_PACK_WORKSPACE"][0] or 0
-        bad = [hex(pointer) for pointer in (*pointers, workspace) if pointer % 16]
-        assert not bad, f"misaligned operands of a graph: {bad}"
         if self.engine_workspace:
             view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
         memory = dict(zip(given["VARIANT_PACK_UNIQUE_IDS"], pointers, strict=True))
         values: dict[int, np.ndarray] = {}
         engine = self._attributes(self._attributes(plan)["EXECUTION_PLAN_ENGINE_CONFIG"][0])
         (graph,) = self._attributes(engine["ENGINECFG_ENGINE"][0])["ENGINE_OPERATION_GRAPH"]
-        for operation in self._attributes(graph)["OPERATIONGRAPH_OPS"]:
-            attributes = self._attributes(operation)
+        operations = [self._attributes(one) for one in self._attributes(graph)["OPERATIONGRAPH_OPS"]]
+        by_value = self._values_of(operations)
+        on_device = [pointer for uid, pointer in memory.items() if uid not in by_value]
+        bad = [hex(pointer) for pointer in (*on_device, workspace) if pointer % 16]
+        assert not bad, f"misaligned operands of a graph: {bad}"
+        if is_attention(operations):
+            AttentionRun(self, memory).run(operations)
+            return
+        for attributes in operations:
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
             else:
                 self._convolution_node(attributes, memory, values)
+
+    def _values_of(self: Any, operations: list[dict[str, list[Any]]]) -> set[int]:
+        """Return the uids of tensors that are passed by value."""
+        tensors = [
+            self._attributes(value[0])
+            for attributes in operations
+            for name, value in attributes.items()
+            if name.endswith("DESC") and isinstance(value[0], int)
+        ]
+        return {one["TENSOR_UNIQUE_ID"][0] for one in tensors if one.get("TENSOR_IS_BY_VALUE", [False])[0]}
 
     def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]

@@ -222,9 +222,9 @@ class _Nodes:
         highest = self._reduce("max", scores, self._virtual(self.rows))
         weights = self._pointwise("exp", self._pointwise("sub", scores, highest))
         total = self._reduce("add", weights, self._virtual(self.rows))
-        stats = self._operand("stats", "starts_stats")
-        if stats is not None:
-            self._pointwise("add", highest, self._pointwise("log", total), y=stats)
+        # cuDNN has no engine for the pattern without statistics.
+        stats = self._operand("stats", "starts_stats") or self._virtual(self.rows)
+        self._pointwise("add", highest, self._pointwise("log", total), y=stats)
         narrow = self._virtual(self.scores, self.dtype)
         weights = self._pointwise("div", weights, total, y=None if rate else narrow)
         kept = self._kept()
