@@ -116,7 +116,7 @@ def test_attention_problem_rejects_parameters() -> None:
         forward(specs(), dropout=1)
     with pytest.raises(ValueError, match="dropout=0.5 needs seed and offset"):
         forward(specs(), dropout=0.5)
-    with pytest.raises(ValueError, match="scale must be finite: got inf"):
+    with pytest.raises(ValueError, match=r"scale must be finite: got inf"):
         forward(specs(), scale=float("inf"))
     with pytest.raises(ValueError, match="dbias=True needs a bias"):
         backward(specs(), dbias=True)
