@@ -3,10 +3,10 @@
     python benchmarks/attention.py [--json OUT] [--only TEXT] [--seconds 540] [--algo autotune]
 
 A row is the attention of a public model, forward or backward. GPU time is the median of loops of calls
-between two events; the contenders run alternately, loop by loop. Operands rotate through more memory than
-the cache holds. Host time is that of one call with an idle GPU. The error is the mean of |result - float64|, divided by
-that of PyTorch's cuDNN backend. A row that fails has the reason. Rows that the JSON file has are not measured
-again.
+between two events; the contenders run alternately, loop by loop. Operands rotate through more memory than the
+cache holds. Host time is that of one call with an idle GPU. The error is the mean of |result - float64|,
+divided by that of PyTorch's cuDNN backend. A row that fails has the reason. Rows that the JSON file has are
+not measured again.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def attention(
     dropout: float = 0.0,
     kept: ArrayLike | None = None,
     return_stats: bool = False,
-    out: Any = None,
+    out: Outs | None = None,
 ) -> AttentionResult[Array]:
     """Compute ``softmax(scale * q @ k.T + bias) @ v``; ``kept`` is the mask. See :func:`cudnn_ct.attention`."""
     operands = _present(q=q, k=k, v=v, bias=bias, page_table=page_table)

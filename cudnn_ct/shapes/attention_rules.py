@@ -64,7 +64,7 @@ def attention_gradient_problem(
         spec = specs[name]
         dtype = "float32" if wanted == "stats" else problem.q.dtype
         if spec.shape != shapes[wanted]:
-            raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shapes[wanted]}")
+            raise ValueError(f"{name} has shape {spec.shape}; the result of attention has {shapes[wanted]}")
         if spec.dtype != dtype:
             raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {dtype}")
     results = {f"d{name}": like_axes(specs[name].shape, specs[name]) for name in "qkv"}
