@@ -134,8 +134,8 @@ def ours(operands: Sequence[Operands], direction: str, algo: str) -> Call:
     saved = [ct.attention(*one.qkv, causal=causal, return_stats=True) for one in operands]
 
     def backward(i: int) -> Any:
-        one = operands[i]
-        return ct.attention_backward(one.dy, *one.qkv, *saved[i], causal=causal, algo=algo)
+        one, (y, stats) = operands[i], saved[i]
+        return ct.attention_backward(one.dy, *one.qkv, y, stats, causal=causal, algo=algo)  # type: ignore[arg-type]
 
     return backward
 

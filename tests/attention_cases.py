@@ -19,8 +19,8 @@ TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2}
 class Case(NamedTuple):
     """Sizes, the memory order of q, k and v, and arguments of a call.
 
-    ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``bias`` has the axes of
-    the bias that are not shared, such as "hqk". ``lengths`` are those of queries and keys; packed sequences
+    ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``bias`` has the axes
+    of the bias that are not shared, such as "hqk". ``lengths`` are those of queries and keys; packed sequences
     have no padding between them. ``page`` is the length of a block of a paged cache.
     """
 
@@ -121,8 +121,8 @@ def random_case(seed: int) -> Case:
         int(pick(*sizes)) for sizes in ((1, 2, 17, 64, 100, 192, 257), (2, 17, 64, 100, 192, 320))
     )
     fields: dict[str, Any] = {
-        "batch": pick(1, 2, 3), "heads": kv_heads * pick(1, 1, 2, 4), "kv_heads": kv_heads, "queries": queries,
-        "keys": keys, "head": pick(8, 32, 64, 64, 72, 128, 256), "dtype": pick("float16", "bfloat16"),
+        "batch": pick(1, 2, 3), "heads": kv_heads * pick(1, 1, 2, 4), "kv_heads": kv_heads,
+        "queries": queries, "keys": keys, "head": pick(8, 32, 64, 64, 72, 128, 256), "dtype": pick("float16", "bfloat16"),
         "layout": pick("bhsd", "bshd", "sliced"), "seed": seed, "level": pick(0.0, 0.0, -100.0),
     }  # fmt: skip
     fields["value_head"] = pick(fields["head"], 64)

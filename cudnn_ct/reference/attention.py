@@ -40,7 +40,7 @@ def attention(
     return_stats: bool = False,
     out: Outs | None = None,
 ) -> AttentionResult[Array]:
-    """Compute ``softmax(scale * q @ k.T + bias) @ v``; ``kept`` is the mask. See :func:`cudnn_ct.attention`."""
+    """Compute ``softmax(scale * q @ k.T + bias) @ v``, with a mask. See :func:`cudnn_ct.attention`."""
     operands = _present(q=q, k=k, v=v, bias=bias, page_table=page_table)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     arguments = (scale, causal, window, dropout, batch.longest)
@@ -148,7 +148,8 @@ class _Batch:
             self.specs |= dict.fromkeys(("seed", "offset"), TensorSpec.packed((1,), "int64"))
         if dropout and kept is None:
             raise ValueError("dropout needs kept, the mask of ones and zeros: got None")
-        self.offsets, self.longest = None, (0, 0)
+        self.offsets: list[tuple[int, ...]] | None = None
+        self.longest = (0, 0)
         self._lengths = lengths
         if offsets != (None, None):
             self._pack(offsets)
@@ -265,4 +266,5 @@ def _summed(gradient: Float64, problem: AttentionProblem) -> Float64:
     """Return a gradient summed over the heads of q that share a head."""
     sizes = problem.sizes
     group = sizes.heads // max(sizes.kv_heads, 1)
-    return gradient.reshape(sizes.kv_heads, group, *gradient.shape[1:]).sum(1)
+    summed: Float64 = gradient.reshape(sizes.kv_heads, group, *gradient.shape[1:]).sum(1)
+    return summed

@@ -1,4 +1,4 @@
-"""Graphs with two products, which are attention, on the fake cuDNN: their nodes one after another, in float64."""
+"""Graphs with two products, which are attention, on the fake cuDNN: node by node, in float64."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_attention_problem_rejects_parameters() -> None:
         forward({name: spec._replace(dtype="float32") for name, spec in specs().items()})
     with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1: got 1"):
         forward(specs(), dropout=1)
-    with pytest.raises(ValueError, match="dropout=0.5 needs seed and offset"):
+    with pytest.raises(ValueError, match=r"dropout=0\.5 needs seed and offset"):
         forward(specs(), dropout=0.5)
     with pytest.raises(ValueError, match=r"scale must be finite: got inf"):
         forward(specs(), scale=float("inf"))
