@@ -20,8 +20,8 @@ class Case(NamedTuple):
     """Sizes, the memory order of q, k and v, and arguments of a call.
 
     ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``bias`` has the axes
-    of the bias that are not shared, such as "hqk". ``lengths`` are those of queries and keys; packed sequences
-    have no padding between them. ``page`` is the length of a block of a paged cache.
+    of the bias that are not shared, such as "hqk". ``lengths`` are those of queries and keys; packed
+    sequences have no padding between them. ``page`` is the length of a block of a paged cache.
     """
 
     batch: int = 2
@@ -122,7 +122,8 @@ def random_case(seed: int) -> Case:
     )
     fields: dict[str, Any] = {
         "batch": pick(1, 2, 3), "heads": kv_heads * pick(1, 1, 2, 4), "kv_heads": kv_heads,
-        "queries": queries, "keys": keys, "head": pick(8, 32, 64, 64, 72, 128, 256), "dtype": pick("float16", "bfloat16"),
+        "queries": queries, "keys": keys, "head": pick(8, 32, 64, 64, 72, 128, 256),
+        "dtype": pick("float16", "bfloat16"),
         "layout": pick("bhsd", "bshd", "sliced"), "seed": seed, "level": pick(0.0, 0.0, -100.0),
     }  # fmt: skip
     fields["value_head"] = pick(fields["head"], 64)
