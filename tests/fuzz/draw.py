@@ -182,7 +182,7 @@ def families() -> tuple[list[str], ...]:
     theirs: dict[str, list[str]] = {}
     for case in cases():
         kept = case.dtype == "float32" or (case.dtype, case.layout) == ("float16", "nhwc")
-        if case.operation in ("RNN", "dropout", "attention", "attention_backward") or not kept:
+        if case.operation in ("RNN", "dropout") or not kept:
             continue
         operation, (operands, both, device) = case.operation, case.inputs()
         right = _right(f"ct.{operation}", operands, both | device, "array", case.layout)
