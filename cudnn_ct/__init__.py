@@ -39,6 +39,7 @@ _PUBLIC = {
         "VersionMismatchError"
     ),
     "ops.activation": "activation activation_backward",
+    "ops.attention.attention": "attention attention_backward",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
@@ -67,6 +68,7 @@ _PUBLIC = {
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
     "plans.last_plan": "PlanDescription last_plan",
+    "shapes.attention": "AttentionGradients AttentionResult",
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",
     "shapes.layer_norm": "LayerNormGradients LayerNormResult RMSNormGradients RMSNormResult",

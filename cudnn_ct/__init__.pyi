@@ -47,6 +47,8 @@ from .errors import NotSupportedError as NotSupportedError
 from .errors import VersionMismatchError as VersionMismatchError
 from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
+from .ops.attention.attention import attention as attention
+from .ops.attention.attention import attention_backward as attention_backward
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms
 from .ops.conv.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
 from .ops.conv.algorithms import conv_plan as conv_plan
@@ -105,6 +107,8 @@ from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .plans.last_plan import PlanDescription as PlanDescription
 from .plans.last_plan import last_plan as last_plan
+from .shapes.attention import AttentionGradients as AttentionGradients
+from .shapes.attention import AttentionResult as AttentionResult
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss

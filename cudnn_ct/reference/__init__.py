@@ -9,6 +9,8 @@ from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_s
 from ..shapes.pooling import pool_output_shape as pool_output_shape
 from .activation import activation as activation
 from .activation import activation_backward as activation_backward
+from .attention import attention as attention
+from .attention import attention_backward as attention_backward
 from .conv import conv as conv
 from .conv import conv_backward_bias as conv_backward_bias
 from .conv import conv_backward_data as conv_backward_data

@@ -17,8 +17,9 @@ from cudnn_ct._bindings.enums import (
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
+from .attention_graphs import AttentionRun, is_attention
 from .convolution import slide
-from .graph_matmul import GELU, MatmulNodes
+from .graph_nodes import OTHER_MODES, MoreNodes
 from .graph_norms import NormNodes
 from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
@@ -53,7 +54,7 @@ _ACTIVATIONS = {
 _ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_")
 
 
-class Graphs(MatmulNodes, NormNodes):
+class Graphs(NormNodes, MoreNodes):
     """A part of the fake. Without ``engines``, which is the default, it has no engine for convolutions.
 
     ``engine_number`` is the number of its engine, ``engine_workspace`` the number of bytes that it needs.
@@ -111,32 +112,43 @@ class Graphs(MatmulNodes, NormNodes):
         given = self._attributes(pack)
         pointers = [pointer or 0 for pointer in given["VARIANT_PACK_DATA_POINTERS"]]
         workspace = given["VARIANT_PACK_WORKSPACE"][0] or 0
-        device = [pointer for pointer in pointers if not self._is_of_host(pointer)]
-        bad = [hex(pointer) for pointer in (*device, workspace) if pointer % 16]
-        assert not bad, f"misaligned operands of a graph: {bad}"
         if self.engine_workspace:
             view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
         memory = dict(zip(given["VARIANT_PACK_UNIQUE_IDS"], pointers, strict=True))
         values: dict[int, np.ndarray] = {}
         engine = self._attributes(self._attributes(plan)["EXECUTION_PLAN_ENGINE_CONFIG"][0])
         (graph,) = self._attributes(engine["ENGINECFG_ENGINE"][0])["ENGINE_OPERATION_GRAPH"]
-        for operation in self._attributes(graph)["OPERATIONGRAPH_OPS"]:
-            attributes = self._attributes(operation)
+        operations = [self._attributes(one) for one in self._attributes(graph)["OPERATIONGRAPH_OPS"]]
+        by_value = self._values_of(operations)
+        on_device = [pointer for uid, pointer in memory.items() if uid not in by_value]
+        bad = [hex(pointer) for pointer in (*on_device, workspace) if pointer % 16]
+        assert not bad, f"misaligned operands of a graph: {bad}"
+        if is_attention(operations):
+            AttentionRun(self, memory).run(operations)
+            return
+        for attributes in operations:
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
-            elif "OPERATION_MATMUL_DESC" in attributes:
-                self._matmul_node(attributes, memory, values)
-            elif "OPERATION_REDUCTION_DESC" in attributes:
-                self._amax_node(attributes, memory, values)
             elif any(name.startswith("OPERATION_NORM_") for name in attributes):
-                self._norm_node(attributes, memory, values)
-            else:
+                if not self._image_norm_node(attributes, memory, values):
+                    self._norm_node(attributes, memory, values)
+            elif not self._other_node(attributes, memory, values):
                 self._convolution_node(attributes, memory, values)
 
     def _only_graphs(self: Any, graph: dict[str, Any]) -> bool:
         """Whether a graph has a node that no legacy call computes."""
         nodes = map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])
         return any(name.startswith(_ONLY_GRAPHS) for node in nodes for name in node)
+
+    def _values_of(self: Any, operations: list[dict[str, list[Any]]]) -> set[int]:
+        """Return the uids of tensors that are passed by value."""
+        tensors = [
+            self._attributes(value[0])
+            for attributes in operations
+            for name, value in attributes.items()
+            if name.endswith("DESC") and isinstance(value[0], int)
+        ]
+        return {one["TENSOR_UNIQUE_ID"][0] for one in tensors if one.get("TENSOR_IS_BY_VALUE", [False])[0]}
 
     def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]
@@ -170,13 +182,18 @@ class Graphs(MatmulNodes, NormNodes):
 
     def _pointwise_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         """Read operands of the shape of the result with its strides, as engine 52 of cuDNN 9.19 does."""
-        result_of = self._attributes(node["OPERATION_POINTWISE_YDESC"][0])
-        for name in ("OPERATION_POINTWISE_XDESC", "OPERATION_POINTWISE_BDESC"):
+        written = "OPERATION_POINTWISE_" + ("DXDESC" if "OPERATION_POINTWISE_DXDESC" in node else "YDESC")
+        result_of = self._attributes(node[written][0])
+        for name in ("OPERATION_POINTWISE_XDESC", "OPERATION_POINTWISE_BDESC", "OPERATION_POINTWISE_DYDESC"):
             found = self._attributes(node[name][0]) if name in node else {}
             if found.get("TENSOR_DIMENSIONS") == result_of["TENSOR_DIMENSIONS"]:
                 found["TENSOR_STRIDES"] = result_of["TENSOR_STRIDES"]
         function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
         mode = PointwiseMode(function["POINTWISE_MODE"][0]).name
+        if mode in OTHER_MODES or "POINTWISE_RELU_LOWER_CLIP_SLOPE" in function:
+            result = self._other_pointwise(mode, function, node, *tensors)
+            self._write(node[written][0], result, *tensors)
+            return
         x = node.get("OPERATION_POINTWISE_ALPHA1", [1])[0] * self._read(
             node["OPERATION_POINTWISE_XDESC"][0], *tensors
         )
@@ -185,14 +202,12 @@ class Graphs(MatmulNodes, NormNodes):
             b = node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
             with np.errstate(all="ignore"):
                 result = x + b if mode == "ADD" else x * b
-        elif mode in GELU:
-            result = GELU[mode](x)
         else:
             clip = function.get("POINTWISE_RELU_UPPER_CLIP")
             coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]
             state = {"mode": CLIPPED_RELU if clip else _ACTIVATIONS[mode], "coef": coef, "nan": PROPAGATE}
             result = activate(state, x)
-        self._write(node["OPERATION_POINTWISE_YDESC"][0], result, *tensors)
+        self._write(node[written][0], result, *tensors)
 
     def _convolution_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         kind = next(name for name in _DIRECTIONS if f"{name}_CONV_DESC" in node)

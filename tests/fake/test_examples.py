@@ -43,6 +43,11 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
     "05_theano_rnn": ("", {}, "largest difference of y, hy and all gradients"),
     "06_time_algorithms": (f"{SMALL} --output {{}}", {}, "2 algorithms were timed; cuDNN rejected"),
     "08_cuda_graph": ("--epochs 1 --batch 2", {"ROUNDS": 2}, "the scores are those of example 2, bit by bit"),
+    "09_gpt": (
+        "--steps 6 --letters 2 --output {}",
+        {"BATCH": 2, "LENGTH": 16, "WIDTH": 16, "HEADS": 2, "LETTERS": 3000},
+        ON_GPU,
+    ),
 }
 
 
@@ -69,6 +74,7 @@ def test_example_computes_on_the_device(
     for constant, value in values.items():
         monkeypatch.setattr(module, constant, value)
     fake.costs["GEMM"] = 0.5
+    fake.engines = name == "09_gpt"  # attention is a graph
     monkeypatch.setattr(sys, "argv", [name, *arguments.format(picture).split()])
     assert module.main() == 0
     assert printed in capsys.readouterr().out

@@ -19,6 +19,7 @@ TABLE = {
     "04_straighten_digits": ("--output {}", r"(\S*)% of 450 .*: straightened", 95, 100),
     "05_theano_rnn": ("", "largest difference of y, hy and all gradients, .*: (.*)", 0, 1e-5),
     "06_time_algorithms": ("--output {}", "([0-9]*) algorithms were timed", 6, 1000),
+    "09_gpt": ("--output {}", r"to (.*) bits for each character of unseen text", 0, 3.6),
 }
 
 

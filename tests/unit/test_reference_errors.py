@@ -38,6 +38,9 @@ def by_names(function: str) -> dict[str, Any]:
 # Arguments that each function accepts, unless they follow from the names of its parameters.
 ACCEPTED: dict[str, dict[str, Any]] = {
     "add": {"a": ones(2, 3), "b": ones(1, 3)},
+    "attention": {name: ones(1, 2, 4, 8) for name in "qkv"},
+    "attention_backward": {name: ones(1, 2, 4, 8) for name in ("dy", "q", "k", "v", "y")}
+    | {"stats": ones(1, 2, 4, dtype="f")},
     "affine_grid": {"theta": ones(2, 2, 3), "shape": (2, 4, 4)},
     "affine_grid_backward": {"dgrid": ones(2, 4, 4, 2)},
     "conv": {"x": ones(1, 3, 5), "w": ones(4, 3, 3)},
@@ -187,7 +190,8 @@ def wrong_dtypes() -> Iterator[tuple[str, str, Any]]:
     for name in ACCEPTED:
         for operand in arrays(name):
             yield name, operand, np.int64
-            if name not in SEVERAL_DTYPES and len(arrays(name)) > 1:
+            # The statistics of attention are float32.
+            if name not in SEVERAL_DTYPES and len(arrays(name)) > 1 and operand != "stats":
                 yield name, operand, np.float32
 
 

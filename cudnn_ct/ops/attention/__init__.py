@@ -1,0 +1,6 @@
+"""Scaled dot product attention and its gradient: one graph of cuDNN each.
+
+`attention` has the public functions, `operands` gathers their arrays. `graph` builds the graph of a problem,
+`core` reduces a problem to one that cuDNN computes right, and `source` has its candidates and plans. `errata`
+has the reported defects.
+"""

@@ -1,0 +1,307 @@
+"""Scaled dot product attention and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from ... import algo_cache
+from ..._config import config
+from ...array import DeviceArray
+from ...autotune.request import request
+from ...plans.base import SelectedPlan
+from ...shapes.attention import (
+    AttentionGradients,
+    AttentionProblem,
+    AttentionResult,
+)
+from ...shapes.attention_rules import attention_gradient_problem, attention_problem
+from ...shapes.checks import result_slots
+from ...shapes.parse import as_bool
+from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, OutLike, StreamLike
+from .._call import execute
+from .._documented import documented
+from .._graph_source import check_engine_name
+from .._operation import Operation, Select
+from .core import core_of
+from .operands import gather
+from .source import SOURCE, FillsPlan
+
+__all__ = ["attention", "attention_backward"]
+
+_GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")
+
+
+@documented()
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    scale: float | None = None,
+    causal: bool | Literal["top_left", "bottom_right"] = False,
+    window: tuple[int | None, int | None] | None = None,
+    bias: ArrayLike | None = None,
+    lengths_q: ArrayLike | Sequence[int] | None = None,
+    lengths_kv: ArrayLike | Sequence[int] | None = None,
+    offsets_q: Sequence[int] | None = None,
+    offsets_kv: Sequence[int] | None = None,
+    page_table: ArrayLike | None = None,
+    dropout: float = 0.0,
+    seed: int | ArrayLike | None = None,
+    offset: int | ArrayLike | None = None,
+    return_stats: bool = False,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> AttentionResult[DeviceArray]:
+    """Compute scaled dot product attention: ``y = softmax(scale * q @ k.T + bias) @ v``.
+
+    The softmax of a query runs over the keys that it attends to. With fewer heads in k and v than in q, each
+    of them serves ``H / Hkv`` adjacent heads of q (grouped and multi-query attention).
+
+    Parameters
+    ----------
+    q : device array, shape (B, H, Sq, D), float16 | bfloat16
+        D is a multiple of 8; cuDNN supports up to 256 on Hopper GPUs. Any strides: (B, S, H, D) memory is
+        passed as its transposed view. Operands whose heads are not contiguous and 16-byte aligned are copied.
+    k : device array, shape (B, Hkv, Skv, D), dtype of q
+        With ``page_table``, the blocks of a cache: (blocks, Hkv, block length, D).
+    v : device array, shape (B, Hkv, Skv, Dv), dtype of q
+    scale : float, optional
+        Factor of the scores, by default ``1 / sqrt(D)``.
+    causal : bool, "top_left" or "bottom_right"
+        Each query attends to the keys up to its own place. ``"top_left"``, which True means as in PyTorch,
+        aligns the first query with the first key, ``"bottom_right"`` the last query with the last key.
+    window : (left, right), optional
+        Each query attends to ``left`` keys before its place and ``right`` keys behind it; None or -1 is no
+        limit. ``causal`` decides the corner that places are counted from, and limits ``right`` to 0.
+    bias : device array, shape (B, H, Sq, Skv), dtype of q, optional
+        Added to the scaled scores. Each of the first three axes may have length 1. -inf masks a key.
+    lengths_q, lengths_kv : int32 array of shape (B,) on the device, or ints, optional
+        Lengths of padded sequences. Keys behind them are masked; the results of queries behind them are those
+        of queries without keys. Ints are checked; on the device, the caller guarantees the range.
+    offsets_q, offsets_kv : B + 1 ints, optional
+        Offsets of packed sequences in tokens, from 0 to the number of tokens. q, k, v and y then have the
+        shapes (tokens, H, D), and the statistics (tokens, H).
+    page_table : device array, shape (B, pages), int32, optional
+        The blocks of k and v that hold the keys of each sequence; needs ``lengths_kv``.
+    dropout : float, from 0 to less than 1
+        Probability that a weight is dropped; the others are divided by ``1 - dropout``.
+    seed, offset : int, or int64 array of one element on the device
+        State of cuDNN's Philox generator; equal ones drop the same weights. Needed with ``dropout``.
+    return_stats : bool
+        Whether to return the statistics that :func:`attention_backward` needs.
+    algo : str or Candidate, optional
+        ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, or an engine's name.
+    deterministic : bool, optional
+        Use only engines whose results are the same, bit for bit, from run to run.
+    workspace_limit : int, optional
+        Maximum bytes of workspace.
+    strict : bool
+        Raise if a named engine cannot compute the problem, instead of using another one with a warning.
+
+    Returns
+    -------
+    AttentionResult
+        ``y``, DeviceArray of shape (B, H, Sq, Dv) with the axes in the memory order of q; ``stats``, the
+        logarithms of the sums of exponentials, float32 of shape (B, H, Sq), or None. A query without keys has
+        zeros in y and -inf in stats.
+
+    Raises
+    ------
+    NotSupportedError
+        float32 and float64, or a combination that cuDNN does not support or computes wrong: docs/attention.md
+        lists them.
+
+    Notes
+    -----
+    A graph of two products and a softmax, ``cudnnBackendExecute``: one kernel. Needs cuDNN 9.10.2. The
+    formula is that of Vaswani et al., Attention Is All You Need, 2017. docs/attention.md describes masks and
+    layouts.
+
+    Examples
+    --------
+    >>> q = ct.zeros((1, 1, 2, 8), "float16")
+    >>> v = ct.asarray([[[[1] * 8, [3] * 8]]], "float16")
+    >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
+    array([1., 2.], dtype=float16)
+    """
+    y_out, stats_out = _forward_slots(out, return_stats)
+    gathered = gather(
+        {"q": q, "k": k, "v": v, "bias": bias, "page_table": page_table},
+        {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
+        (offsets_q, offsets_kv),
+        y_out,
+        causal,
+        window,
+        stream,
+    )
+    params = (
+        return_stats, scale, causal, window, dropout, gathered.longest,
+        algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    outs = (y_out, stats_out) if return_stats else (y_out,)
+    names, arrays = tuple(gathered.arrays), tuple(gathered.arrays.values())
+    y, *stats = execute(_FORWARD, names, arrays, params, outs=outs, stream=gathered.stream)
+    return AttentionResult(y, stats[0] if stats else None)
+
+
+@documented(attention)
+def attention_backward(
+    dy: ArrayLike,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    y: ArrayLike,
+    stats: ArrayLike,
+    *,
+    scale: float | None = None,
+    causal: bool | Literal["top_left", "bottom_right"] = False,
+    window: tuple[int | None, int | None] | None = None,
+    bias: ArrayLike | None = None,
+    dbias: bool = False,
+    lengths_q: ArrayLike | Sequence[int] | None = None,
+    lengths_kv: ArrayLike | Sequence[int] | None = None,
+    offsets_q: Sequence[int] | None = None,
+    offsets_kv: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    seed: int | ArrayLike | None = None,
+    offset: int | ArrayLike | None = None,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> AttentionGradients[DeviceArray]:
+    """Compute the gradients of :func:`attention`, which is called with ``return_stats=True`` before.
+
+    With the weights ``p = exp(scale * q @ k.T + bias - stats)`` ::
+
+        dv = p.T @ dy        ds = p * (dy @ v.T - sum(dy * y))        dbias = sum of ds
+        dq = scale * ds @ k        dk = scale * ds.T @ q
+
+    Gradients of shared heads and of broadcast axes are summed.
+
+    Parameters
+    ----------
+    dy : device array, shape and dtype of y
+    y : device array
+        The result of :func:`attention`.
+    stats : device array, float32
+        Its statistics.
+    dbias : bool
+        Whether to return the gradient of the bias. It needs a workspace of two bytes for each score.
+
+    Returns
+    -------
+    AttentionGradients
+        ``dq``, ``dk``, ``dv``, DeviceArrays like q, k and v; ``dbias``, like bias, or None.
+
+    Notes
+    -----
+    A graph of five products, ``cudnnBackendExecute``. Sums of dq are in an order that varies from run to run,
+    unless ``deterministic`` is set, which needs a workspace of two bytes for each score. Attention over a
+    paged cache has no gradient. The formulas are those of Dao et al., FlashAttention, 2022.
+
+    Examples
+    --------
+    >>> q, dy = ct.zeros((1, 1, 2, 8), "float16"), ct.full((1, 1, 2, 8), 1, "float16")
+    >>> y, stats = ct.attention(q, q, dy, return_stats=True)
+    >>> ct.attention_backward(dy, q, q, dy, y, stats).dv.numpy()[0, 0, :, 0]
+    array([1., 1.], dtype=float16)
+    """
+    with_bias = as_bool(dbias, "dbias")
+    absent = "" if with_bias else "dbias=False"
+    outs = result_slots(out, AttentionGradients._fields, absent=absent)
+    gathered = gather(
+        {"dy": dy, "q": q, "k": k, "v": v, "y": y, "stats": stats, "bias": bias},
+        {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
+        (offsets_q, offsets_kv),
+        y,
+        causal,
+        window,
+        stream,
+    )
+    params = (
+        with_bias, scale, causal, window, dropout, gathered.longest,
+        algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    names, arrays = tuple(gathered.arrays), tuple(gathered.arrays.values())
+    results = execute(_BACKWARD, names, arrays, params, outs=outs, stream=gathered.stream)
+    return AttentionGradients(*results, *([] if with_bias else [None]))
+
+
+def _forward_slots(out: Any, return_stats: Any) -> tuple[Any, Any]:
+    absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
+    slots = result_slots(out, AttentionResult._fields, absent=absent)
+    return (*slots, None)[:2]
+
+
+# --- operations --------------------------------------------------------------------------------------------
+
+
+class _Params(NamedTuple):
+    """Arguments of a call as the caller wrote them; part of its cache key."""
+
+    extra: Any  # return_stats, or dbias of the gradient
+    scale: Any
+    causal: Any
+    window: Any
+    dropout: Any
+    longest: tuple[int, int]
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+    strict: Any
+
+
+def _wanted_deterministic(given: _Params) -> bool:
+    value = config.deterministic if given.deterministic is None else given.deterministic
+    return as_bool(value, "deterministic")
+
+
+def _forward(
+    specs: dict[str, TensorSpec],
+    outs: Sequence[TensorSpec | None],
+    *params: Any,
+    scaled: str,  # noqa: ARG001
+    aligned: bool,
+) -> AttentionProblem:
+    return attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
+
+
+def _backward(
+    specs: dict[str, TensorSpec],
+    outs: Sequence[TensorSpec | None],
+    *params: Any,
+    scaled: str,  # noqa: ARG001
+    aligned: bool,
+) -> AttentionProblem:
+    same = _wanted_deterministic(_Params(*params))
+    return attention_gradient_problem(specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same)
+
+
+def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
+    given = _Params(*params)
+    wanted = request(
+        config.algo if given.algo is None else given.algo,
+        _wanted_deterministic(given),
+        config.workspace_limit if given.workspace_limit is None else given.workspace_limit,
+        given.strict,
+        problem,
+        check_engine_name,
+    )
+    core = core_of(problem, 0)
+    if core.empty:
+        return lambda _: SelectedPlan(FillsPlan(core))
+    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
+
+
+_FORWARD = Operation("attention", _forward, select=_select, written=("out", "stats of out"))
+_BACKWARD = Operation("the gradient of attention", _backward, select=_select, written=_GRADIENTS)

@@ -1,0 +1,221 @@
+"""Problems of attention reduced to problems that cuDNN computes right.
+
+Queries without keys and keys without queries are cut off, a band that excludes nothing is dropped, operands
+that kernels cannot load are copied, and gradients with a reported defect get lengths.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...dtypes import DTYPES
+from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
+from ...shapes.attention_rules import like_axes
+from ...shapes.specs import TensorSpec
+from .errata import needs_padding
+
+__all__ = ["Core", "Part", "core_of", "why_unsupported"]
+
+# The axes of queries and of keys in the operands of a batch.
+_QUERY_AXES = {
+    "dy": 2,
+    "q": 2,
+    "saved_y": 2,
+    "saved_stats": 2,
+    "bias": 2,
+    "y": 2,
+    "stats": 2,
+    "dq": 2,
+    "dbias": 2,
+}
+_KEY_AXES = {"k": 2, "v": 2, "bias": 3, "dk": 2, "dv": 2, "dbias": 3}
+_HEADS = ("dy", "q", "k", "v", "saved_y", "y", "dq", "dk", "dv")
+_RESULTS = ("y", "stats", "dq", "dk", "dv", "dbias")
+_STATS = ("stats", "saved_stats")
+_LENGTHS = (
+    "lengths_q",
+    "lengths_kv",
+    "page_table",
+    "starts_q",
+    "starts_k",
+    "starts_v",
+    "starts_y",
+    "starts_stats",
+)
+
+
+class Part(NamedTuple):
+    """The part of an operand that cuDNN reads or writes.
+
+    ``whole`` is the operand, ``offset`` the bytes from its pointer to the part ``spec``. ``copy`` is the spec
+    of the copy that takes its place, if kernels cannot load the part.
+    """
+
+    name: str
+    whole: TensorSpec
+    spec: TensorSpec
+    offset: int
+    copy: TensorSpec | None
+
+    @property
+    def written(self) -> bool:
+        """Whether the part is a result."""
+        return self.name in _RESULTS
+
+
+class Core(NamedTuple):
+    """A reduced problem, and the parts of the operands in the order of a run's pointers.
+
+    ``empty`` is set if no kernel runs. ``cleared`` is set if rows of the results may stay unwritten: those of
+    queries and keys that were cut off or that lie behind the lengths. ``constants`` are the lengths that the
+    plan adds.
+    """
+
+    problem: AttentionProblem
+    parts: tuple[Part, ...]
+    empty: bool
+    cleared: bool
+    constants: dict[str, tuple[int, ...]]
+
+
+def core_of(problem: AttentionProblem, version: int) -> Core:
+    """Return the problem that cuDNN computes instead, for a version of cuDNN."""
+    rows, keys = _used(problem)
+    names = [name for name, value in problem._asdict().items() if isinstance(value, TensorSpec)]
+    parts = tuple(_part(name, getattr(problem, name), rows, keys, problem) for name in names)
+    sizes = problem.sizes
+    lengths = (rows[1] - rows[0], keys[1] - keys[0])
+    empty = 0 in (sizes.batch, sizes.heads, *lengths)
+    cut = lengths != (sizes.queries, sizes.keys)
+    views: dict[str, Any] = {part.name: _view(part, problem) for part in parts}
+    core = problem._replace(**views, band=_needed(problem, *lengths), aligned=True)
+    core = core._replace(band=_simpler(core))
+    constants: dict[str, tuple[int, ...]] = {}
+    if problem.lengths_kv is None and not problem.packed and not empty and needs_padding(core, version):
+        constants = {"lengths_q": (lengths[0],) * sizes.batch, "lengths_kv": (lengths[1],) * sizes.batch}
+    elif problem.page_table is not None and problem.lengths_q is None:
+        constants = {"lengths_q": (sizes.queries,) * sizes.batch}
+    batch = TensorSpec.packed((sizes.batch, 1, 1, 1), "int32")
+    added: dict[str, Any] = dict.fromkeys(constants, batch)
+    core = core._replace(**added)
+    return Core(core, parts, empty, cut or problem.lengths_kv is not None, constants)
+
+
+def why_unsupported(core: AttentionProblem) -> str:
+    """Return why cuDNN does not support a reduced problem, where it would not report it; empty if it may."""
+    sizes, band = core.sizes, core.band
+    shifted = band.corner == "bottom_right" and band.right is not None
+    if shifted and (core.bias is not None or core.dropout):
+        return "cuDNN does not support bottom-right masks with a bias or dropout for unequal lengths"
+    limited = shifted or band.left is not None
+    if limited and core.lengths_kv is None and sizes.queries > sizes.keys:
+        return "cuDNN does not support windows and bottom-right masks for more queries than keys"
+    if band.right is not None and sizes.queries == 1 and sizes.heads != sizes.kv_heads:
+        return (
+            "cuDNN's causal masks for one query and grouped heads are wrong; drop causal or use bottom_right"
+        )
+    if core.page_table is not None and core.dy is not None:
+        return "attention over a paged cache has no gradient"
+    return ""
+
+
+# --- queries and keys that take part -----------------------------------------------------------------------
+
+
+def _used(problem: AttentionProblem) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the ranges of queries that have keys, and of keys that have queries."""
+    sizes, band = problem.sizes, problem.band
+    queries, keys = (0, sizes.queries), (0, sizes.keys)
+    if problem.packed or problem.lengths_kv is not None:
+        return queries, keys  # they depend on the lengths
+    shift = band.shift(sizes.queries, sizes.keys)
+    # Query i has the keys from i + shift - left to i + shift + right.
+    if band.right is not None:
+        queries = (max(-shift - band.right, 0), sizes.queries)
+        keys = (0, min(sizes.queries + shift + band.right, sizes.keys))
+    if band.left is not None:
+        queries = (queries[0], min(sizes.keys - shift + band.left, sizes.queries))
+        keys = (max(shift - band.left, 0), keys[1])
+    return _range(*queries), _range(*keys)
+
+
+def _range(first: int, end: int) -> tuple[int, int]:
+    return first, max(first, end)
+
+
+def _needed(problem: AttentionProblem, queries: int, keys: int) -> Band:
+    """Return the band for the queries and keys that take part, without bounds that exclude nothing."""
+    left, right, corner = problem.band
+    # The ranges are cut at the corner opposite to the band's, so its places stay the same.
+    first, last = (queries - 1, keys - 1) if corner == "bottom_right" else (keys - 1, queries - 1)
+    right = None if right is not None and right >= first else right
+    left = None if left is not None and left >= last else left
+    return Band(left, right, corner)
+
+
+def _simpler(core: AttentionProblem) -> Band:
+    """Return the band with the top left corner if both are the same."""
+    sizes, band = core.sizes, core.band
+    same = sizes.queries == sizes.keys and core.lengths_kv is None and not core.packed
+    free = band.left is None and band.right is None
+    return band._replace(corner="top_left") if same or free else band
+
+
+# --- parts of operands -------------------------------------------------------------------------------------
+
+
+def _part(
+    name: str, whole: TensorSpec, rows: tuple[int, int], keys: tuple[int, int], problem: AttentionProblem
+) -> Part:
+    spec, elements = whole, 0
+    if not problem.packed:
+        spans = [(_QUERY_AXES.get(name), rows)]
+        spans += [(_KEY_AXES.get(name), keys)] if problem.page_table is None else []
+        for axis, (first, end) in spans:
+            if axis is not None and not (name in ("bias", "dbias") and axis == 2 and whole.shape[2] == 1):
+                shape = (*spec.shape[:axis], end - first, *spec.shape[axis + 1 :])
+                spec, elements = spec._replace(shape=shape), elements + first * spec.strides[axis]
+    spec = _long_strides(spec)
+    return Part(name, whole, spec, elements * DTYPES[spec.dtype].itemsize, _copy_of(name, spec))
+
+
+def _long_strides(spec: TensorSpec) -> TensorSpec:
+    """Replace the strides of axes of length 1, which no element uses: kernels check them nevertheless."""
+    reach = max([n * s for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1], default=1)
+    reach = -(-reach // HEAD_MULTIPLE) * HEAD_MULTIPLE
+    last = len(spec.shape) - 1
+    pairs = enumerate(zip(spec.shape, spec.strides, strict=True))
+    return spec._replace(strides=tuple(s if n > 1 else 1 if i == last else reach for i, (n, s) in pairs))
+
+
+def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
+    """Return the spec of the copy that replaces an operand that kernels would read wrong, or None."""
+    if 0 in spec.shape:
+        return None
+    if name in _HEADS:
+        *outer, last = spec.strides
+        loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer)
+        return None if loads else _long_strides(like_axes(spec.shape, spec))
+    if name in ("bias", "dbias"):
+        return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
+    packed = TensorSpec.packed(spec.shape, spec.dtype)
+    return None if "nchw" in spec.layouts else packed
+
+
+def _view(part: Part, problem: AttentionProblem) -> TensorSpec:
+    """Return the four-dimensional tensor of a graph for an operand."""
+    spec = part.copy or part.spec
+    if part.name in ("seed", "offset"):
+        return TensorSpec.packed((1, 1, 1, 1), spec.dtype)
+    if part.name in _LENGTHS:
+        shape = (spec.shape[0], 1, *(spec.shape[1:] or (1,)), 1)
+        return TensorSpec.packed(shape, spec.dtype)
+    if not problem.packed:
+        return spec if part.name not in _STATS else TensorSpec.packed((*spec.shape, 1), spec.dtype)
+    sizes = problem.sizes
+    length = sizes.keys if part.name in _KEY_AXES else sizes.queries
+    token, head = spec.strides[:2]
+    last = spec.shape[2] if len(spec.shape) == 3 else 1
+    return TensorSpec(
+        (sizes.batch, spec.shape[1], length, last), (length * token, head, token, 1), spec.dtype
+    )

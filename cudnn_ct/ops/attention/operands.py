@@ -1,0 +1,138 @@
+"""Operands of a call of attention: numbers are copied to the device, packed sequences get offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...array import DeviceArray
+from ...array_creation import as_operand
+from ...cuda.stream import Stream
+from ...dtypes import DTYPES
+from ...shapes.attention import Band, attention_band
+from ...shapes.attention_lengths import (
+    check_band_of_lengths,
+    longest_sequence,
+    sequence_lengths,
+    sequence_offsets,
+)
+from ...shapes.attention_rules import OPTIONAL
+from .._operands import stream_of
+
+__all__ = ["Gathered", "gather"]
+
+INT32_MAX = 2**31 - 1
+
+
+class Gathered(NamedTuple):
+    """Arrays of a call by name, upper bounds of packed lengths, and the stream of the call."""
+
+    arrays: dict[str, Any]
+    longest: tuple[int, int]
+    stream: Any
+
+
+def gather(
+    arrays: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    offsets: tuple[Any, Any],
+    y: Any,
+    causal: Any,
+    window: Any,
+    stream: Any,
+) -> Gathered:
+    """Return the operands of a call without those that are None.
+
+    ``arrays`` are on the device. ``numbers`` are ``lengths_q``, ``lengths_kv``, ``seed`` and ``offset``, on
+    the device or in host memory. ``offsets`` are those of packed sequences, in host memory. ``y`` is the
+    result of the forward pass or the array for it, whose tokens may have gaps; None for a new one.
+    """
+    given = {name: array for name, array in arrays.items() if array is not None}
+    in_host = {name: value for name, value in numbers.items() if value is not None and _is_in_host(value)}
+    given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
+    if not in_host and offsets == (None, None):
+        return Gathered(_ordered(given), (0, 0), stream)
+    where = stream_of(given["q"], "q", stream, list(given.values()))
+    given = {name: as_operand(array, name, where) for name, array in given.items()}
+    _check_lengths(given, in_host, attention_band(causal, window))
+    for name, value in in_host.items():
+        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where)
+    longest = (0, 0)
+    if offsets != (None, None):
+        if None in offsets:
+            raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
+        longest = _add_starts(given, offsets, y, where)
+    return Gathered(_ordered(given), longest, where)
+
+
+# The order of the fields of the problem, which is that of a run's pointers.
+_ORDER = ("dy", "q", "k", "v", "y", "stats", *OPTIONAL)
+
+
+def _ordered(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in _ORDER if name in given}
+
+
+def _is_in_host(value: Any) -> bool:
+    return isinstance(value, int | list | tuple) or type(value).__module__ == "numpy"
+
+
+def _uploaded(values: Any, dtype: str, where: Stream) -> DeviceArray:
+    import numpy as np
+
+    row = DTYPES[dtype]
+    host = np.atleast_1d(np.asarray(values, row.numpy))
+    return DeviceArray.from_host(host, row, "nchw", where)
+
+
+def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], band: Band) -> None:
+    """Check lengths in host memory; those on the device cannot be read without waiting."""
+    q, v = given["q"].shape, given["v"].shape
+    if len(q) != 4 or len(v) != 4:
+        return  # the problem reports it
+    keys = v[2] * (given["page_table"].shape[-1] if "page_table" in given else 1)
+    longest = {"lengths_q": q[2], "lengths_kv": keys}
+    checked = {
+        name: sequence_lengths(in_host[name], longest[name], name) for name in longest if name in in_host
+    }
+    in_host |= checked
+    for name, numbers in checked.items():
+        if len(numbers) != q[0]:
+            raise ValueError(f"{name} has the wrong shape: got ({len(numbers)},), expected ({q[0]},)")
+    if len(checked) == 2:
+        check_band_of_lengths(band, checked["lengths_q"], checked["lengths_kv"])
+
+
+def _add_starts(given: dict[str, Any], offsets: tuple[Any, Any], y: Any, where: Stream) -> tuple[int, int]:
+    """Add the offsets of each packed tensor in elements, and the lengths; return the longest lengths."""
+    import numpy as np
+
+    q, k, v = (given[name].spec for name in "qkv")
+    for name, spec in (("q", q), ("k", k), ("v", v)):
+        if len(spec.shape) != 3:
+            raise ValueError(
+                f"{name} has the wrong number of axes: got shape {spec.shape}, expected (tokens, H, D) with "
+                "offsets_q and offsets_kv"
+            )
+    if "lengths_q" in given or "lengths_kv" in given:
+        raise ValueError("packed sequences have offsets instead of lengths: got both")
+    starts_q = np.array(sequence_offsets(offsets[0], q.shape[0], "offsets_q"), np.int64)
+    starts_kv = np.array(sequence_offsets(offsets[1], k.shape[0], "offsets_kv"), np.int64)
+    if len(starts_q) != len(starts_kv):
+        raise ValueError(
+            f"offsets_q and offsets_kv differ in length: got {len(starts_q)} and {len(starts_kv)} offsets"
+        )
+    out = as_operand(y, "y", where).spec if y is not None else None
+    row_y = out.strides[0] if out and len(out.strides) == 3 else q.shape[1] * v.shape[2]
+    steps = {"q": (starts_q, q.strides[0]), "k": (starts_kv, k.strides[0]), "v": (starts_kv, v.strides[0])}
+    steps |= {"y": (starts_q, row_y), "stats": (starts_q, q.shape[1])}
+    uploaded: dict[tuple[int, int], DeviceArray] = {}
+    wide = max(int(starts[-1]) * step for starts, step in steps.values()) > INT32_MAX
+    for name, (starts, step) in steps.items():
+        key = (id(starts), step)
+        if key not in uploaded:
+            uploaded[key] = _uploaded(starts * step, "int64" if wide else "int32", where)
+        given[f"starts_{name}"] = uploaded[key]
+    given["lengths_q"] = _uploaded(np.diff(starts_q), "int32", where)
+    given["lengths_kv"] = _uploaded(np.diff(starts_kv), "int32", where)
+    return longest_sequence(starts_q.tolist()), longest_sequence(starts_kv.tolist())

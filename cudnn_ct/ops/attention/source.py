@@ -1,0 +1,190 @@
+"""Candidates of attention: the engines of its graph, and plans that add buffers, lengths and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...errors import NotSupportedError
+from ...graph.candidates import no_engine
+from ...graph.offline import Planner
+from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.elementwise import fill_plan
+from ...plans.workspace import align_after, nbytes_of, room_of
+from ...plans.wrappers import RelayoutPlan
+from ...shapes.attention import AttentionProblem
+from ...shapes.specs import ALIGNMENT, TensorSpec
+from .._graph_source import GraphSource
+from .._sequences import DeviceInts
+from .core import Core, Part, core_of, why_unsupported
+from .errata import known_defect
+from .graph import graph_of, named_graph
+
+__all__ = ["SOURCE", "AttentionSource", "FillsPlan"]
+
+ENGINES = GraphSource(graph_of)
+
+_cores = lru_cache(256)(core_of)  # a call asks for it several times while its plan is made
+
+
+class AttentionSource:
+    """The candidates of a problem: engines of the graph that `core.core_of` reduces it to."""
+
+    def heuristics(self, problem: AttentionProblem) -> Sequence[Heuristic]:
+        """Return the stages of the graph's engines."""
+        return [partial(self._stage, problem, i) for i in range(len(ENGINES.heuristics(problem)))]
+
+    def autotune_candidates(
+        self, problem: AttentionProblem, context: Context, request: AlgoRequest
+    ) -> list[Candidate]:
+        """Return the engines to time."""
+        core = _cores(problem, context.library.version)
+        wrong = _why_not(core, context)
+        if wrong:
+            return [no_engine(wrong)]
+        return [_adapted(row, core) for row in ENGINES.autotune_candidates(core.problem, context, request)]
+
+    def by_name(
+        self, problem: AttentionProblem, name: str
+    ) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+        """Return the stage for the engine of a name, and the heuristics for its replacement."""
+        return [partial(self._named, problem, name)], self.heuristics(problem)
+
+    def plan(self, problem: AttentionProblem, candidate: Candidate, context: Context) -> Plan:
+        """Make an engine ready to run on the operands of the problem."""
+        core = _cores(problem, context.library.version)
+        wrong = _why_not(core, context)
+        if wrong:
+            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+        made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core)
+        moves = [(part.spec, part.copy) for part in core.parts]
+        outputs = len(problem.results)
+        align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
+        inner: Plan = made
+        if align or any(part.copy for part in core.parts):
+            inner = RelayoutPlan(made, moves, outputs, outputs if core.cleared else 0, align=align)
+        return _PartsPlan(inner, core)
+
+    def _stage(self, problem: AttentionProblem, place: int, context: Context) -> list[Candidate]:
+        core = _cores(problem, context.library.version)
+        wrong = _why_not(core, context)
+        if wrong:
+            return [no_engine(wrong)]
+        return [_adapted(row, core) for row in ENGINES.heuristics(core.problem)[place](context)]
+
+    def _named(self, problem: AttentionProblem, name: str, context: Context) -> list[Candidate]:
+        core = _cores(problem, context.library.version)
+        wrong = _why_not(core, context)
+        if wrong:
+            return [no_engine(wrong, name)]
+        (stage,), _ = ENGINES.by_name(core.problem, name)
+        return [_adapted(row, core) for row in stage(context)]
+
+
+SOURCE = AttentionSource()
+
+
+def _why_not(core: Core, context: Context | Planner) -> str:
+    return known_defect(core.problem, context.library.version) or why_unsupported(core.problem)
+
+
+def _adapted(row: Candidate, core: Core) -> Candidate:
+    """Add the workspace of buffers, and what the notes of engines omit: dq is summed in any order."""
+    if row.rejected:
+        return row
+    problem = core.problem
+    same = problem.dy is None or problem.deterministic or problem.dbias is not None
+    room = room_of([*_buffers(core), *(part.copy or part.spec for part in core.parts if _copied(part, core))])
+    return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
+
+
+def _copied(part: Part, core: Core) -> bool:
+    return part.copy is not None or any(one.offset % ALIGNMENT for one in core.parts)
+
+
+def _buffers(core: Core) -> list[TensorSpec]:
+    """Return the buffers that the graph names besides the operands."""
+    graph, names = named_graph(core.problem)
+    tensors = zip(names, graph.operands, strict=True)
+    return [tensor.spec for name, tensor in tensors if name in ("sums", "dq_sums")]
+
+
+class _WithBuffers:
+    """A plan of a graph, with pointers for its buffers in the workspace and for constant lengths."""
+
+    __slots__ = ("_constants", "_inner", "_offsets", "_places", "_problem", "workspace")
+
+    def __init__(self, inner: Plan, core: Core) -> None:
+        self._inner = inner
+        graph, names = named_graph(core.problem)
+        order = {part.name: place for place, part in enumerate(core.parts)}
+        order["page_table_v"] = order.get("page_table", -1)
+        self._constants: dict[str, Any] = dict(core.constants)
+        self._places: list[int | str] = []
+        self._offsets: dict[str, int] = {}
+        self.workspace = inner.workspace
+        for name, tensor in zip(names, graph.operands, strict=True):
+            self._places.append(order.get(name, name) if name not in self._constants else name)
+            if name in ("sums", "dq_sums"):
+                offset, self.workspace = align_after(self.workspace, nbytes_of(tensor.spec))
+                self._offsets[name] = offset
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        base = context.workspace(self.workspace) if self._offsets else 0
+        added = {name: base + offset for name, offset in self._offsets.items()}
+        for name, value in self._constants.items():
+            if not isinstance(value, DeviceInts):
+                value = self._constants[name] = DeviceInts(context.device, value, "lengths")
+            added[name] = value.on(context, self).pointer
+        given = [added[place] if isinstance(place, str) else pointers[place] for place in self._places]
+        self._inner.run(context, given, alpha, beta)
+
+    def describe(self) -> str:
+        lines = [self._inner.describe()]
+        lines += ["  the end of the keys is masked by lengths"] if self._constants else []
+        return "\n".join(lines)
+
+
+class _PartsPlan:
+    """A plan for parts of the operands; results outside the parts are those of queries without keys."""
+
+    __slots__ = ("_fills", "_inner", "_offsets", "workspace")
+
+    def __init__(self, inner: Plan, core: Core) -> None:
+        self._inner = inner
+        self._offsets = tuple(part.offset for part in core.parts)
+        self._fills = FillsPlan(core) if core.cleared else None
+        self.workspace = inner.workspace
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        if self._fills is not None:
+            self._fills.run(context, pointers, 1.0, 0.0)
+        parts = [pointer + offset for pointer, offset in zip(pointers, self._offsets, strict=True)]
+        self._inner.run(context, parts, alpha, beta)
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+
+class FillsPlan:
+    """Writes the results of queries without keys: zeros, and -inf in the statistics."""
+
+    __slots__ = ("_fills",)
+    workspace = 0
+
+    def __init__(self, core: Core) -> None:
+        self._fills = [
+            (place, fill_plan(part.whole, float("-inf") if part.name == "stats" else 0.0))
+            for place, part in enumerate(core.parts)
+            if part.written and part.whole.size
+        ]
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        for place, fill in self._fills:
+            fill.run(context, (pointers[place],), 1.0, 0.0)
+
+    def describe(self) -> str:
+        return "chosen: no query has a key, the results are filled"

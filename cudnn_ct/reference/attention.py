@@ -1,0 +1,270 @@
+"""Scaled dot product attention and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..dtypes import as_dtype
+from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
+from ..shapes.attention_lengths import longest_sequence, sequence_lengths, sequence_offsets
+from ..shapes.attention_rules import attention_gradient_problem, attention_problem
+from ..shapes.checks import one_dtype
+from ..shapes.specs import TensorSpec
+from ._cast import Array, Float64, Outs, deliver, deliver_each, wide
+
+_STATS = np.dtype(np.float32)
+
+
+@np.errstate(all="ignore")
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    scale: float | None = None,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    bias: ArrayLike | None = None,
+    lengths_q: ArrayLike | None = None,
+    lengths_kv: ArrayLike | None = None,
+    offsets_q: Sequence[int] | None = None,
+    offsets_kv: Sequence[int] | None = None,
+    page_table: ArrayLike | None = None,
+    dropout: float = 0.0,
+    kept: ArrayLike | None = None,
+    return_stats: bool = False,
+    out: Outs | None = None,
+) -> AttentionResult[Array]:
+    """Compute ``softmax(scale * q @ k.T + bias) @ v``, with a mask. See :func:`cudnn_ct.attention`."""
+    operands = _present(q=q, k=k, v=v, bias=bias, page_table=page_table)
+    batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
+    arguments = (scale, causal, window, dropout, batch.longest)
+    problem = attention_problem(batch.specs, (None, None), return_stats, *arguments)
+    y = np.zeros((*batch.arrays["q"].shape[:-1], batch.arrays["v"].shape[-1]))
+    stats = np.full(y.shape[:-1], -np.inf)
+    for part in batch.sequences():
+        weights, sums = _weights(problem, batch, part)
+        values = _repeated(batch.keys("v", part), problem)
+        batch.rows(y, part)[...] = batch.dropped(weights, part, dropout) @ values
+        batch.rows(stats, part)[...] = sums
+    if problem.stats is None:
+        (first, *_) = out if isinstance(out, tuple | list) else (out,)
+        return AttentionResult(deliver(y, batch.dtype, 1, 0, first), None)
+    return deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)], 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def attention_backward(
+    dy: ArrayLike,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    y: ArrayLike,
+    stats: ArrayLike,
+    *,
+    scale: float | None = None,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] | None = None,
+    bias: ArrayLike | None = None,
+    dbias: bool = False,
+    lengths_q: ArrayLike | None = None,
+    lengths_kv: ArrayLike | None = None,
+    offsets_q: Sequence[int] | None = None,
+    offsets_kv: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    kept: ArrayLike | None = None,
+    out: Outs | None = None,
+) -> AttentionGradients[Array]:
+    """Compute the gradients of :func:`attention`. See :func:`cudnn_ct.attention_backward`."""
+    operands = _present(dy=dy, q=q, k=k, v=v, y=y, bias=bias)
+    batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
+    batch.specs["stats"] = TensorSpec.packed(np.shape(stats), as_dtype(np.asarray(stats).dtype))
+    arguments = (scale, causal, window, dropout, batch.longest)
+    problem = attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
+    arrays, sums = batch.arrays, wide(np.asarray(stats))
+    dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
+    db = np.zeros(_scores_shape(batch)) if dbias else None
+    for part in batch.sequences():
+        weights, _ = _weights(problem, batch, part, batch.rows(sums, part))
+        keys, values = (_repeated(batch.keys(name, part), problem) for name in "kv")
+        out_gradient, result, queries = (batch.rows(arrays[name], part) for name in ("dy", "y", "q"))
+        products = batch.dropped(out_gradient @ values.swapaxes(1, 2), part, dropout)
+        scores = weights * (products - (out_gradient * result).sum(-1, keepdims=True))
+        batch.keys_of(dv, part)[...] = _summed(
+            batch.dropped(weights, part, dropout).swapaxes(1, 2) @ out_gradient, problem
+        )
+        batch.rows(dq, part)[...] = problem.scale * scores @ keys
+        batch.keys_of(dk, part)[...] = _summed(problem.scale * scores.swapaxes(1, 2) @ queries, problem)
+        if db is not None:
+            db[part.place, :, : part.queries, : part.keys] = scores
+    results = [(gradient, batch.dtype) for gradient in (dq, dk, dv)]
+    if db is None:
+        return deliver_each(AttentionGradients, results, 1, 0, out, "dbias=False")
+    shape = arrays["bias"].shape
+    shared = tuple(axis for axis in range(4) if shape[axis] == 1)
+    results.append((db.sum(shared, keepdims=True), batch.dtype))
+    return deliver_each(AttentionGradients, results, 1, 0, out)
+
+
+# --- sequences of a batch ----------------------------------------------------------------------------------
+
+
+class _Sequence(NamedTuple):
+    """One sequence: its place in the batch, its first tokens if it is packed, and its lengths."""
+
+    place: int
+    starts: tuple[int, int]
+    queries: int
+    keys: int
+
+
+class _Batch:
+    """Operands in float64, and their parts for each sequence as (heads, tokens, D)."""
+
+    def __init__(
+        self,
+        operands: dict[str, Array],
+        lengths: tuple[Any, Any],
+        offsets: tuple[Any, Any],
+        dropout: float,
+        kept: ArrayLike | None,
+    ) -> None:
+        same = {name: array.dtype for name, array in operands.items() if name != "page_table"}
+        one_dtype("attention", **same)
+        self.dtype = operands["q"].dtype
+        self.table = operands.get("page_table")
+        self.arrays = {name: wide(array) for name, array in operands.items() if name in same}
+        self.kept = None if kept is None else wide(np.asarray(kept))
+        # float32 and float64 exist here only, so the rules get float16.
+        self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
+        if self.table is not None:
+            self.specs["page_table"] = TensorSpec.packed(self.table.shape, "int32")
+        if dropout:
+            self.specs |= dict.fromkeys(("seed", "offset"), TensorSpec.packed((1,), "int64"))
+        if dropout and kept is None:
+            raise ValueError("dropout needs kept, the mask of ones and zeros: got None")
+        self.offsets: list[tuple[int, ...]] | None = None
+        self.longest = (0, 0)
+        self._lengths = lengths
+        if offsets != (None, None):
+            self._pack(offsets)
+        for name, given in zip(("lengths_q", "lengths_kv"), lengths, strict=True):
+            if given is not None:
+                self.specs[name] = TensorSpec.packed(np.shape(given), "int32")
+
+    def _pack(self, offsets: tuple[Any, Any]) -> None:
+        tokens = {"offsets_q": self.arrays["q"].shape[0], "offsets_kv": self.arrays["k"].shape[0]}
+        numbers = [
+            sequence_offsets(given, count, name)
+            for given, (name, count) in zip(offsets, tokens.items(), strict=True)
+        ]
+        if len(numbers[0]) != len(numbers[1]):
+            raise ValueError(f"offsets_q and offsets_kv differ in length: got {numbers[0]} and {numbers[1]}")
+        self.offsets = numbers
+        self.longest = longest_sequence(numbers[0]), longest_sequence(numbers[1])
+        starts = TensorSpec.packed((len(numbers[0]),), "int32")
+        self.specs |= {f"starts_{name}": starts for name in ("q", "k", "v", "y", "stats")}
+        count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
+        self.specs |= {"lengths_q": count, "lengths_kv": count}
+
+    def sequences(self) -> Iterator[_Sequence]:
+        """Yield the sequences of the batch."""
+        if self.offsets is not None:
+            spans = zip(*map(pairwise, self.offsets), strict=True)
+            for place, ((q, q_end), (kv, kv_end)) in enumerate(spans):
+                yield _Sequence(place, (q, kv), q_end - q, kv_end - kv)
+            return
+        queries, keys = self.arrays["q"].shape[2], self._most_keys()
+        lengths = [
+            [longest] * len(self.arrays["q"])
+            if given is None
+            else sequence_lengths(given, longest, "lengths")
+            for given, longest in zip(self._lengths, (queries, keys), strict=True)
+        ]
+        for place, (rows, columns) in enumerate(zip(*lengths, strict=True)):
+            yield _Sequence(place, (0, 0), rows, columns)
+
+    def _most_keys(self) -> int:
+        length: int = self.arrays["k"].shape[2]
+        return length if self.table is None else length * self.table.shape[1]
+
+    def rows(self, array: Float64, part: _Sequence) -> Float64:
+        """Return the queries of a sequence, as a view."""
+        return self._view(array, part.place, part.starts[0], part.queries)
+
+    def keys_of(self, array: Float64, part: _Sequence) -> Float64:
+        """Return the keys of a sequence, as a view."""
+        return self._view(array, part.place, part.starts[1], part.keys)
+
+    def keys(self, name: str, part: _Sequence) -> Float64:
+        """Return k or v of a sequence, collected from its pages."""
+        if self.table is None:
+            return self.keys_of(self.arrays[name], part)
+        pages = self.arrays[name][self.table[part.place]]  # (pages, heads, block length, D)
+        return np.concatenate(list(pages), axis=1)[:, : part.keys]
+
+    def _view(self, array: Float64, place: int, start: int, count: int) -> Float64:
+        if self.offsets is not None:
+            return array[start : start + count].swapaxes(0, 1)
+        return array[place, :, :count]
+
+    def dropped(self, weights: Float64, part: _Sequence, rate: float) -> Float64:
+        """Return weights multiplied with the mask of dropout."""
+        if not rate or self.kept is None:
+            return weights
+        return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - rate)
+
+
+def _present(**arrays: ArrayLike | None) -> dict[str, Array]:
+    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+
+
+def _scores_shape(batch: _Batch) -> tuple[int, int, int, int]:
+    count, heads, queries, _ = batch.arrays["q"].shape
+    return count, heads, queries, batch.arrays["k"].shape[2]
+
+
+# --- weights -----------------------------------------------------------------------------------------------
+
+
+def _weights(
+    problem: AttentionProblem, batch: _Batch, part: _Sequence, stats: Float64 | None = None
+) -> tuple[Float64, Float64]:
+    """Return the weights of a sequence, and the logarithms of their sums; ``stats`` are given ones."""
+    queries, keys = batch.rows(batch.arrays["q"], part), _repeated(batch.keys("k", part), problem)
+    scores = problem.scale * queries @ keys.swapaxes(1, 2)
+    if "bias" in batch.arrays:
+        bias = batch.arrays["bias"]
+        bias = bias[part.place if len(bias) > 1 else 0]
+        scores = scores + bias[:, : part.queries if bias.shape[1] > 1 else 1, : part.keys]
+    band = problem.band
+    distance = np.arange(part.keys) - np.arange(part.queries)[:, None] - band.shift(part.queries, part.keys)
+    allowed = np.ones(distance.shape, bool)
+    allowed &= True if band.right is None else distance <= band.right
+    allowed &= True if band.left is None else distance >= -band.left
+    scores = np.where(allowed, scores, -np.inf)
+    if stats is None:
+        highest = scores.max(-1, initial=-np.inf, keepdims=True)
+        highest = np.where(np.isneginf(highest), 0, highest)
+        stats = (highest + np.log(np.exp(scores - highest).sum(-1, keepdims=True)))[..., 0]
+    empty = np.isneginf(stats)[..., None]  # -inf - -inf is NaN
+    return np.where(empty, 0, np.exp(scores - np.where(empty, 0, stats[..., None]))), stats
+
+
+def _repeated(keys: Float64, problem: AttentionProblem) -> Float64:
+    """Return keys or values for each head of q."""
+    sizes = problem.sizes
+    return np.repeat(keys, sizes.heads // max(sizes.kv_heads, 1), axis=0)
+
+
+def _summed(gradient: Float64, problem: AttentionProblem) -> Float64:
+    """Return a gradient summed over the heads of q that share a head."""
+    sizes = problem.sizes
+    group = sizes.heads // max(sizes.kv_heads, 1)
+    summed: Float64 = gradient.reshape(sizes.kv_heads, group, *gradient.shape[1:]).sum(1)
+    return summed

@@ -1,0 +1,266 @@
+"""Rules of attention: shapes and dtypes of operands, and the problems that follow from them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..errors import NotSupportedError
+from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
+from .checks import Outs, Specs
+from .parse import as_bool, as_float
+from .specs import Shape, TensorSpec, packed_strides
+
+ATTENTION_DTYPES = ("float16", "bfloat16")
+# Operands besides q, k and v, in the order of the problem.
+OPTIONAL = (
+    *("bias", "lengths_q", "lengths_kv", "page_table", "starts_q", "starts_k", "starts_v", "starts_y"),
+    *("starts_stats", "seed", "offset"),
+)
+
+
+def attention_problem(
+    specs: Specs,
+    outs: Outs,
+    return_stats: Any,
+    scale: Any,
+    causal: Any,
+    window: Any,
+    dropout: Any,
+    longest: tuple[int, int],
+    *,
+    aligned: bool = True,
+    deterministic: bool = False,
+) -> AttentionProblem:
+    """Return the problem of the forward pass. ``longest`` bounds the lengths of packed sequences."""
+    problem = _operands(specs, scale, causal, window, dropout, longest)
+    problem = problem._replace(aligned=aligned, deterministic=deterministic)
+    shapes = result_shapes(problem)
+    y = _result(outs[0], like_axes(shapes["y"], problem.q), "out")
+    stats = None
+    if as_bool(return_stats, "return_stats"):
+        stats = _result(outs[1], TensorSpec.packed(shapes["stats"], "float32"), "stats of out")
+    return problem._replace(y=y, stats=stats)
+
+
+def attention_gradient_problem(
+    specs: Specs,
+    outs: Outs,
+    dbias: Any,
+    scale: Any,
+    causal: Any,
+    window: Any,
+    dropout: Any,
+    longest: tuple[int, int],
+    *,
+    aligned: bool = True,
+    deterministic: bool = False,
+) -> AttentionProblem:
+    """Return the problem of the backward pass."""
+    problem = _operands(specs, scale, causal, window, dropout, longest)
+    problem = problem._replace(aligned=aligned, deterministic=deterministic)
+    shapes = result_shapes(problem)
+    for name, wanted in (("dy", "y"), ("y", "y"), ("stats", "stats")):
+        spec = specs[name]
+        dtype = "float32" if wanted == "stats" else problem.q.dtype
+        if spec.shape != shapes[wanted]:
+            raise ValueError(f"{name} has shape {spec.shape}; the result of attention has {shapes[wanted]}")
+        if spec.dtype != dtype:
+            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {dtype}")
+    results = {f"d{name}": like_axes(specs[name].shape, specs[name]) for name in "qkv"}
+    if as_bool(dbias, "dbias"):
+        if problem.bias is None:
+            raise ValueError("dbias=True needs a bias: got bias=None")
+        results["dbias"] = like_axes(problem.bias.shape, problem.bias)
+    given = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
+    made: dict[str, Any] = {
+        name: _result(given[name], spec, f"{name} of out") for name, spec in results.items()
+    }
+    return problem._replace(dy=specs["dy"], saved_y=specs["y"], saved_stats=specs["stats"], **made)
+
+
+def result_shapes(problem: AttentionProblem) -> dict[str, Shape]:
+    """Return the shapes of the results of the forward pass by name."""
+    if problem.packed:
+        tokens, heads, _ = problem.q.shape
+        return {"y": (tokens, heads, problem.v.shape[2]), "stats": (tokens, heads)}
+    sizes = problem.sizes
+    rows = (sizes.batch, sizes.heads, sizes.queries)
+    return {"y": (*rows, sizes.value_head), "stats": rows}
+
+
+def like_axes(shape: Shape, like: TensorSpec) -> TensorSpec:
+    """Return a dense spec whose axes lie in memory in the order of another tensor's, the last one innermost.
+
+    Heads that lie between the tokens, as in (B, S, H, D) memory, stay there.
+    """
+    last = len(shape) - 1
+    order = sorted(range(last), key=lambda axis: (-like.strides[axis], axis))
+    strides = [0] * len(shape)
+    for axis, stride in zip(
+        (*order, last), packed_strides(tuple(shape[axis] for axis in (*order, last))), strict=True
+    ):
+        strides[axis] = stride
+    return TensorSpec(tuple(shape), tuple(strides), like.dtype)
+
+
+def _operands(
+    specs: Specs, scale: Any, causal: Any, window: Any, dropout: Any, longest: tuple[int, int]
+) -> AttentionProblem:
+    """Return a problem without results from operands that were checked against each other."""
+    q, k, v = (specs[name] for name in "qkv")
+    _check_dtypes(q, k, v)
+    optional = {name: specs.get(name) for name in OPTIONAL}
+    none = dict.fromkeys(("dy", "saved_y", "saved_stats", "y", "stats", "dq", "dk", "dv", "dbias"))
+    head = q.shape[-1] if q.shape else 0
+    problem = AttentionProblem(
+        q=q, k=k, v=v, **optional, **none,
+        scale=attention_scale(scale, head),
+        band=attention_band(causal, window),
+        dropout=dropout_rate(dropout),
+        longest=longest,
+        deterministic=False,
+        aligned=True,
+    )  # fmt: skip
+    if problem.packed:
+        _check_packed(problem)
+    elif problem.page_table is not None:
+        _check_paged(problem)
+    else:
+        _check_batch(problem)
+    _check_heads(problem)
+    _check_optional(problem)
+    return problem
+
+
+def attention_scale(scale: Any, head: int) -> float:
+    """Return the factor of the scores; by default ``1 / sqrt(D)``."""
+    number = 1 / math.sqrt(max(head, 1)) if scale is None else as_float(scale, "scale")
+    if not math.isfinite(number):
+        raise ValueError(f"scale must be finite: got {number}")
+    return number
+
+
+def dropout_rate(dropout: Any) -> float:
+    """Return the probability that a weight is dropped."""
+    rate = as_float(dropout, "dropout")
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout must be at least 0 and less than 1: got {rate:g}")
+    return rate
+
+
+def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
+    for name, spec in (("k", k), ("v", v)):
+        if spec.dtype != q.dtype:
+            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {q.dtype}, as q")
+    if q.dtype not in ATTENTION_DTYPES:
+        raise NotSupportedError(
+            f"cuDNN's attention does not support {q.dtype}: expected {' or '.join(ATTENTION_DTYPES)}; "
+            "convert q, k and v"
+        )
+
+
+def _axes(spec: TensorSpec, name: str, axes: str) -> Shape:
+    count = axes.count(",") + 1
+    if len(spec.shape) != count:
+        raise ValueError(f"{name} has the wrong number of axes: got shape {spec.shape}, expected ({axes})")
+    return spec.shape
+
+
+def _equal(name: str, shape: Shape, expected: Shape) -> None:
+    if shape != expected:
+        raise ValueError(f"{name} has the wrong shape: got {shape}, expected {expected}")
+
+
+def _check_batch(problem: AttentionProblem) -> None:
+    batch, _, _, head = _axes(problem.q, "q", "B, H, S, D")
+    _, kv_heads, keys, _ = _axes(problem.k, "k", "B, H, S, D")
+    value_head = _axes(problem.v, "v", "B, H, S, D")[3]
+    _equal("k", problem.k.shape, (batch, kv_heads, keys, head))
+    _equal("v", problem.v.shape, (batch, kv_heads, keys, value_head))
+
+
+def _check_paged(problem: AttentionProblem) -> None:
+    batch, _, _, head = _axes(problem.q, "q", "B, H, S, D")
+    blocks, kv_heads, length, _ = _axes(problem.k, "k", "blocks, H, block length, D")
+    value_head = _axes(problem.v, "v", "blocks, H, block length, D")[3]
+    _equal("k", problem.k.shape, (blocks, kv_heads, length, head))
+    _equal("v", problem.v.shape, (blocks, kv_heads, length, value_head))
+    table = problem.page_table
+    if table is not None:
+        pages = _axes(table, "page_table", "B, blocks of a sequence")[1]
+        _equal("page_table", table.shape, (batch, pages))
+    if problem.lengths_kv is None:
+        raise ValueError("page_table needs lengths_kv, the numbers of keys: got lengths_kv=None")
+
+
+def _check_packed(problem: AttentionProblem) -> None:
+    _, _, head = _axes(problem.q, "q", "tokens, H, D")
+    tokens, kv_heads, _ = _axes(problem.k, "k", "tokens, H, D")
+    value_head = _axes(problem.v, "v", "tokens, H, D")[2]
+    _equal("k", problem.k.shape, (tokens, kv_heads, head))
+    _equal("v", problem.v.shape, (tokens, kv_heads, value_head))
+    if problem.bias is not None:
+        raise NotSupportedError("packed sequences do not support a bias; pad the sequences to one length")
+    if problem.page_table is not None:
+        raise NotSupportedError("packed sequences do not support a page table; pad the queries instead")
+
+
+def _check_heads(problem: AttentionProblem) -> None:
+    sizes = problem.sizes
+    if sizes.heads % max(sizes.kv_heads, 1) or (sizes.heads and not sizes.kv_heads):
+        raise ValueError(
+            f"k has the wrong number of heads: got {sizes.kv_heads}, expected a divisor of "
+            f"{sizes.heads}, the number of heads of q"
+        )
+    for name, size in (("q", sizes.head), ("v", sizes.value_head)):
+        if size % HEAD_MULTIPLE or not size:
+            raise NotSupportedError(
+                f"the last axis of {name} is not a multiple of {HEAD_MULTIPLE}: got {size}; pad the heads "
+                "with zeros and pass scale"
+            )
+
+
+def _check_optional(problem: AttentionProblem) -> None:
+    sizes = problem.sizes
+    bias = problem.bias
+    if bias is not None:
+        full = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+        shape = _axes(bias, "bias", "B, H, S, S")
+        fits = all(n in (1, m) for n, m in zip(shape[:3], full[:3], strict=True)) and shape[3] == full[3]
+        if not fits:
+            raise ValueError(
+                f"bias has the wrong shape: got {shape}, expected {full}, where each of the first three axes "
+                "may be 1"
+            )
+        if bias.dtype != problem.q.dtype:
+            raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {problem.q.dtype}, as q")
+    for name in ("lengths_q", "lengths_kv"):
+        lengths: TensorSpec | None = getattr(problem, name)
+        if lengths is not None:
+            _equal(name, lengths.shape, (sizes.batch,))
+    if (problem.lengths_q is None) != (problem.lengths_kv is None) and problem.page_table is None:
+        given = "lengths_q" if problem.lengths_kv is None else "lengths_kv"
+        raise ValueError(f"lengths_q and lengths_kv belong together: got only {given}")
+    for name in ("lengths_q", "lengths_kv", "page_table"):
+        spec: TensorSpec | None = getattr(problem, name)
+        if spec is not None and spec.dtype != "int32":
+            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected int32")
+    random = (problem.seed, problem.offset)
+    for name, state in zip(("seed", "offset"), random, strict=True):
+        if state is not None and (state.size != 1 or state.dtype != "int64"):
+            raise TypeError(f"{name} must be one int64 number: got {state}")
+    if problem.dropout and None in random:
+        raise ValueError(f"dropout={problem.dropout:g} needs seed and offset: got None")
+    if not problem.dropout and random != (None, None):
+        raise ValueError("seed and offset need dropout: got dropout=0")
+
+
+def _result(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
+    if out is None:
+        return spec
+    if out.dtype != spec.dtype:
+        raise TypeError(f"{name} is {out.dtype}; the result is {spec.dtype}")
+    if out.shape != spec.shape:
+        raise ValueError(f"{name} has shape {out.shape}; the result has {spec.shape}")
+    return out

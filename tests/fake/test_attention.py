@@ -1,0 +1,151 @@
+"""Attention on the fakes, which compute its graph node by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from tests.attention_cases import (
+    CASES,
+    NO_GRADIENT,
+    case,
+    check_backward,
+    check_forward,
+    operands_of,
+    random_case,
+)
+from tests.layers import Place
+from tests.strategies import placing
+
+from .attention_graphs import kept_weights
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+
+
+@pytest.fixture(autouse=True)
+def _engines(fake: FakeCudnn) -> None:
+    fake.engines = True
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_equals_reference(place: Place, name: str) -> None:
+    check_forward(CASES[name], place)
+    check_forward(CASES[name], ct.asarray)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NO_GRADIENT])
+def test_attention_backward_equals_reference(place: Place, name: str) -> None:
+    check_backward(CASES[name], place)
+    check_backward(CASES[name], ct.asarray, deterministic=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_attention_equals_reference(place: Place, seed: int) -> None:
+    given = random_case(seed)
+    try:
+        check_forward(given, place)
+        check_backward(given, place)
+    except NotSupportedError as error:
+        assert "cuDNN" in str(error)
+
+
+def test_attention_accepts_misaligned_operands(host: Host) -> None:
+    place = placing(lambda array: ForeignArray(host, array), 1, 0, 3, 5, 2)
+    check_forward(CASES["plain"], place)
+    check_backward(CASES["bias"], place)
+
+
+def test_attention_keeps_the_memory_order_of_q() -> None:
+    q, k, v = operands_of(CASES["bshd"]).arrays
+    q, k, v = (ct.asarray(x.swapaxes(1, 2).copy()).transpose((0, 2, 1, 3)) for x in (q, k, v))
+    y = ct.attention(q, k, v).y
+    assert y.spec.strides[1] < y.spec.strides[2]
+
+
+def test_attention_writes_into_memory(place: Place) -> None:
+    given = CASES["sliced"]
+    (q, k, v), _, _ = operands_of(given)
+    expected = ct.attention(*map(ct.asarray, (q, k, v)), return_stats=True)
+    out = ct.asarray(np.zeros((*q.shape[:3], 67), np.float16))[..., 1:65]
+    stats = ct.empty(q.shape[:3])
+    found = ct.attention(*map(ct.asarray, (q, k, v)), return_stats=True, out=(out, stats))
+    np.testing.assert_array_equal(out.numpy(), expected.y.numpy())
+    np.testing.assert_array_equal(stats.numpy(), expected.stats.numpy())
+    assert found.y.pointer == out.pointer
+
+
+def test_attention_drops_weights_by_seed() -> None:
+    (q, k, v), _, dy = operands_of(case(queries=8, keys=16, head=16, value_head=16))
+    device = [ct.asarray(x) for x in (q, k, v)]
+    arguments: dict[str, Any] = {"dropout": 0.25, "seed": 3, "offset": ct.asarray(np.array([5]))}
+    y, stats = ct.attention(*device, return_stats=True, **arguments)
+    kept = kept_weights((2, 4, 8, 16), 3, 5, 0.75)
+    wide = [x.astype(float) for x in (q, k, v)]
+    expected = ct.reference.attention(*wide, dropout=0.25, kept=kept, return_stats=True)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=4e-3)
+    found = ct.attention_backward(ct.asarray(dy), *device, y, stats, **arguments)
+    right = ct.reference.attention_backward(dy.astype(float), *wide, *expected, dropout=0.25, kept=kept)
+    for gradient, one in zip(found[:3], right[:3], strict=True):
+        np.testing.assert_allclose(gradient.numpy(), one, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys"), [((0, 4, 8, 16), 8), ((2, 4, 0, 16), 8), ((2, 4, 8, 16), 0), ((2, 4, 0, 16), 0)]
+)
+def test_attention_of_empty_operands_is_filled(shape: tuple[int, ...], keys: int) -> None:
+    q, k = ct.zeros(shape, "float16"), ct.zeros((shape[0], 4, keys, 16), "float16")
+    y, stats = ct.attention(q, k, k, return_stats=True)
+    np.testing.assert_array_equal(y.numpy(), np.zeros(shape))
+    np.testing.assert_array_equal(stats.numpy(), np.full(shape[:3], -np.inf))
+    dq, dk, dv, _ = ct.attention_backward(y, q, k, k, y, stats)
+    for gradient, one in ((dq, q), (dk, k), (dv, k)):
+        np.testing.assert_array_equal(gradient.numpy(), np.zeros(one.shape))
+
+
+def test_attention_is_replayed_with_the_numbers_of_the_call(place: Place) -> None:
+    q = ct.asarray(operands_of(CASES["plain"]).arrays[0])
+    lengths = ct.asarray(np.array([3, 64], np.int32))
+    out = ct.empty(q.shape, "float16")
+    for count in range(20):
+        lengths = ct.asarray(np.array([count + 1, 64], np.int32)) if count == 10 else lengths
+        ct.attention(q, q, q, lengths_q=lengths, lengths_kv=lengths, out=out)
+        expected = ct.reference.attention(
+            *[q.numpy()] * 3, **dict.fromkeys(("lengths_q", "lengths_kv"), lengths.numpy())
+        )
+        np.testing.assert_allclose(out.numpy(), expected.y, atol=4e-3)
+
+
+REJECTED = [
+    ("D of 12", {"head": 12, "value_head": 12}, NotSupportedError, "not a multiple of 8: got 12"),
+    ("one key", {"keys": 1}, NotSupportedError, "gradient with one key"),
+    ("bias of keys", {"bias": "k"}, NotSupportedError, "shared by the queries"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"), [row[1:] for row in REJECTED], ids=[r[0] for r in REJECTED]
+)
+def test_attention_backward_rejects_what_cudnn_computes_wrong(fields: Any, kind: Any, message: str) -> None:
+    (q, k, v), keywords, dy = operands_of(case(**fields))
+    y, stats = dy, np.zeros(dy.shape[:3], np.float32)
+    arrays = map(ct.asarray, (dy, q, k, v, y, stats))
+    with pytest.raises(kind, match=message):
+        ct.attention_backward(
+            *arrays, dbias="bias" in keywords, **{n: ct.asarray(a) for n, a in keywords.items()}
+        )
+
+
+def test_attention_rejects_combinations_that_cudnn_computes_wrong() -> None:
+    (q, k, v), _, _ = operands_of(case(queries=24, bias="hqk"))
+    bias = ct.zeros((1, 4, 24, 64), "float16")
+    device = [ct.asarray(x) for x in (q, k, v)]
+    with pytest.raises(NotSupportedError, match="bottom-right masks with a bias"):
+        ct.attention(*device, causal="bottom_right", bias=bias)
+    with pytest.raises(NotSupportedError, match="more queries than keys"):
+        ct.attention(device[1], device[0], device[0], window=(30, 2))
+    with pytest.raises(NotSupportedError, match="does not support float32"):
+        ct.attention(*[ct.zeros((1, 1, 8, 8))] * 3)

@@ -1,0 +1,240 @@
+"""Attention on a GPU against the reference and PyTorch, and the defects that were reported for cuDNN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from tests.attention_cases import (
+    CASES,
+    NO_GRADIENT,
+    case,
+    check_backward,
+    check_forward,
+    operands_of,
+    random_case,
+)
+
+from .conftest import library, place
+
+GRADIENTS = [name for name in CASES if name not in NO_GRADIENT]
+REJECTED = ("bias of keys",)  # its gradient
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_equals_reference(name: str) -> None:
+    check_forward(CASES[name], place)
+    print(ct.last_plan())
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_attention_backward_equals_reference(name: str) -> None:
+    check_backward(CASES[name], place)
+    print(ct.last_plan())
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_deterministic_attention_backward_equals_reference(name: str) -> None:
+    check_backward(CASES[name], place, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "causal", "bias", "lengths", "grouped heads", "large heads", "one query"]
+)
+def test_autotuned_attention_equals_reference(name: str) -> None:
+    check_forward(CASES[name], place, algo="autotune")
+    check_backward(CASES[name], place, algo="autotune")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_attention_equals_reference(seed: int) -> None:
+    """A failing case is printed; `random_case(seed)` repeats it."""
+    given = random_case(seed)
+    print(given)
+    try:
+        check_forward(given, place)
+        check_backward(given, place)
+    except NotSupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+
+
+def test_deterministic_gradients_are_the_same_bits() -> None:
+    (q, k, v), _, dy = operands_of(case(queries=512, keys=512, causal=True))
+    device = [place(x) for x in (q, k, v)]
+    y, stats = ct.attention(*device, causal=True, return_stats=True)
+    runs = [
+        ct.attention_backward(place(dy), *device, y, stats, causal=True, deterministic=True) for _ in range(5)
+    ]
+    for run in runs[1:]:
+        for one, first in zip(run[:3], runs[0][:3], strict=True):
+            np.testing.assert_array_equal(one.numpy(), first.numpy())
+
+
+def test_every_engine_equals_reference() -> None:
+    """All engines that cuDNN has for some cases, forward and backward."""
+    for name in ("causal", "grouped heads", "lengths", "bias of heads", "one query"):
+        given = CASES[name]
+        for number in range(20):
+            for check in (check_forward, check_backward):
+                try:
+                    check(given, place, algo=f"engine {number}", strict=True)
+                    print(name, check.__name__, number)
+                except NotSupportedError:
+                    continue
+
+
+def test_attention_accepts_misaligned_operands() -> None:
+    for name in ("plain", "bias", "lengths"):
+        (q, k, v), keywords, _ = operands_of(CASES[name])
+        expected = ct.attention(*map(place, (q, k, v)), return_stats=True, **_placed(keywords))
+
+        def shifted(array: np.ndarray) -> Any:
+            padded = np.zeros(array.size + 3, array.dtype)
+            padded[3:] = array.ravel()
+            return place(padded)[3:].reshape(array.shape)
+
+        found = ct.attention(*map(shifted, (q, k, v)), return_stats=True, **_placed(keywords))
+        np.testing.assert_array_equal(found.y.numpy(), expected.y.numpy())
+
+
+def _placed(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: place(one) if isinstance(one, np.ndarray) else one for name, one in keywords.items()}
+
+
+# --- defects reported for cuDNN ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [64, 128, 192, 320, 704, 1000])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("bias", ["", "qk"])
+def test_gradients_of_low_scores_are_finite(keys: int, dtype: str, bias: str) -> None:
+    """cudnn-frontend pull request 628, PyTorch issue 196678."""
+    check_backward(case(queries=keys, keys=keys, dtype=dtype, level=-120.0, bias=bias), place)
+
+
+@pytest.mark.parametrize("keys", [64, 97, 128, 192, 2048])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_gradients_of_one_query_are_finite(keys: int, kv_heads: int) -> None:
+    """cudnn-frontend issue 1072."""
+    for level in (0.0, -120.0):
+        check_backward(case(queries=1, keys=keys, kv_heads=kv_heads, level=level), place)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 5, 100])
+def test_gradients_of_few_tokens_are_right(queries: int) -> None:
+    """cudnn-frontend issue 160."""
+    check_backward(case(queries=queries, keys=max(queries, 2)), place)
+
+
+@pytest.mark.parametrize("window", [None, (40, 0)])
+def test_decoding_with_grouped_heads_and_a_causal_mask_is_right(window: Any) -> None:
+    """Known issue of the release notes: one query, a causal mask, fewer heads of keys."""
+    for lengths in (None, ((1, 1), (700, 33))):
+        given = case(
+            queries=1, keys=700, heads=8, kv_heads=2, lengths=lengths, causal="bottom_right", window=window
+        )
+        check_forward(given, place)
+
+
+def test_queries_without_keys_have_zeros_and_minus_infinity() -> None:
+    for given in (
+        case(causal="bottom_right", queries=200, keys=72),
+        case(lengths=((64, 20), (0, 64))),
+        case(lengths=((64, 64), (0, 0))),
+        case(lengths=((0, 0), (64, 64))),
+        case(lengths=((64, 30), (30, 10)), causal="bottom_right"),
+    ):
+        (q, k, v), keywords, dy = operands_of(given)
+        # Lengths on the device are not checked.
+        y, stats = ct.attention(*map(place, (q, k, v)), return_stats=True, **_placed_torch(keywords))
+        expected = ct.reference.attention(
+            *[x.astype(float) for x in (q, k, v)], return_stats=True, **keywords
+        )
+        rows = np.isneginf(expected.stats)
+        assert rows.any()
+        np.testing.assert_array_equal(y.numpy()[rows], 0)
+        np.testing.assert_array_equal(stats.numpy()[rows], -np.inf)
+        found = ct.attention_backward(place(dy), *map(place, (q, k, v)), y, stats, **_placed_torch(keywords))
+        for gradient in found[:3]:
+            assert np.isfinite(gradient.numpy().astype(float)).all()
+        np.testing.assert_array_equal(found.dq.numpy()[rows], 0)
+
+
+def _placed_torch(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {n: ct.asarray(one) if isinstance(one, np.ndarray) else one for n, one in keywords.items()}
+
+
+def test_dropout_drops_the_same_weights_forward_and_backward() -> None:
+    """The mask is read with the identity as values; its share of zeros and both passes agree with it."""
+    size, rate = 64, 0.3
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((2, 3, size, size)).astype(np.float16) for _ in range(2))
+    identity = np.broadcast_to(np.eye(size, dtype=np.float16), (2, 3, size, size)).copy()
+    arguments: dict[str, Any] = {"dropout": rate, "seed": 1234, "offset": 7}
+    weights = ct.attention(*map(place, (q, k, identity)), **arguments).y.numpy()
+    kept = (weights != 0).astype(float)
+    assert abs(kept.mean() - (1 - rate)) < 0.01
+    again = ct.attention(*map(place, (q, k, identity)), **arguments).y.numpy()
+    np.testing.assert_array_equal(weights, again)
+    other = ct.attention(*map(place, (q, k, identity)), **arguments | {"seed": 1235}).y.numpy()
+    assert (weights != other).mean() > 0.2
+    v, dy = (rng.standard_normal((2, 3, size, size)).astype(np.float16) for _ in range(2))
+    y, stats = ct.attention(*map(place, (q, k, v)), return_stats=True, **arguments)
+    wide = [x.astype(float) for x in (q, k, v)]
+    expected = ct.reference.attention(*wide, dropout=rate, kept=kept, return_stats=True)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=8e-3)
+    found = ct.attention_backward(place(dy), *map(place, (q, k, v)), y, stats, **arguments)
+    right = ct.reference.attention_backward(dy.astype(float), *wide, *expected, dropout=rate, kept=kept)
+    for gradient, one in zip(found[:3], right[:3], strict=True):
+        np.testing.assert_allclose(gradient.numpy(), one, atol=2e-2 * max(1, np.abs(one).max()))
+
+
+# --- PyTorch -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(2, 8, 8, 256, 256, 64), (1, 8, 2, 1000, 1000, 128), (4, 4, 4, 197, 197, 64)]
+)
+def test_attention_is_as_accurate_as_torch(dtype: str, causal: bool, shape: tuple[int, ...]) -> None:
+    """Errors against float64 are at most 1.1 times those of PyTorch, plus a rounding."""
+    torch = library("torch")
+    batch, heads, kv_heads, queries, keys, head = shape
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    q = torch.randn(batch, heads, queries, head, device="cuda", dtype=kind)
+    k, v = (torch.randn(batch, kv_heads, keys, head, device="cuda", dtype=kind) for _ in range(2))
+    dy = torch.randn_like(q)
+
+    def run(cast: Any) -> list[Any]:
+        leaves = [x.detach().to(cast).requires_grad_() for x in (q, k, v)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        y = attend(*leaves, is_causal=causal, enable_gqa=heads != kv_heads)
+        y.backward(dy.to(cast))
+        return [y.detach(), *(leaf.grad for leaf in leaves)]
+
+    exact, theirs = run(torch.float64), run(kind)
+    result = ct.attention(q, k, v, causal=causal, return_stats=True)
+    gradients = ct.attention_backward(dy, q, k, v, *result, causal=causal)
+    for ours, them, right in zip((result.y, *gradients[:3]), theirs, exact, strict=True):
+        error = (torch.from_dlpack(ours).double() - right).abs()
+        their_error = (them.double() - right).abs()
+        assert error.mean() <= 1.1 * their_error.mean() + 1e-7
+        assert error.max() <= 2 * their_error.max() + 1e-6
+
+
+def test_attention_takes_bshd_memory_of_torch() -> None:
+    torch = library("torch")
+    qkv = torch.randn(2, 100, 3, 4, 64, device="cuda", dtype=torch.float16)
+    q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.float(), k.float(), v.float(), is_causal=True
+    )
+    y = torch.from_dlpack(ct.attention(q, k, v, causal=True).y)
+    assert y.stride() == (100 * 4 * 64, 64, 4 * 64, 1)
+    torch.testing.assert_close(y.float(), expected, atol=4e-3, rtol=4e-3)

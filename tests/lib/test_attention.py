@@ -1,0 +1,107 @@
+"""Attention planned by the real cuDNN, without a GPU, for the device of `tests/devices`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cudnn_ct.graph.offline import Planner
+from cudnn_ct.ops.attention.core import core_of, why_unsupported
+from cudnn_ct.ops.attention.errata import known_defect
+from cudnn_ct.ops.attention.source import ENGINES
+from cudnn_ct.shapes.attention import AttentionProblem
+from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
+from cudnn_ct.shapes.specs import TensorSpec
+from tests.attention_cases import CASES, NO_GRADIENT, Case, case
+
+from .test_graph import DEVICE, in_child
+
+
+@pytest.fixture(autouse=True)
+def _can_plan(cudnn: int) -> None:
+    if cudnn < 91002:
+        pytest.skip("attention needs cuDNN 9.10.2")
+
+
+def problem_of(given: Case, *, gradient: bool, dropout: float = 0.0, **more: Any) -> AttentionProblem:
+    """Return the problem of a case with contiguous operands."""
+    packed = TensorSpec.packed
+    batch, heads, kv_heads = given.batch, given.heads, given.kv_heads
+    specs = {
+        "q": packed((batch, heads, given.queries, given.head), given.dtype),
+        "k": packed((batch, kv_heads, given.keys, given.head), given.dtype),
+        "v": packed((batch, kv_heads, given.keys, given.value_head), given.dtype),
+    }
+    rows = (batch, heads, given.queries)
+    keywords = given.keywords
+    longest = (0, 0)
+    if given.packed and given.lengths is not None:
+        tokens = [sum(one) for one in given.lengths]
+        specs["q"] = packed((tokens[0], heads, given.head), given.dtype)
+        specs["k"] = packed((tokens[1], kv_heads, given.head), given.dtype)
+        specs["v"] = packed((tokens[1], kv_heads, given.value_head), given.dtype)
+        rows = (tokens[0], heads)
+        specs |= {f"starts_{name}": packed((batch + 1,), "int32") for name in ("q", "k", "v", "y", "stats")}
+        longest = (256, 256)
+    if given.page:
+        pages = given.keys // given.page
+        blocks = (batch * pages, kv_heads, given.page)
+        specs |= {
+            "k": packed((*blocks, given.head), given.dtype),
+            "v": packed((*blocks, given.value_head), given.dtype),
+        }
+        specs["page_table"] = packed((batch, pages), "int32")
+    if given.lengths is not None:
+        specs |= dict.fromkeys(("lengths_q", "lengths_kv"), packed((batch,), "int32"))
+    if given.bias:
+        sizes = dict(zip("bhqk", (batch, heads, given.queries, given.keys), strict=True))
+        shape = tuple(size if axis in given.bias else 1 for axis, size in sizes.items())
+        specs["bias"] = packed(shape, given.dtype)
+    if dropout:
+        specs |= dict.fromkeys(("seed", "offset"), packed((1,), "int64"))
+    masks = [keywords.get(name) for name in ("scale", "causal", "window")]
+    arguments = (masks[0], masks[1] or False, masks[2], dropout, longest)
+    if not gradient:
+        return attention_problem(specs, (None, None), True, *arguments)
+    specs |= {
+        "dy": packed((*rows, given.value_head), given.dtype),
+        "y": packed((*rows, given.value_head), given.dtype),
+    }
+    specs["stats"] = packed(rows)
+    return attention_gradient_problem(specs, (None,) * 4, bool(given.bias), *arguments, **more)
+
+
+def engines_of(problem: AttentionProblem, planner: Planner) -> list[str]:
+    """Return the engines that cuDNN's first choice has for a problem, after it built plans of them."""
+    core = core_of(problem, planner.library.version)
+    wrong = known_defect(core.problem, planner.library.version) or why_unsupported(core.problem)
+    assert not wrong, wrong
+    (first, *_) = ENGINES.heuristics(core.problem)
+    rows = [row for row in first(planner) if not row.rejected]
+    for row in rows[:1]:
+        ENGINES.plan(core.problem, row, planner)
+    return [row.algorithm for row in rows]
+
+
+@in_child
+def test_cudnn_plans_attention() -> None:
+    planner = Planner(DEVICE)
+    for name, given in CASES.items():
+        assert engines_of(problem_of(given, gradient=False), planner), name
+    for head in (8, 40, 96, 128, 160, 192, 256):
+        assert engines_of(problem_of(case(head=head, value_head=head, causal=True), gradient=False), planner)
+    assert engines_of(problem_of(case(causal=True), gradient=False, dropout=0.1), planner)
+
+
+@in_child
+def test_cudnn_plans_gradients_of_attention() -> None:
+    planner = Planner(DEVICE)
+    for name, given in CASES.items():
+        if name not in NO_GRADIENT and given.bias != "bk":
+            assert engines_of(problem_of(given, gradient=True), planner), name
+    for head in (8, 40, 128, 192, 256):
+        given = case(head=head, value_head=head, causal=True, queries=128, keys=128)
+        assert engines_of(problem_of(given, gradient=True), planner)
+    assert engines_of(problem_of(case(), gradient=True, deterministic=True), planner)
+    assert engines_of(problem_of(case(causal=True), gradient=True, dropout=0.1), planner)

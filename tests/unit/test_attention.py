@@ -1,0 +1,289 @@
+"""Rules of attention: bands, shapes, the reduced problems, and the reference against plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.ops.attention.core import core_of
+from cudnn_ct.ops.attention.errata import needs_padding
+from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
+from cudnn_ct.shapes.attention_lengths import longest_sequence
+from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem, like_axes
+from cudnn_ct.shapes.specs import TensorSpec
+
+NONE = (None,) * 4
+LAST = 92800
+
+
+def specs(
+    queries: int = 8, keys: int = 8, head: int = 16, kv_heads: int = 2, **more: TensorSpec
+) -> dict[str, TensorSpec]:
+    return {
+        "q": TensorSpec.packed((2, 4, queries, head), "float16"),
+        "k": TensorSpec.packed((2, kv_heads, keys, head), "float16"),
+        "v": TensorSpec.packed((2, kv_heads, keys, head), "float16"),
+        **more,
+    }
+
+
+def forward(
+    given: dict[str, TensorSpec], causal: Any = False, window: Any = None, **more: Any
+) -> AttentionProblem:
+    arguments = {"scale": None, "dropout": 0.0, "longest": (0, 0)} | more
+    return attention_problem(given, (None, None), True, causal=causal, window=window, **arguments)
+
+
+def backward(
+    given: dict[str, TensorSpec], causal: Any = False, window: Any = None, dbias: Any = False
+) -> AttentionProblem:
+    rows = given["q"].shape[:3]
+    y = TensorSpec.packed((*rows, given["v"].shape[3]), "float16")
+    given = {"dy": y, **given, "y": y, "stats": TensorSpec.packed(rows)}
+    return attention_gradient_problem(given, NONE, dbias, None, causal, window, 0.0, (0, 0))
+
+
+# --- bands -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "band"),
+    [
+        (False, None, Band()),
+        (True, None, Band(None, 0, "top_left")),
+        ("top_left", (5, -1), Band(5, 0, "top_left")),
+        ("BOTTOM_RIGHT", (5, 3), Band(5, 0, "bottom_right")),
+        (np.bool_(False), (5, None), Band(5, None)),
+        (0, [None, 2], Band(None, 2)),
+    ],
+)
+def test_attention_band_has_the_limits_of_causal_and_window(causal: Any, window: Any, band: Band) -> None:
+    assert attention_band(causal, window) == band
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "message"),
+    [
+        ("left", None, "causal must be one of top_left, bottom_right: got 'left'"),
+        (2, None, "causal must be True or False: got 2"),
+        (False, 3, r"window must be None or \(left, right\): got 3"),
+        (False, (1, 2, 3), "window must be None or"),
+        (False, (-2, 0), "window must have numbers from 0"),
+        (False, (1.5, 0), "window must be an int"),
+    ],
+)
+def test_attention_band_rejects_arguments(causal: Any, window: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        attention_band(causal, window)
+
+
+# --- rules -------------------------------------------------------------------------------------------------
+
+half = TensorSpec.packed
+LENGTHS = ("lengths_q", "lengths_kv")
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (dict.fromkeys("kv", half((2, 3, 8, 16), "float16")), ValueError, "got 3, expected a divisor of 4"),
+    ({"k": half((1, 2, 8, 16), "float16")}, ValueError, r"k has the wrong shape: got \(1, 2, 8, 16\)"),
+    ({"v": half((2, 2, 9, 16), "float16")}, ValueError, "v has the wrong shape"),
+    ({"q": half((2, 4, 8), "float16")}, ValueError, r"q has the wrong number of axes: got shape \(2, 4, 8\)"),
+    ({"k": half((2, 2, 8, 16), "bfloat16")}, TypeError, "k has the wrong dtype: got bfloat16"),
+    ({"bias": half((2, 3, 8, 8), "float16")}, ValueError, "bias has the wrong shape"),
+    ({"bias": half((1, 1, 8, 8))}, TypeError, "bias has the wrong dtype: got float32"),
+    ({"lengths_q": half((2,), "int32")}, ValueError, "belong together: got only lengths_q"),
+    (dict.fromkeys(LENGTHS, half((3,), "int32")), ValueError, "lengths_q has the wrong shape"),
+    (dict.fromkeys(LENGTHS, half((2,), "int64")), TypeError, "expected int32"),
+    ({"page_table": half((2, 3), "int32")}, ValueError, "expected|needs lengths_kv"),
+    ({"seed": half((1,), "int64"), "offset": half((1,), "int64")}, ValueError, "need dropout"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "kind", "message"), WRONG)
+def test_attention_problem_rejects_operands(changed: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        forward(specs() | changed)
+
+
+def test_attention_problem_rejects_parameters() -> None:
+    with pytest.raises(NotSupportedError, match="not a multiple of 8: got 12"):
+        forward(specs(head=12))
+    with pytest.raises(NotSupportedError, match="does not support float32"):
+        forward({name: spec._replace(dtype="float32") for name, spec in specs().items()})
+    with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1: got 1"):
+        forward(specs(), dropout=1)
+    with pytest.raises(ValueError, match=r"dropout=0\.5 needs seed and offset"):
+        forward(specs(), dropout=0.5)
+    with pytest.raises(ValueError, match=r"scale must be finite: got inf"):
+        forward(specs(), scale=float("inf"))
+    with pytest.raises(ValueError, match="dbias=True needs a bias"):
+        backward(specs(), dbias=True)
+
+
+def test_results_have_the_memory_order_of_q() -> None:
+    bshd = TensorSpec((2, 4, 8, 16), (512, 16, 64, 1), "float16")
+    assert like_axes((2, 4, 8, 32), bshd).strides == (1024, 32, 128, 1)
+    assert forward(specs() | {"q": bshd}).result.strides == (512, 16, 64, 1)
+    assert backward(specs() | {"q": bshd}).result.strides == (512, 16, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "longest"), [([0, 5], 128), ([0, 128, 400], 384), ([0, 3000], 3072), ([0, 0], 0)]
+)
+def test_longest_sequence_is_rounded_up(offsets: list[int], longest: int) -> None:
+    assert longest_sequence(offsets) == longest
+
+
+# --- reduced problems --------------------------------------------------------------------------------------
+
+
+def allowed(band: Band, queries: int, keys: int) -> np.ndarray:
+    distance = np.arange(keys) - np.arange(queries)[:, None] - band.shift(queries, keys)
+    below = distance <= (keys + queries if band.right is None else band.right)
+    return below & (distance >= (-keys - queries if band.left is None else -band.left))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_core_has_the_same_mask_and_all_queries_have_keys(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    queries, keys = (int(n) for n in rng.integers(1, 9, 2))
+    window = [None if rng.random() < 0.4 else int(rng.integers(0, 9)) for _ in range(2)]
+    causal = [False, True, "bottom_right"][rng.integers(3)]
+    problem = forward(specs(queries, keys), causal, tuple(window))
+    whole = allowed(problem.band, queries, keys)
+    core = core_of(problem, LAST)
+    parts = {part.name: part for part in core.parts}
+    rows, columns = (parts[name].spec.shape[2] for name in "qk")
+    first, left = (parts[name].offset // 2 // 16 for name in "qk")
+    inner = whole[first : first + rows, left : left + columns]
+    assert core.empty == (0 in inner.shape)
+    if not core.empty:
+        np.testing.assert_array_equal(allowed(core.problem.band, rows, columns), inner)
+    outside = whole.copy()
+    outside[first : first + rows, left : left + columns] = False
+    assert not outside.any()
+    assert inner.any(1).all()
+    assert core.cleared or inner.shape == whole.shape
+
+
+def test_core_copies_operands_that_kernels_cannot_load() -> None:
+    odd = TensorSpec((2, 4, 8, 16), (8 * 4 * 19, 8 * 19, 19, 1), "float16")
+    turned = TensorSpec((2, 2, 8, 16), (256, 128, 1, 8), "float16")
+    core = core_of(forward(specs() | {"q": odd, "k": turned}), LAST)
+    copies = {part.name: part.copy for part in core.parts if part.copy}
+    assert set(copies) == {"q", "k"}
+    assert core.problem.q == copies["q"]
+    assert copies["k"] is not None
+    assert copies["k"].strides[-1] == 1
+
+
+def test_gradients_with_reported_defects_get_lengths() -> None:
+    for keys, queries, version, padded in [
+        (192, 192, 91900, True), (128, 128, 91900, False), (100, 100, 91900, False), (100, 100, 91500, True),
+        (128, 1, 91900, True), (192, 1, 92800, True),
+    ]:  # fmt: skip
+        problem = backward(specs(queries, keys))
+        assert needs_padding(problem, version) == padded
+        core = core_of(problem, version)
+        assert core.constants == ({"lengths_q": (queries,) * 2, "lengths_kv": (keys,) * 2} if padded else {})
+        assert not core_of(forward(specs(queries, keys)), version).constants
+
+
+# --- the reference -----------------------------------------------------------------------------------------
+
+
+def by_loops(q: Any, k: Any, v: Any, scale: float, allowed: Any, bias: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return y and stats, query by query."""
+    y, stats = np.zeros((*q.shape[:3], v.shape[3])), np.full(q.shape[:3], -np.inf)
+    for b, h, i in np.ndindex(stats.shape):
+        of = h // (q.shape[1] // k.shape[1])
+        keys = [j for j in range(k.shape[2]) if allowed(b, i, j)]
+        if keys:
+            terms = [np.exp(scale * q[b, h, i] @ k[b, of, j] + bias[b, h, i, j]) for j in keys]
+            stats[b, h, i] = np.log(sum(terms))
+            y[b, h, i] = sum(term * v[b, of, j] for term, j in zip(terms, keys, strict=True)) / sum(terms)
+    return y, stats
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ({}, lambda b, i, j: True),
+        ({"causal": True, "scale": -0.5}, lambda b, i, j: j <= i),
+        ({"causal": "bottom_right"}, lambda b, i, j: j <= i + 2),
+        ({"window": (1, 2)}, lambda b, i, j: -1 <= j - i <= 2),
+        ({"window": (2, None), "causal": "bottom_right"}, lambda b, i, j: -2 <= j - i - 2 <= 0),
+        ({"lengths_q": [3, 5], "lengths_kv": [4, 0]}, lambda b, i, j: i < (3, 5)[b] and j < (4, 0)[b]),
+    ],
+)
+def test_reference_equals_loops(arguments: dict[str, Any], allowed: Any) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(2, 4, 5, 8)), rng.normal(size=(2, 2, 7, 8)), rng.normal(size=(2, 2, 7, 16))
+    bias = rng.normal(size=(1, 4, 1, 7))
+    found = ct.reference.attention(q, k, v, bias=bias, return_stats=True, **arguments)
+    scale = arguments.get("scale", 8**-0.5)
+    y, stats = by_loops(q, k, v, scale, allowed, np.broadcast_to(bias, (2, 4, 5, 7)))
+    np.testing.assert_allclose(found.y, y, atol=1e-12)
+    np.testing.assert_allclose(found.stats, stats, rtol=1e-6)
+
+
+def test_reference_of_packed_and_paged_sequences_equals_padded_ones() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(2, 4, 6, 8)), rng.normal(size=(2, 2, 8, 8)), rng.normal(size=(2, 2, 8, 8))
+    lengths = {"lengths_q": [3, 6], "lengths_kv": [8, 5]}
+    padded = ct.reference.attention(q, k, v, causal="bottom_right", **lengths).y
+    rows = [q[0, :, :3], q[1, :, :6]], [k[0], k[1, :, :5]], [v[0], v[1, :, :5]]
+    tokens = [np.concatenate([one.swapaxes(0, 1) for one in row]) for row in rows]
+    packed = ct.reference.attention(
+        *tokens, causal="bottom_right", offsets_q=[0, 3, 9], offsets_kv=[0, 8, 13]
+    ).y
+    np.testing.assert_allclose(packed[:3].swapaxes(0, 1), padded[0, :, :3])
+    np.testing.assert_allclose(packed[3:].swapaxes(0, 1), padded[1])
+    table = np.array([[2, 0], [3, 1]], np.int32)
+    blocks = [np.empty((4, 2, 4, 8)) for _ in range(2)]
+    for block, array in zip(blocks, (k, v), strict=True):
+        for (b, page), place in np.ndenumerate(table):
+            block[place] = array[b, :, 4 * page : 4 * page + 4]
+    paged = ct.reference.attention(q, *blocks, page_table=table, causal="bottom_right", **lengths).y
+    np.testing.assert_allclose(paged, padded)
+
+
+@pytest.mark.parametrize("bias_shape", [(2, 4, 5, 7), (1, 4, 5, 7), (2, 1, 1, 7)])
+def test_reference_gradients_are_those_of_finite_differences(bias_shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 16), bias_shape)
+    operands = [rng.normal(size=shape) for shape in shapes]
+    dy, kept = rng.normal(size=(2, 4, 5, 16)), (rng.random((2, 4, 5, 7)) < 0.7).astype(float)
+    arguments: dict[str, Any] = {"causal": "bottom_right", "dropout": 0.3, "kept": kept, "window": (4, None)}
+
+    def loss(q: Any, k: Any, v: Any, bias: Any) -> float:
+        return float((ct.reference.attention(q, k, v, bias=bias, **arguments).y * dy).sum())
+
+    q, k, v, bias = operands
+    y, stats = ct.reference.attention(q, k, v, bias=bias, return_stats=True, **arguments)
+    gradients = ct.reference.attention_backward(dy, q, k, v, y, stats, bias=bias, dbias=True, **arguments)
+    for place, gradient in enumerate(gradients):
+        direction = rng.normal(size=shapes[place])
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = list(operands)
+            moved[place] = operands[place] + step * direction
+            ends.append(loss(*moved))
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(float((gradient * direction).sum()), rel=1e-4)
+
+
+def test_reference_equals_torch() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    q, k, v = (torch.tensor(rng.normal(size=(2, 3, 6, 8)), requires_grad=True) for _ in range(3))
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    dy = torch.tensor(rng.normal(size=y.shape))
+    y.backward(dy)
+    arrays = [x.detach().numpy() for x in (q, k, v)]
+    found = ct.reference.attention(*arrays, causal=True, return_stats=True)
+    np.testing.assert_allclose(found.y, y.detach().numpy(), atol=1e-12)
+    gradients = ct.reference.attention_backward(dy.numpy(), *arrays, *found, causal=True)
+    for gradient, x in zip(gradients[:3], (q, k, v), strict=True):
+        np.testing.assert_allclose(gradient, x.grad.numpy(), atol=1e-6)
