@@ -45,6 +45,9 @@ _PUBLIC = {
     "ops.conv.plan": "ConvPlan",
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
+    "ops.graph.built": "BuiltGraph",
+    "ops.graph.graph": "Graph",
+    "ops.graph.tensors": "GraphTensor",
     "ops.lrn": "lrn lrn_backward",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
     "ops.norm.norm": (

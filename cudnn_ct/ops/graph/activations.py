@@ -92,9 +92,7 @@ class ActivationMethods(GraphBuilder):
         """Return the gradient of :meth:`swish` at x, times dy."""
         return self._gradient("swish_bwd", dy, x, name, swish_beta=beta)
 
-    def _activation(
-        self, mode: str, x: Operand, name: str | None, **parameters: float | None
-    ) -> GraphTensor:
+    def _activation(self, mode: str, x: Operand, name: str | None, **parameters: float | None) -> GraphTensor:
         return self._apply("pointwise", {"x": x}, name, mode=mode, **parameters)["y"]
 
     def _gradient(

@@ -66,7 +66,9 @@ class GraphBuilder:
         """
         dims = check_shape(shape)
         if not dims or 0 in dims:
-            raise ValueError(f"shape is empty: got {dims}, expected at least one axis and lengths of at least 1")
+            raise ValueError(
+                f"shape is empty: got {dims}, expected at least one axis and lengths of at least 1"
+            )
         count = sum(state.role == "input" for state in self._states)
         spec = TensorSpec(dims, _strides(dims, strides, layout), as_dtype(dtype).name)
         return self._new(_State(self._named(name, f"input_{count}"), spec, "input"))
@@ -102,7 +104,7 @@ class GraphBuilder:
             state = self._states[place]
             if state.role != "virtual":
                 raise ValueError(
-                    f"output {state.name!r} has no producer: got the {state.role} itself, expected the result "
+                    f"output {state.name!r} has no producer: got the {state.role}, expected the result "
                     "of an operation; use identity() to copy"
                 )
         nodes, used = self._reachable(places)
@@ -155,7 +157,9 @@ class GraphBuilder:
         if not isinstance(tensor, GraphTensor):
             raise TypeError(f"{role} is not a GraphTensor: got {type(tensor).__name__}")
         if tensor._graph is not self:
-            raise ValueError(f"{role} belongs to another graph: got {tensor!r}, expected a tensor of this one")
+            raise ValueError(
+                f"{role} belongs to another graph: got {tensor!r}, expected a tensor of this one"
+            )
         return tensor._place
 
     def _new(self, state: _State) -> GraphTensor:
@@ -195,7 +199,7 @@ class GraphBuilder:
     # --- the value of the graph ---
 
     def _reachable(self, outputs: Iterable[int]) -> tuple[list[GraphNode], set[int]]:
-        """Return the nodes that outputs depend on, and their tensors; results without a reader are left out."""
+        """Return the nodes that outputs depend on, and their tensors; unread results are left out."""
         used, nodes = set(outputs), []
         for node in reversed(self._nodes):
             results = tuple(pair for pair in node.results if pair[1] in used)
@@ -248,7 +252,9 @@ def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None)
         raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
     steps = tuple(strides)
     if len(steps) != len(shape):
-        raise ValueError(f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}")
+        raise ValueError(
+            f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}"
+        )
     spec = TensorSpec(shape, check_shape(steps, "strides"), "float32")
     if not spec.representable or spec.overlaps_itself:
         raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ...shapes.parse import as_choice
-from ...typing import ConvMode, Padding, PerAxis, Shape
+from ...typing import ConvMode, Padding, PerAxis
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
@@ -45,7 +45,7 @@ class ProductMethods(GraphBuilder):
         self,
         dy: GraphTensor,
         w: GraphTensor,
-        x_shape: Shape,
+        x_shape: Iterable[int],
         *,
         padding: Padding = 0,
         stride: PerAxis = 1,
@@ -62,7 +62,7 @@ class ProductMethods(GraphBuilder):
         self,
         dy: GraphTensor,
         x: GraphTensor,
-        w_shape: Shape,
+        w_shape: Iterable[int],
         *,
         padding: Padding = 0,
         stride: PerAxis = 1,
@@ -119,7 +119,7 @@ class ProductMethods(GraphBuilder):
     def resample_backward(
         self,
         dy: GraphTensor,
-        x_shape: Shape,
+        x_shape: Iterable[int],
         mode: Resampling,
         window: PerAxis,
         *,

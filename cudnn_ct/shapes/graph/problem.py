@@ -82,6 +82,10 @@ class GraphProblem(_Fields):
         """The specs of the tensors in memory by name, in the order of a run's pointers."""
         return {value.name: value.spec for value in self.memory}
 
+    def _asdict(self) -> dict[str, Any]:
+        """Return the tensors in memory by name: `plans.base.tensors_of` reads them here."""
+        return dict(self.tensors)
+
     def operands_of(self, node: GraphNode) -> dict[str, GraphValue]:
         """Return the operands of a node by their roles."""
         return {role: self.values[place] for role, place in node.operands}
