@@ -16,6 +16,7 @@ from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
 from .ctc import ctc_loss as ctc_loss
+from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward
 from .lrn import lrn as lrn

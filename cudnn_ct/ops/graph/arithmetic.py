@@ -15,6 +15,11 @@ class ArithmeticMethods(GraphBuilder):
     """Arithmetic, comparisons and logic, element by element."""
 
     def _pointwise(self, mode: str, name: str | None, **operands: Operand | None) -> GraphTensor:
+        tensors = [one for one in operands.values() if isinstance(one, GraphTensor)]
+        if tensors and all(one.dtype == "int32" for one in tensors):  # indices: whole numbers stay whole
+            for role, one in operands.items():
+                if isinstance(one, int) and not isinstance(one, bool):
+                    operands[role] = self.constant(one, "int32")
         return self._apply("pointwise", operands, name, mode=mode)["y"]
 
     def abs(self, x: Operand, *, name: str | None = None) -> GraphTensor:

@@ -110,6 +110,11 @@ def _node(one: GraphNode, whole: _Whole) -> Node:
 
 
 def _pointwise(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
+    """Set the place of an axis, and the dtype in which conditions and whole numbers are computed."""
+    dtypes = {whole.problem.values[place].spec.dtype for _, place in one.operands}
+    if dtypes <= {"bool", "int32"} and attributes["mode"] != "gen_index":
+        (_, result), *_ = one.results
+        attributes["math_prec"] = whole.problem.values[result].spec.dtype
     if "axis" in attributes:
         (_, place), *_ = one.operands
         attributes["axis"] = whole.rank.axis(attributes["axis"], len(whole.problem.values[place].spec.shape))
@@ -125,7 +130,7 @@ def _convolution(attributes: dict[str, Any], _: GraphNode, whole: _Whole) -> Non
 
 
 def _moving(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Move the axes of a slice, a transposition or a concatenation to their places in the graph's whole.rank."""
+    """Move the axes of a slice, a transposition or a concatenation to the rank of the graph."""
     (_, place), *_ = one.operands
     shape = whole.problem.values[place].spec.shape
     if "axis" in attributes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from .rules import Kind, Result, Specs, broadcast, largest
 
-__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "PARAMETERS", "POINTWISE", "UNARY"]
+__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "POINTWISE", "UNARY"]
 
 UNARY = [
     "abs",
@@ -46,14 +46,8 @@ BACKWARD = [
     "swish_bwd",
     "gelu_approx_tanh_bwd",
 ]
-
-# Attributes of modes, with the values that cuDNN takes if they are not set.
-PARAMETERS = {
-    "relu": {"relu_lower_clip": 0.0, "relu_upper_clip": None, "relu_lower_clip_slope": 0.0},
-    "elu": {"elu_alpha": 1.0},
-    "softplus": {"softplus_beta": 1.0},
-    "swish": {"swish_beta": 1.0},
-}
+# Modes whose result of whole numbers is whole.
+WHOLE = ("abs", "add", "identity", "max", "min", "mul", "neg", "sub")
 
 
 def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
@@ -67,6 +61,8 @@ def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
         if not -len(shape) <= axis < len(shape):
             raise ValueError(f"axis is out of range: got {axis}, expected {-len(shape)} to {len(shape) - 1}")
         attributes["axis"] = axis % len(shape)
+        return {"y": Result(shape, "int32", like, "int32")}
+    if all(spec.dtype == "int32" for spec in specs.values()) and mode in WHOLE:
         return {"y": Result(shape, "int32", like, "int32")}
     return {"y": Result(shape, like=like)}
 
