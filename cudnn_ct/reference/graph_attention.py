@@ -59,7 +59,8 @@ def _sdpa_backward(given: Operands, p: dict[str, Any]) -> Results:
 
     def grouped(each: Float64, like: Float64) -> Float64:
         batch, heads, length, depth = like.shape
-        return each.reshape(batch, heads, -1, length, depth).sum(2)
+        summed: Float64 = each.reshape(batch, heads, -1, length, depth).sum(2)
+        return summed
 
     return {
         "dq": dscores @ k,

@@ -177,7 +177,8 @@ def _summed(values: Float64, shape: tuple[int, ...]) -> Float64:
     """Sum over the axes along which a broadcast tensor of this shape does not vary."""
     aligned = (1,) * (values.ndim - len(shape)) + tuple(shape)
     axes = tuple(axis for axis, length in enumerate(aligned) if length == 1)
-    return values.sum(axes, keepdims=True).reshape(shape)
+    summed: Float64 = values.sum(axes, keepdims=True).reshape(shape)
+    return summed
 
 
 def _gen_stats(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001

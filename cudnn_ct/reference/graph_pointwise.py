@@ -20,7 +20,7 @@ def pointwise(mode: str, operands: dict[str, Any], attributes: dict[str, Any]) -
     """Return the result of a mode: of x, of x and b, of x, b and t, or of x and dy."""
     x, b, t, dy = (operands.get(name) for name in ("x", "b", "t", "dy"))
     if mode == "gen_index":
-        axis, shape = attributes["axis"], np.shape(x)
+        axis, shape = attributes["axis"], np.asarray(x).shape
         index = np.arange(shape[axis]).reshape([-1 if one == axis else 1 for one in range(len(shape))])
         return np.broadcast_to(index, shape).astype(np.float64)
     if mode == "binary_select":
