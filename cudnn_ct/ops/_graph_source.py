@@ -19,6 +19,9 @@ from ..plans.wrappers import RelayoutPlan
 __all__ = ["GraphSource", "check_engine_name"]
 
 
+ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
+
+
 def check_engine_name(name: str) -> None:
     """Raise ValueError unless an algorithm's name is the name of an engine; for `autotune.request`."""
     if not is_engine(name):
@@ -53,7 +56,7 @@ class GraphSource(NamedTuple):
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
         for mode, count in (("b", most), ("a", max(most // 3, 1)), ("fallback", None)):
-            if mode == "fallback" and any(not row.rejected for row in rows.values()):
+            if mode == "fallback" and sum(not row.rejected for row in rows.values()) >= ENOUGH:
                 break  # its engines are many times slower
             for row in self._engines(problem, [mode], context, most=count):
                 rows.setdefault(row.key, row)
