@@ -18,6 +18,8 @@ from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .convolution import slide
+from .graph_nodes import OTHER_MODES, MoreNodes
+from .graph_norms import NormNodes
 from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
 
@@ -47,8 +49,12 @@ _ACTIVATIONS = {
 }
 
 
-class Graphs:
-    """A part of the fake. Without ``engines``, which is the default, it has no graph API.
+# Kinds of nodes that have engines even without ``engines``: no legacy call computes them.
+_ONLY_GRAPHS = ("OPERATION_NORM_",)
+
+
+class Graphs(NormNodes, MoreNodes):
+    """A part of the fake. Without ``engines``, which is the default, it has no engine for convolutions.
 
     ``engine_number`` is the number of its engine, ``engine_workspace`` the number of bytes that it needs.
     """
@@ -58,8 +64,6 @@ class Graphs:
     engine_workspace = 0
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
-        if not self.engines:
-            return NOT_SUPPORTED
         self._create(out, "backend", name=BackendDescriptorType(kind).name, attributes={})
         return 0
 
@@ -75,6 +79,8 @@ class Graphs:
 
     def cudnnBackendFinalize(self: Any, descriptor: Any) -> int:
         state = self._get(descriptor, "backend")
+        if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not (self.engines or self._only_graphs(state)):
+            return NOT_SUPPORTED
         unknown = state["name"] == "ENGINE_DESCRIPTOR" and state["attributes"]["ENGINE_GLOBAL_INDEX"] != [
             self.engine_number
         ]
@@ -105,7 +111,8 @@ class Graphs:
         given = self._attributes(pack)
         pointers = [pointer or 0 for pointer in given["VARIANT_PACK_DATA_POINTERS"]]
         workspace = given["VARIANT_PACK_WORKSPACE"][0] or 0
-        bad = [hex(pointer) for pointer in (*pointers, workspace) if pointer % 16]
+        device = [pointer for pointer in pointers if not self._is_of_host(pointer)]
+        bad = [hex(pointer) for pointer in (*device, workspace) if pointer % 16]
         assert not bad, f"misaligned operands of a graph: {bad}"
         if self.engine_workspace:
             view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
@@ -117,8 +124,15 @@ class Graphs:
             attributes = self._attributes(operation)
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
-            else:
+            elif any(name.startswith("OPERATION_NORM_") for name in attributes):
+                self._norm_node(attributes, memory, values)
+            elif not self._other_node(attributes, memory, values):
                 self._convolution_node(attributes, memory, values)
+
+    def _only_graphs(self: Any, graph: dict[str, Any]) -> bool:
+        """Whether a graph has a node that no legacy call computes."""
+        nodes = map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])
+        return any(name.startswith(_ONLY_GRAPHS) for node in nodes for name in node)
 
     def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]
@@ -130,6 +144,10 @@ class Graphs:
         (uid,) = found["TENSOR_UNIQUE_ID"]
         if uid in values:
             return values[uid]
+        if found.get("TENSOR_IS_BY_VALUE", [False])[0]:
+            dtype = _BY_CODE[found["TENSOR_DATA_TYPE"][0]].numpy
+            raw = ctypes.string_at(memory[uid], dtype.itemsize)
+            return np.frombuffer(raw, dtype).astype(np.float64).reshape(found["TENSOR_DIMENSIONS"])
         return self._array(found, memory[uid]).astype(np.float64)
 
     def _array(self: Any, tensor: dict[str, list[Any]], pointer: int) -> np.ndarray:
@@ -148,13 +166,18 @@ class Graphs:
 
     def _pointwise_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         """Read operands of the shape of the result with its strides, as engine 52 of cuDNN 9.19 does."""
-        result_of = self._attributes(node["OPERATION_POINTWISE_YDESC"][0])
-        for name in ("OPERATION_POINTWISE_XDESC", "OPERATION_POINTWISE_BDESC"):
+        written = "OPERATION_POINTWISE_" + ("DXDESC" if "OPERATION_POINTWISE_DXDESC" in node else "YDESC")
+        result_of = self._attributes(node[written][0])
+        for name in ("OPERATION_POINTWISE_XDESC", "OPERATION_POINTWISE_BDESC", "OPERATION_POINTWISE_DYDESC"):
             found = self._attributes(node[name][0]) if name in node else {}
             if found.get("TENSOR_DIMENSIONS") == result_of["TENSOR_DIMENSIONS"]:
                 found["TENSOR_STRIDES"] = result_of["TENSOR_STRIDES"]
         function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
         mode = PointwiseMode(function["POINTWISE_MODE"][0]).name
+        if mode in OTHER_MODES or "POINTWISE_RELU_LOWER_CLIP_SLOPE" in function:
+            result = self._other_pointwise(mode, function, node, *tensors)
+            self._write(node[written][0], result, *tensors)
+            return
         x = node.get("OPERATION_POINTWISE_ALPHA1", [1])[0] * self._read(
             node["OPERATION_POINTWISE_XDESC"][0], *tensors
         )
@@ -166,7 +189,7 @@ class Graphs:
             coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]
             state = {"mode": CLIPPED_RELU if clip else _ACTIVATIONS[mode], "coef": coef, "nan": PROPAGATE}
             result = activate(state, x)
-        self._write(node["OPERATION_POINTWISE_YDESC"][0], result, *tensors)
+        self._write(node[written][0], result, *tensors)
 
     def _convolution_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         kind = next(name for name in _DIRECTIONS if f"{name}_CONV_DESC" in node)
