@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct._bindings.enums import PointwiseMode, ReduceTensorOp, ResampleMode
+from cudnn_ct._bindings.enums import BackendNormMode, PointwiseMode, ReduceTensorOp, ResampleMode
 
 Tensors = tuple[dict[int, int], dict[int, np.ndarray]]
 
@@ -157,6 +157,35 @@ class MoreNodes:
             "SWISH_BWD": slope(lambda v: v * sigmoid(swish * v)),
         }
         return read("DY") * elementwise(slopes[mode])(x)
+
+    def _image_norm_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> bool:
+        """Compute a batch or an instance normalisation; return whether the node is one."""
+        forward = "OPERATION_NORM_FWD_MODE" in node
+        prefix = "OPERATION_NORM_FWD_" if forward else "OPERATION_NORM_BWD_"
+        found = {name.removeprefix(prefix): value[0] for name, value in node.items()}
+        mode = BackendNormMode(found["MODE"]).name
+        if mode not in ("BATCH_NORM", "INSTANCE_NORM"):
+            return False
+        axes = (0, 2, 3) if mode == "BATCH_NORM" else (2, 3)
+        x, scale = (self._read(found[name], *tensors) for name in ("XDESC", "SCALE_DESC"))
+        if forward:
+            epsilon, bias = (self._read(found[f"{name}_DESC"], *tensors) for name in ("EPSILON", "BIAS"))
+            mean = x.mean(axes, keepdims=True)
+            inverse = (x.var(axes, keepdims=True) + epsilon) ** -0.5
+            written = {"MEAN": mean, "INV_VARIANCE": inverse}
+            self._write(found["YDESC"], (x - mean) * inverse * scale + bias, *tensors)
+        else:
+            dy = self._read(found["DYDESC"], *tensors)
+            mean, inverse = (self._read(found[f"{name}_DESC"], *tensors) for name in ("MEAN", "INV_VARIANCE"))
+            normal, g = (x - mean) * inverse, dy * scale
+            sums = g.mean(axes, keepdims=True) + normal * (g * normal).mean(axes, keepdims=True)
+            self._write(found["DXDESC"], inverse * (g - sums), *tensors)
+            written = {"DSCALE": (dy * normal).sum((0, 2, 3)), "DBIAS": dy.sum((0, 2, 3))}
+        for name, values in written.items():
+            if f"{name}_DESC" in found:
+                shape = self._shape(found[f"{name}_DESC"])
+                self._write(found[f"{name}_DESC"], values.reshape(shape), *tensors)
+        return True
 
     def _matmul_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         a, b = (self._read(node[name][0], *tensors) for name in ("ADESC", "BDESC"))

@@ -125,7 +125,8 @@ class Graphs(NormNodes, MoreNodes):
             if "OPERATION_POINTWISE_XDESC" in attributes:
                 self._pointwise_node(attributes, memory, values)
             elif any(name.startswith("OPERATION_NORM_") for name in attributes):
-                self._norm_node(attributes, memory, values)
+                if not self._image_norm_node(attributes, memory, values):
+                    self._norm_node(attributes, memory, values)
             elif not self._other_node(attributes, memory, values):
                 self._convolution_node(attributes, memory, values)
 

@@ -135,7 +135,9 @@ GRAPHS: dict[str, Build] = {
         + g.input((1, 8, 1, 1))
     ),
     "conv of one axis": lambda g: g.conv(g.input((2, 4, 6)), g.input((8, 2, 3)), padding=(1,), stride=2),
-    "conv data": lambda g: g.conv_backward_data(g.input((2, 8, 6, 6)), g.input((8, 4, 3, 3)), (2, 4, 6, 6), padding=1),
+    "conv data": lambda g: g.conv_backward_data(
+        g.input((2, 8, 6, 6)), g.input((8, 4, 3, 3)), (2, 4, 6, 6), padding=1
+    ),
     "conv filter": lambda g: g.conv_backward_filter(
         g.input((2, 8, 6, 6)), g.input((2, 4, 6, 6)), (8, 4, 3, 3), padding=1
     ),
@@ -207,10 +209,9 @@ def test_built_graph_rejects_arrays_that_do_not_fit(engines: FakeCudnn) -> None:
         f(x, w, ct.empty((5,), "float16"))
     with pytest.raises(ValueError, match=r"x has the wrong strides: got \(1, 4\), expected \(6, 1\)"):
         f(ct.empty((6, 4)).T, w, b)
+    h = ct.Graph()
+    square, array = h.build(h.mul(*[h.input((4,))] * 2)), ct.zeros((4,))
     with pytest.raises(ValueError, match="out overlaps"):
-        h = ct.Graph()
-        square = h.build(h.mul(*[h.input((4,))] * 2))
-        array = ct.zeros((4,))
         square(array, out=array)
     with pytest.raises(ValueError, match="out has 2 arrays"):
         f(x, w, b, out=(x, x))

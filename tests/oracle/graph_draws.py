@@ -89,7 +89,7 @@ class Draw:
 def _chain(d: Draw) -> Any:
     rank = d.choice((2, 3, 4))
     layout = d.choice(("nhwc", None)) if rank == 4 else None
-    shape = tuple(d.length(8, 16, 33, 64) for _ in range(rank - 1)) + (d.length(32, 64, 128),)
+    shape = (*(d.length(8, 16, 33, 64) for _ in range(rank - 1)), d.length(32, 64, 128))
     if rank == 4:
         shape = (d.length(1, 4, 8), d.length(16, 32, 64), d.length(7, 14), d.length(7, 16))
     x = d.input(shape, layout=layout)

@@ -87,12 +87,10 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
         command += [f"--{name.replace('_', '-')}" for name in flags]
         if options.variant is not None:
             command += ["--variant", str(options.variant)]
-        skip = {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}
+        facts: dict[str, Any] = {"env": {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}, "cwd": ROOT}
         try:
             limit = SECONDS * len(todo)
-            done = subprocess.run(
-                command, cwd=ROOT, env=skip, capture_output=True, timeout=limit, check=False
-            )
+            done = subprocess.run(command, capture_output=True, timeout=limit, check=False, **facts)
             output, errors, status = done.stdout, done.stderr, str(done.returncode)
         except subprocess.TimeoutExpired as late:
             output, errors, status = late.stdout or b"", late.stderr or b"", f"timeout of {limit} s"
