@@ -11,6 +11,7 @@ from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
+from .coalesce import coalesced
 
 __all__ = ["lowered"]
 
@@ -21,6 +22,7 @@ _NOT_OF_CUDNN = ("normalized", "causal", "window", "max_length")
 
 def lowered(problem: GraphProblem) -> Graph:
     """Return the graph of a problem, with the operands in the order of a run's pointers."""
+    problem = coalesced(problem)
     rank = _Ranks(problem)
     tensors = [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)]
     numbers = count(len(tensors) + 1)
