@@ -240,7 +240,7 @@ class GraphBuilder:
         strides = state.spec.strides if state.strides is None else state.strides
         return GraphValue(state.name, TensorSpec(state.spec.shape, strides, dtype), "output")
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a Graph cannot be copied or pickled; pickle the value that define() returns")
 
 

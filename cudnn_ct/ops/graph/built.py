@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from ... import algo_cache, context
 from ..._config import config
@@ -18,7 +18,7 @@ from ...plans.base import Candidate, SelectedPlan
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
-from ...typing import ArrayLike, StreamLike
+from ...typing import Algo, ArrayLike, StreamLike
 from .._call import ONE, ZERO, run
 from .._graph_source import GraphSource, check_engine_name
 from .._operands import check_writable, import_arrays, read_arrays, wrap_arrays
@@ -27,7 +27,11 @@ from .._replay import replayed
 from .._state import PerContext
 from .lower import lowered
 
-__all__ = ["SOURCE", "BuiltGraph"]
+__all__ = ["SOURCE", "BuiltGraph", "Destinations"]
+
+Results = TypeVar("Results")
+Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
+"""Arrays for the outputs of a graph: one, one for each in order, or by name."""
 
 SOURCE = GraphSource(lowered)
 
@@ -44,7 +48,7 @@ class _ThreadPlans:
         self.settings: Any = None
 
 
-class BuiltGraph:
+class BuiltGraph(Generic[Results]):
     """A graph that is ready to run on arrays of fixed shapes, strides and dtypes.
 
     Returned by :meth:`Graph.build`, not constructed by users. Any thread may call it; each gets a plan of its
@@ -55,7 +59,12 @@ class BuiltGraph:
     """
 
     def __init__(
-        self, problem: GraphProblem, algo: Any, deterministic: Any, workspace_limit: Any, strict: Any
+        self,
+        problem: GraphProblem,
+        algo: Algo,
+        deterministic: bool,
+        workspace_limit: int | None,
+        strict: bool,
     ) -> None:
         self.problem = problem
         self._request = request(algo, deterministic, workspace_limit, strict, problem, check_engine_name)
@@ -68,10 +77,10 @@ class BuiltGraph:
     def __call__(
         self,
         *arrays: ArrayLike,
-        out: Any = None,
+        out: Destinations | None = None,
         stream: StreamLike | None = None,
         **named: ArrayLike,
-    ) -> Any:
+    ) -> Results:
         """Compute the outputs: an array, or a tuple of arrays in the order of :meth:`Graph.build`.
 
         Parameters
@@ -95,7 +104,7 @@ class BuiltGraph:
             is closed.
         """
         if stream is None and out is not None and not named and self._replay(arrays, out):
-            return out
+            return out  # type: ignore[return-value]
         inputs = self._ordered(arrays, named) if named or len(arrays) != len(self._inputs) else arrays
         outs = self._none if out is None else self._destinations(out)
         plans = self._open()
@@ -114,7 +123,7 @@ class BuiltGraph:
                 if one is not None and not one.belongs_to(where):
                     elsewhere = True
             results = run(ctx, call, operands, given, facts, elsewhere, ONE, ZERO, where)
-            return results[0] if len(results) == 1 else tuple(results)
+            return results[0] if len(results) == 1 else tuple(results)  # type: ignore[return-value]
         finally:
             if previous is not None:
                 streams.restore_device(previous)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self, overload
 
+from ...array import DeviceArray
 from ...shapes.graph.problem import GraphProblem
-from ...typing import StreamLike
+from ...typing import Algo, StreamLike
 from .activations import ActivationMethods
 from .arithmetic import ArithmeticMethods
 from .attention import AttentionMethods
@@ -52,15 +53,39 @@ class Graph(
     9.0
     """
 
+    @overload
+    def build(
+        self,
+        output: GraphTensor,
+        /,
+        *,
+        algo: Algo = ...,
+        deterministic: bool = ...,
+        workspace_limit: int | None = ...,
+        strict: bool = ...,
+        stream: StreamLike | None = ...,
+    ) -> BuiltGraph[DeviceArray]: ...
+
+    @overload
     def build(
         self,
         *outputs: GraphTensor,
-        algo: Any = "heuristic",
+        algo: Algo = ...,
+        deterministic: bool = ...,
+        workspace_limit: int | None = ...,
+        strict: bool = ...,
+        stream: StreamLike | None = ...,
+    ) -> BuiltGraph[tuple[DeviceArray, ...]]: ...
+
+    def build(
+        self,
+        *outputs: GraphTensor,
+        algo: Algo = "heuristic",
         deterministic: bool = False,
         workspace_limit: int | None = None,
         strict: bool = False,
         stream: StreamLike | None = None,
-    ) -> BuiltGraph:
+    ) -> BuiltGraph[DeviceArray] | BuiltGraph[tuple[DeviceArray, ...]]:
         """Return a function of arrays that computes ``outputs``.
 
         With ``algo="heuristic"`` or a name, the graph is planned now, for the current device and thread; with
@@ -89,7 +114,7 @@ class Graph(
             cuDNN has no engine for the graph. If an operation is newer than cuDNN, the error says so.
         """
         problem: GraphProblem = self.define(*outputs)
-        built = BuiltGraph(problem, algo, deterministic, workspace_limit, strict)
+        built: BuiltGraph[DeviceArray] = BuiltGraph(problem, algo, deterministic, workspace_limit, strict)
         built.prepare(stream)
         return built
 

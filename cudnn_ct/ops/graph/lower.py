@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
+from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
 from .coalesce import coalesced
@@ -22,13 +23,34 @@ _NOT_OF_CUDNN = ("normalized", "causal", "window", "max_length")
 
 def lowered(problem: GraphProblem) -> Graph:
     """Return the graph of a problem, with the operands in the order of a run's pointers."""
-    problem = coalesced(problem)
+    problem = _with_conditions(coalesced(problem))
     rank = _Ranks(problem)
     tensors = [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)]
     numbers = count(len(tensors) + 1)
     nodes = [_node(one, _Whole(problem, tensors, rank, numbers)) for one in problem.nodes]
     memory = (tensors[place] for place in (*problem.inputs, *problem.outputs))
     return Graph(tuple(nodes), tuple(memory))
+
+
+def _with_conditions(problem: GraphProblem) -> GraphProblem:
+    """Let conditions be 0.0 or 1.0, except those that logical operations read or write.
+
+    cuDNN 9.28 fails to compile comparisons of float32 to bool for most vector lengths, and has no engine for
+    comparisons of indices to bool. Logical operations take bool only.
+    """
+    logical = {
+        place
+        for one in problem.nodes
+        if one.attribute("mode") in LOGICAL
+        for _, place in (*one.operands, *one.results)
+    }
+    values = [
+        value._replace(spec=value.spec._replace(dtype=problem.compute))
+        if value.spec.dtype == "bool" and value.role == "virtual" and place not in logical
+        else value
+        for place, value in enumerate(problem.values)
+    ]
+    return problem._replace(values=tuple(values))
 
 
 class _Ranks:

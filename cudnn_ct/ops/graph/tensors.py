@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ...shapes.specs import Shape
 from ...typing import DTypeLike, Layout
@@ -129,7 +129,7 @@ class GraphTensor:
     def __bool__(self) -> NoReturn:
         raise TypeError("a GraphTensor has no value: build the graph and call it; use select for conditions")
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a GraphTensor cannot be copied or pickled: it belongs to its Graph")
 
 
