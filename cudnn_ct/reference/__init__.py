@@ -45,4 +45,6 @@ from .tensor import transform as transform
 
 # The functions and classes imported above; submodules are not callable. `graph` evaluates built graphs: no
 # operation has its name.
-__all__ = [name for name, value in globals().items() if callable(value) and name[0] != "_" and name != "graph"]
+__all__ = [
+    name for name, value in globals().items() if callable(value) and name[0] != "_" and name != "graph"
+]

@@ -69,12 +69,11 @@ def _sdpa_backward(given: Operands, p: dict[str, Any]) -> Results:
     }
 
 
-def _band(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+def _band(given: Operands, p: dict[str, Any]) -> Results:
     x = given["x"]
     rows, keys = np.arange(x.shape[2])[:, None], np.arange(x.shape[3])[None, :]
-    allowed = keys <= rows + given["shift_right_bound"].item()
-    if "left_bound" in given:
-        allowed = allowed & (keys > rows - given["left_bound"].item())
+    past = p["comparison_mode"] == "cmp_ge"
+    allowed = keys <= rows if past else keys + given["left_bound"].item() > rows
     return {"y": np.where(allowed, x, given["fill"].item())}
 
 

@@ -166,17 +166,19 @@ def _norm(d: Draw) -> Any:
     mode = d.choice(("layer_norm", "rms_norm", "instance_norm", "batch_norm"))
     d.text.append(mode)
     g, rows = d.graph, mode in ("layer_norm", "rms_norm")
-    shape = (d.length(16, 64, 100), d.length(64, 128, 256))
+    shape: tuple[int, ...] = (d.length(16, 64, 100), d.length(64, 128, 256))
+    if rows and d.flip(0.3):
+        shape = (d.length(2, 3, 8), *shape)
     if not rows:
         shape = (d.length(2, 8), d.length(16, 32), d.length(8, 14), d.length(8, 16))
     layout = None if rows else "nhwc"
-    weight = (shape[1],) if rows else (1, shape[1], 1, 1)
+    weight = (shape[-1],) if rows else (1, shape[1], 1, 1)
     x = d.input(shape, layout=layout)
     scale = d.input(weight, "float32")
     biased = mode != "rms_norm" or d.flip()
     if d.flip(0.3):
         d.text.append("backward")
-        stats = (shape[0], 1) if rows else (shape[0] if mode == "instance_norm" else 1, shape[1], 1, 1)
+        stats = (*shape[:-1], 1) if rows else (shape[0] if mode == "instance_norm" else 1, shape[1], 1, 1)
         mean = None if mode == "rms_norm" else d.input(stats, "float32")
         inverse, dy = d.input(stats, "float32"), d.input(shape, layout=layout)
         gradients = g.norm_backward(dy, x, scale, mean, inverse, mode=mode, bias_gradient=biased)

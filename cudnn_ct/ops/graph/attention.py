@@ -95,22 +95,22 @@ class AttentionMethods(GraphBuilder):
         x: GraphTensor,
         *,
         left_bound: int | None = None,
-        right_bound: int = 0,
         fill: float = float("-inf"),
         name: str | None = None,
     ) -> GraphTensor:
-        """Return scores x (B, H, Sq, Sk) with ``fill`` outside of a band around the diagonal.
+        """Return scores x (B, H, Sq, Sk) with ``fill`` on one side of a diagonal.
 
-        Query i keeps the keys j with ``i - left_bound < j <= i + right_bound``.
+        Query i keeps the keys j with ``j <= i``, or with ``left_bound`` those with ``j + left_bound > i``.
         """
         left = None if left_bound is None else self.constant(left_bound, "int32")
         operands: dict[str, Operand | None] = {
             "x": x,
             "left_bound": left,
-            "shift_right_bound": self.constant(right_bound, "int32"),
             "fill": self.constant(fill, "float32"),
         }
-        return self._apply("diagonal_band_mask", operands, name, comparison_mode="cmp_ge")["y"]
+        return self._apply(
+            "diagonal_band_mask", operands, name, comparison_mode="cmp_ge" if left is None else "cmp_gt"
+        )["y"]
 
     def softmax(self, x: GraphTensor, *, name: str | None = None) -> GraphTensor:
         """Return the softmax of x (B, H, Sq, Sk) over the last axis."""

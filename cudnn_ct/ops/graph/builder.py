@@ -16,6 +16,10 @@ from .tensors import GraphTensor, Operand
 __all__ = ["GraphBuilder"]
 
 
+_PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
+_HALF = ("float16", "bfloat16")
+
+
 class _State(NamedTuple):
     """A tensor while the graph is defined; ``result`` is what the rule of its operation returned."""
 
@@ -214,7 +218,10 @@ class GraphBuilder:
         kept = sorted(used)
         new = {place: number for number, place in enumerate(kept)}
         first = self._states[inputs[0]].spec.dtype
-        values = [self._value(self._states[place], place in outputs, first) for place in kept]
+        read = self._read_by_products(nodes, first)
+        values = [
+            self._value(self._states[place], place in outputs, first, read.get(place, "")) for place in kept
+        ]
 
         def renumbered(pairs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
             return tuple((role, new[place]) for role, place in pairs)
@@ -230,9 +237,24 @@ class GraphBuilder:
             self._compute,
         )
 
-    def _value(self, state: _State, is_output: bool, first: str) -> GraphValue:
+    def _read_by_products(self, nodes: list[GraphNode], first: str) -> dict[int, str]:
+        """Return the dtypes of intermediate operands of products in half precision: tensor cores take these."""
+        found = {}
+        for node in nodes:
+            if node.kind in _PRODUCTS:
+                states = {place: self._states[place] for _, place in node.operands}
+                given = [state.spec.dtype for state in states.values() if state.role == "input"]
+                dtype = (given or [first])[0]
+                for place, state in states.items():
+                    computed = state.role == "virtual" and state.spec.dtype == self._intermediate
+                    if computed and dtype in _HALF:
+                        found[place] = dtype
+        return found
+
+    def _value(self, state: _State, is_output: bool, first: str, read_as: str) -> GraphValue:
         if not is_output:
-            return GraphValue(state.name, state.spec, state.role, state.value)
+            spec = state.spec._replace(dtype=read_as or state.spec.dtype)
+            return GraphValue(state.name, spec, state.role, state.value)
         assert state.result is not None
         own = state.result.dtype
         computed = own in ("", "bool", self._intermediate)

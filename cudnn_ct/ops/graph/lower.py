@@ -66,7 +66,8 @@ class _Ranks:
         self.own = max((len(value.spec.shape) for value in problem.values), default=1)
         self.inserted = self.own == 3 and bool(kinds & set(_OF_IMAGES))
         norms = bool(kinds & {"norm_forward", "norm_backward"})
-        self.trailing = 4 - self.own if norms and self.own < 4 else 0
+        samples = any(one.attribute("mode") == "ada_layer_norm" for one in problem.nodes) and self.own == 3
+        self.trailing = 4 - self.own if norms and self.own < 4 and not samples else 0
         self.leading = 0 if self.inserted or self.trailing else max(3 - self.own, 0)
 
     @property
@@ -171,7 +172,7 @@ def _moving(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
 
 
 def _attention(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Add the mask of a causal problem: a sub-graph of one node between virtual scores."""
+    """Add the masks of a causal problem: a sub-graph between virtual scores."""
     if not one.attribute("causal"):
         return
     operands = whole.problem.operands_of(one)
@@ -180,26 +181,29 @@ def _attention(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> Non
     if "page_table_k" in operands:
         keys *= operands["page_table_k"].spec.shape[2]
     scores = TensorSpec.packed((*q.shape[:3], keys), "float32")
-    before, after = (Tensor(next(whole.numbers), scores, virtual=True) for _ in range(2))
-    ones = (1, 1, 1, 1)
 
     def number(value: float, dtype: str) -> Tensor:
+        ones = (1, 1, 1, 1)
         return Tensor(next(whole.numbers), TensorSpec(ones, ones, dtype), value=value)
 
-    bounds = {"shift_right_bound": 0, "left_bound": one.attribute("window")}
-    given = {f"{name}_desc": number(value, "int32") for name, value in bounds.items() if value is not None}
-    mask = node(
-        "diagonal_band_mask",
-        comparison_mode="cmp_ge",
-        xdesc=before,
-        ydesc=after,
-        bdesc=number(float("-inf"), "float32"),
-        **given,
-    )
+    def band(before: Tensor, mode: str, **bounds: Tensor) -> Node:
+        after = Tensor(next(whole.numbers), scores, virtual=True)
+        fill = number(float("-inf"), "float32")
+        return node(
+            "diagonal_band_mask", comparison_mode=mode, xdesc=before, ydesc=after, bdesc=fill, **bounds
+        )
+
+    first = Tensor(next(whole.numbers), scores, virtual=True)
+    nodes = [band(first, "cmp_ge")]
+    window = one.attribute("window")
+    if window is not None:
+        last: Any = nodes[0].attributes["ydesc"]
+        nodes.append(band(last, "cmp_gt", left_bound_desc=number(window, "int32")))
+    written: Any = nodes[-1].attributes["ydesc"]
     attributes |= {
-        "subgraph": Graph((mask,), ()),
-        "subgraph_input_uid": before.uid,
-        "subgraph_output_uid": after.uid,
+        "subgraph": Graph(tuple(nodes), ()),
+        "subgraph_input_uid": first.uid,
+        "subgraph_output_uid": written.uid,
     }
 
 

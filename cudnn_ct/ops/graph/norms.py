@@ -147,17 +147,17 @@ class NormMethods(GraphBuilder):
         scale: GraphTensor,
         bias: GraphTensor,
         *,
+        running_mean: GraphTensor,
+        running_var: GraphTensor,
+        momentum: float,
         count: int,
         epsilon: float = 1e-5,
-        running_mean: GraphTensor | None = None,
-        running_var: GraphTensor | None = None,
-        momentum: float | None = None,
         name: str | None = None,
     ) -> dict[str, GraphTensor]:
         """Return the statistics of a batch norm from sums over ``count`` elements per channel.
 
         The results are ``eq_scale`` and ``eq_bias``, with ``y * eq_scale + eq_bias`` the normalised y,
-        ``saved_mean``, ``saved_inv_std``, and with running statistics the updated ones.
+        ``saved_mean``, ``saved_inv_std``, ``updated_running_mean`` and ``updated_running_var``.
         """
         elements = self.constant(count, "int64")
         operands: dict[str, Operand | None] = {
