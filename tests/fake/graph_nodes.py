@@ -135,7 +135,8 @@ class MoreNodes:
 
         x = read("X")
         if mode == "GEN_INDEX":
-            return np.indices(x.shape)[function["POINTWISE_AXIS"][0]].astype(np.float64)
+            index: np.ndarray = np.indices(x.shape)[function["POINTWISE_AXIS"][0]]
+            return index.astype(np.float64)
         if mode == "BINARY_SELECT":
             return np.where(read("T") != 0, x, read("B"))
         if mode == "SOFTPLUS_FWD":
@@ -156,7 +157,8 @@ class MoreNodes:
             "SOFTPLUS_BWD": lambda v: sigmoid(plus * v),
             "SWISH_BWD": slope(lambda v: v * sigmoid(swish * v)),
         }
-        return read("DY") * elementwise(slopes[mode])(x)
+        dx: np.ndarray = read("DY") * elementwise(slopes[mode])(x)
+        return dx
 
     def _image_norm_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> bool:
         """Compute a batch or an instance normalisation; return whether the node is one."""

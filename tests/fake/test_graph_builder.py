@@ -107,7 +107,11 @@ TWO = [
 ]
 SLOPES = ["relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish"]
 
-GRAPHS: dict[str, Build] = {
+OF_REDUCTIONS: list[tuple[Any, Any]] = [
+    ("add", 1), ("max", (0, 2)), ("min", None), ("amax", -1), ("avg", 0), ("norm1", 1), ("norm2", 2)
+]  # fmt: skip
+
+GRAPHS: dict[str, Any] = {
     **{name: lambda g, name=name: getattr(g, name)(g.input((3, 4))) for name in ONE},
     **{name: lambda g, name=name: getattr(g, name)(g.abs(g.input((3, 4))) + 1.0) for name in
        ("log", "sqrt", "rsqrt", "reciprocal")},
@@ -126,9 +130,7 @@ GRAPHS: dict[str, Build] = {
     "batched matmul": lambda g: g.matmul(g.input((3, 4, 6), "float16"), g.input((6, 5), "float16")),
     "reduce": lambda g: tuple(
         g.reduce(g.input((3, 4, 6), name=f"x{i}"), op, axes)
-        for i, (op, axes) in enumerate(
-            [("add", 1), ("max", (0, 2)), ("min", None), ("amax", -1), ("avg", 0), ("norm1", 1), ("norm2", 2)]
-        )
+        for i, (op, axes) in enumerate(OF_REDUCTIONS)
     ),
     "conv": lambda g: g.relu(
         g.conv(g.input((2, 4, 6, 6), layout="nhwc"), g.input((8, 4, 3, 3), layout="nhwc"), padding=1)

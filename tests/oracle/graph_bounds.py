@@ -50,7 +50,8 @@ def wrong_elements(got: np.ndarray, value: np.ndarray, bound: np.ndarray, dtype:
         near = np.abs(result - value) <= bound
         same = (np.isnan(result) & np.isnan(value)) | (result == value)
         overflow = np.abs(value) + bound >= largest
-    return ~(near | same | overflow)
+    wrong: np.ndarray = ~(near | same | overflow)
+    return wrong
 
 
 def _evaluated(

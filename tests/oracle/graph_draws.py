@@ -186,7 +186,8 @@ def _norm(d: Draw) -> Any:
     bias = d.input(weight, "float32") if biased else None
     if rows and d.flip():
         d.text.append("inference")
-        norm = g.rms_norm(x, scale, bias) if mode == "rms_norm" else g.layer_norm(x, scale, bias)
+        plain = bias is None or mode == "rms_norm"
+        norm = g.rms_norm(x, scale, bias) if plain else g.layer_norm(x, scale, bias)  # type: ignore[arg-type]
         return d.pointwise(norm, 1) if d.flip(0.3) else norm
     results = g.norm(x, scale, bias, mode=mode)
     return tuple(one for one in results if one is not None)

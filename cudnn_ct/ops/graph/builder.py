@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from ...dtypes import as_dtype
+from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
 from ...shapes.graph.rules import Result
@@ -217,7 +218,8 @@ class GraphBuilder:
     ) -> GraphProblem:
         kept = sorted(used)
         new = {place: number for number, place in enumerate(kept)}
-        first = self._states[inputs[0]].spec.dtype
+        dtypes = [self._states[place].spec.dtype for place in inputs]
+        first = next((dtype for dtype in dtypes if dtype in FLOATS), dtypes[0])
         read = self._read_by_products(nodes, first)
         values = [
             self._value(self._states[place], place in outputs, first, read.get(place, "")) for place in kept
@@ -238,7 +240,7 @@ class GraphBuilder:
         )
 
     def _read_by_products(self, nodes: list[GraphNode], first: str) -> dict[int, str]:
-        """Return the dtypes of intermediate operands of products in half precision: tensor cores take these."""
+        """Return the dtypes of intermediate operands of products: tensor cores take half precision."""
         found = {}
         for node in nodes:
             if node.kind in _PRODUCTS:

@@ -37,8 +37,8 @@ class Graph(
 
     Notes
     -----
-    Outputs have the dtype of the first input, unless :meth:`GraphTensor.output` sets another one. Statistics
-    are float32. cuDNN computes graphs of certain patterns only; :meth:`build` raises NotSupportedError with
+    Outputs have the dtype of the first floating-point input, unless :meth:`GraphTensor.output` sets another
+    one. Statistics and sums are float32. cuDNN computes graphs of certain patterns only; :meth:`build` raises NotSupportedError with
     the reasons if it has no engine for a graph.
 
     Examples

@@ -59,7 +59,8 @@ class GraphTensor:
         Parameters
         ----------
         dtype : optional
-            Dtype in memory; by default that of the graph's first input, and float32 for statistics.
+            Dtype in memory; by default that of the graph's first floating-point input, and float32 for
+            statistics and sums.
         strides : tuple of int, optional
             In elements; by default, contiguous with the axis order of the operands.
         layout : {"nchw", "nhwc"}, optional
