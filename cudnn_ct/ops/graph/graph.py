@@ -38,8 +38,8 @@ class Graph(
     Notes
     -----
     Outputs have the dtype of the first floating-point input, unless :meth:`GraphTensor.output` sets another
-    one. Statistics and sums are float32. cuDNN computes graphs of certain patterns only; :meth:`build` raises NotSupportedError with
-    the reasons if it has no engine for a graph.
+    one. Statistics and sums are float32. cuDNN computes graphs of certain patterns only; :meth:`build`
+    raises NotSupportedError with the reasons if it has no engine for a graph.
 
     Examples
     --------
@@ -111,7 +111,9 @@ class Graph(
         ValueError
             The graph has no inputs or outputs, or has unused inputs; see :meth:`define`.
         NotSupportedError
-            cuDNN has no engine for the graph. If an operation is newer than cuDNN, the error says so.
+            cuDNN has no engine for the graph. If an operation is newer than cuDNN, a note says so.
+        VersionMismatchError
+            The loaded cuDNN lacks an operation; the message has the version that introduced it.
         """
         problem: GraphProblem = self.define(*outputs)
         built: BuiltGraph[DeviceArray] = BuiltGraph(problem, algo, deterministic, workspace_limit, strict)
