@@ -42,6 +42,11 @@ def heads(g: ct.Graph, count: int) -> Any:
     return [g.input((2, 8, 256, 64), H) for _ in range(count)]
 
 
+def gradients_of_attention(g: ct.Graph) -> Any:
+    do, q, k, v, o = heads(g, 5)
+    return tuple(g.sdpa_backward(do, q, k, v, o, g.input((2, 8, 256, 1)), causal=True))
+
+
 GRAPHS: dict[str, Build] = {
     "matmul": perceptron((128, 64), (64, 256)),
     "batched matmul": perceptron((4, 128, 64), (4, 64, 256)),
@@ -90,9 +95,7 @@ LATER: dict[str, tuple[int, Build]] = {
     )),
     "causal attention": (92100, lambda g: g.sdpa(*heads(g, 3), causal=True)),
     "window": (92100, lambda g: g.sdpa(*heads(g, 3), causal=True, window=32)),
-    "attention backward": (92800, lambda g: tuple(
-        g.sdpa_backward(*heads(g, 5), g.input((2, 8, 256, 1)), causal=True)
-    )),
+    "attention backward": (92800, gradients_of_attention),
     "grouped matmul": (92800, lambda g: g.moe_grouped_matmul(
         g.input((1, 256, 64), H), g.input((4, 64, 128), H), g.input((4, 1, 1), "int32")
     )),
