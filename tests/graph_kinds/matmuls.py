@@ -11,7 +11,7 @@ from .draft import Draft
 
 __all__ = ["MATMULS"]
 
-BATCH, M, N, K = 4, 256, 512, 128
+BATCH, M, N, K = 4, 512, 256, 128
 
 
 def columns(batch: int, k: int, n: int) -> Shape:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.engines import execution_plan, heuristic_configs
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.operations import OPERATIONS, Graph, operation_graph
+from cudnn_ct.graph.operations import OPERATIONS, Graph, Node, Tensor, operation_graph
 from cudnn_ct.graph.reasons import rejection_reasons
 from cudnn_ct.ops._graph_source import GraphSource
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.matmuls import matmul
+from tests.graph_kinds.norms import ROWS
 
 from .test_graph import DEVICE, _can_plan, in_child
 
@@ -116,3 +119,41 @@ def test_graph_source_names_the_dtypes_that_a_product_does_not_support() -> None
     assert rows[-1].algorithm == "engines of heuristics fallback"
     assert "type" in rows[-1].rejected
     assert "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE" in rows[-1].rejected
+
+
+# --- graphs whose sizes may change -------------------------------------------------------------------------
+
+
+def of_rows(make: Callable[[], Graph], rows: int) -> Graph:
+    """A dynamic graph with another number of rows, which are the first or the last axis but one."""
+
+    def resized(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            shape = tuple(rows if length == ROWS else length for length in value.shape)
+            return TensorSpec.packed(shape, value.dtype)
+        if isinstance(value, Node):
+            return Node(value.row, {name: resized(one) for name, one in value.attributes.items()})
+        if isinstance(value, Tensor):
+            return value._replace(spec=resized(value.spec))
+        return value
+
+    nodes, operands, _ = make()
+    return Graph(tuple(map(resized, nodes)), tuple(map(resized, operands)), dynamic=True)
+
+
+@in_child
+def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
+    planner = Planner(DEVICE)
+    for count, name in enumerate(("matmul bias gelu", "layer norm"), 1):
+        seconds = []
+        for rows in (ROWS, 2 * ROWS, 64):
+            native = operation_graph(of_rows(KINDS[name], rows), planner)
+            assert native.kernel_cache is list(planner.kernel_caches.values())[-1]
+            engine = next(heuristic_configs(native, planner)).engine
+            start = time.perf_counter()
+            execution_plan(native, engine, planner)
+            seconds.append(time.perf_counter() - start)
+        assert len(planner.kernel_caches) == count
+        if name == "matmul bias gelu":  # 9.28 compiles norms for each number of rows
+            assert max(seconds[1:]) < seconds[0] / 5, seconds
+    assert operation_graph(KINDS["matmul"](), planner).kernel_cache is None
