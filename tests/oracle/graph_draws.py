@@ -53,6 +53,13 @@ class Draw:
         rank = len(x.shape)
         kinds = ["whole", "last" if layout is None else "channel", "one"]
         kind = self.choice(kinds)
+        if layout is None and rank > 2 and self.flip(0.1):  # its last two axes are exchanged in memory
+            rows, columns = x.shape[-2:]
+            self.text.append("exchanged")
+            ones, size = (1,) * (rank - 2), rows * columns
+            return self.graph.input(
+                (*ones, rows, columns), self.dtype, strides=(*(size for _ in ones), 1, rows)
+            )
         if kind == "whole":
             return self.input(x.shape, layout=layout)
         shape = [1] * rank

@@ -207,7 +207,10 @@ def _compared(graph: Any, outputs: Any, *, every: bool) -> dict[str, Any]:
     names: list[str] = ["heuristic"]
     if every:
         names = _engines(problem)
-    given = [_on_device(array, place, problem) for array, place in zip(arrays, problem.inputs, strict=True)]
+    given = [
+        _on_device(array, problem.values[place].spec)
+        for array, place in zip(arrays, problem.inputs, strict=True)
+    ]
     wrong, ran = [], 0
     for name in names:
         try:
@@ -264,21 +267,19 @@ def _numpy(dtype: str) -> Any:
     return DTYPES[dtype].numpy
 
 
-def _on_device(array: np.ndarray, place: int, problem: Any) -> Any:
-    return _laid_out(ct.asarray(array), problem.values[place].spec)
-
-
-def _laid_out(array: Any, spec: Any) -> Any:
-    """Return an array with the strides of a spec."""
-    if spec.layout == "nhwc":
-        return array.packed("nhwc")
-    return array
+def _on_device(array: np.ndarray, spec: Any) -> Any:
+    """Return a device array with the strides of a contiguous spec, whose axes are in any order."""
+    order = sorted(range(array.ndim), key=lambda axis: (-spec.strides[axis], axis))
+    back = tuple(order.index(axis) for axis in range(array.ndim))
+    return ct.asarray(np.ascontiguousarray(array.transpose(order))).transpose(back)
 
 
 def _results(built: Any, given: list[Any]) -> list[np.ndarray]:
     """Run a graph into memory full of NaN, and return its outputs."""
     outs = tuple(
-        _laid_out(ct.full(spec.shape, float("nan") if "float" in spec.dtype else 1, spec.dtype), spec)
+        _on_device(
+            np.full(spec.shape, np.nan if "float" in spec.dtype else 1).astype(_numpy(spec.dtype)), spec
+        )
         for spec in built.outputs.values()
     )
     built(*given, out=outs)

@@ -16,20 +16,27 @@ __all__ = ["coalesced"]
 
 CHANNELS = 1024  # elements of a pixel, if a whole tensor is reduced
 
+_NORMS = {"norm_forward", "norm_backward"}
+
 Axes = list[tuple[int, int]]  # the length and the stride of each axis
 
 
 def coalesced(problem: GraphProblem) -> GraphProblem:
     """Return the graph with merged axes, or itself if an operation depends on the axes that it was given."""
     kinds = {one.kind for one in problem.nodes}
-    if not kinds <= {"pointwise", "pointwise_backward", "reduction", "matmul"}:
+    if not kinds <= {"pointwise", "pointwise_backward", "reduction", "matmul", *_NORMS}:
         return problem
     if any(one.attribute("mode") == "gen_index" for one in problem.nodes):
         return problem
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
+    if kinds & _NORMS:  # of rows: the last axis is normalised
+        rows = all(one.attribute("normalized", (rank - 1,)) == (rank - 1,) for one in problem.nodes)
+        if not rows or "ada_layer_norm" in {one.attribute("mode") for one in problem.nodes}:
+            return problem
+        last = rank - 1
     axes = [_axes(value.spec, rank) for value in problem.values]
-    if rank > 3 or kinds >= {"reduction"}:
+    if rank > 3 or kinds & {"reduction", *_NORMS}:
         place = 0
         while place + 1 < last:
             if _mergeable(axes, place):
@@ -37,7 +44,7 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
                 last -= 1
             else:
                 place += 1
-    if "reduction" in kinds and "matmul" not in kinds and len(axes[0]) <= 4:
+    if "reduction" in kinds and not kinds & {"matmul", *_NORMS} and len(axes[0]) <= 4:
         axes = [_image(one) for one in _split(axes)]
     values = tuple(_with_axes(value, own) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=values)
