@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
 CHUNK = 10  # graphs of a child process
 SECONDS = 120  # for one variant of one graph
+RESTART = 77  # exit status of a child that stops because a failure may have destroyed the CUDA context
 FINDINGS = ("wrong", "error", "crash")
 
 
@@ -99,7 +100,7 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
                 row = json.loads(line)
                 yield row
                 todo = [one for one in todo if one != (row["graph"], row["variant"])]
-        if todo:  # the child died in the first one that has no row
+        if todo and status != str(RESTART):  # the child died in the first one that has no row
             number, variant = todo.pop(0)
             text = f"exit status {status}: {errors.decode(errors='replace')[-300:]}"
             yield {"graph": number, "variant": variant, "status": "crash", "structure": "", "text": text}
@@ -145,8 +146,11 @@ def _child(options: argparse.Namespace) -> int:
                 if number == first and variant < skip:
                     continue
                 made, structure = draw_graph(options.seed, number, variant, small=options.fakes)
-                row = {"graph": number, "variant": variant, "structure": structure}
-                print(json.dumps(row | _judged(judge, *made)), flush=True)
+                row: dict[str, Any] = {"graph": number, "variant": variant, "structure": structure}
+                row |= _judged(judge, *made)
+                print(json.dumps(row), flush=True)
+                if row["text"].startswith("ExecutionFailedError"):
+                    return RESTART
     return 0
 
 
