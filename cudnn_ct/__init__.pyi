@@ -65,6 +65,9 @@ from .ops.dropout import DropoutResult as DropoutResult
 from .ops.dropout import DropoutState as DropoutState
 from .ops.dropout import dropout as dropout
 from .ops.dropout import dropout_backward as dropout_backward
+from .ops.graph.built import BuiltGraph as BuiltGraph
+from .ops.graph.graph import Graph as Graph
+from .ops.graph.tensors import GraphTensor as GraphTensor
 from .ops.lrn import lrn as lrn
 from .ops.lrn import lrn_backward as lrn_backward
 from .ops.matmul.gradient import matmul_backward as matmul_backward

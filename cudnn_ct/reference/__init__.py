@@ -18,6 +18,7 @@ from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
 from .ctc import ctc_loss as ctc_loss
+from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward
 from .layer_norm import ada_layer_norm as ada_layer_norm
@@ -53,5 +54,8 @@ from .tensor import op_tensor as op_tensor
 from .tensor import scale as scale
 from .tensor import transform as transform
 
-# The functions and classes imported above; submodules are not callable.
-__all__ = [name for name, value in globals().items() if callable(value) and name[0] != "_"]
+# The functions and classes imported above; submodules are not callable. `graph` evaluates built graphs: no
+# operation has its name.
+__all__ = [
+    name for name, value in globals().items() if callable(value) and name[0] != "_" and name != "graph"
+]

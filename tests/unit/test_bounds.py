@@ -24,7 +24,7 @@ CONTAINERS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "CallCache", "local",
     "ContextVar", "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
 }  # fmt: skip
-# Filled while their owner is created, or with an entry per implementation or measurement of a problem.
+# Filled while their owner is created or defined, or with an entry per implementation or measurement.
 MADE_WITH_THEIR_OWNER = {
     "autotune.candidates.CandidateSet._substitutes",
     "graph.backend.BackendDescriptor._depends_on",
@@ -38,6 +38,10 @@ MADE_WITH_THEIR_OWNER = {
     "plans.chain.ChainPlan._offsets",
     "plans.wrappers.RelayoutPlan._moves",
     "ops.rnn.gradients.RNNReserve.arrays",
+    "ops.graph.builder.GraphBuilder._marked",
+    "ops.graph.builder.GraphBuilder._names",
+    "ops.graph.builder.GraphBuilder._nodes",
+    "ops.graph.builder.GraphBuilder._states",
     "ops._fallback.FirstSupported._rejections",
     "autotune.benchmark._Pruner._best",
     "autotune.benchmark._Samples.colds",

@@ -20,8 +20,10 @@ SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)
 # Public because public functions return them; the docstrings of these functions have the examples.
 RETURNED = {
     "Availability",
+    "BuiltGraph",
     "CapturedFunction",
     "ConvPlan",
+    "GraphTensor",
     "LibraryFile",
     "LibraryInfo",
     "RNNReserve",

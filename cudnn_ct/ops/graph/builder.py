@@ -1,0 +1,292 @@
+"""The state of a graph while it is defined: tensors, operations, outputs; and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from ...dtypes import as_dtype
+from ...shapes.checks import FLOATS
+from ...shapes.graph.kinds import KINDS
+from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
+from ...shapes.graph.rules import Result
+from ...shapes.specs import Shape, TensorSpec, check_shape, packed_strides
+from ...typing import DTypeLike, Layout
+from .tensors import GraphTensor, Operand
+
+__all__ = ["GraphBuilder"]
+
+
+_PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
+_HALF = ("float16", "bfloat16")
+
+
+class _State(NamedTuple):
+    """A tensor while the graph is defined; ``result`` is what the rule of its operation returned."""
+
+    name: str
+    spec: TensorSpec
+    role: Role
+    value: float | int | None = None
+    result: Result | None = None
+    dtype: str = ""
+    strides: Shape | None = None
+
+
+class GraphBuilder:
+    """Tensors and operations in the order of their definition."""
+
+    def __init__(
+        self, *, intermediate_dtype: DTypeLike = "float32", compute_dtype: DTypeLike = "float32"
+    ) -> None:
+        self._intermediate = as_dtype(intermediate_dtype).name
+        self._compute = as_dtype(compute_dtype).name
+        self._states: list[_State] = []
+        self._nodes: list[GraphNode] = []
+        self._names: set[str] = set()
+        self._marked: dict[int, None] = {}
+
+    def input(
+        self,
+        shape: Iterable[int],
+        dtype: DTypeLike = "float32",
+        *,
+        strides: Iterable[int] | None = None,
+        layout: Layout | None = None,
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return an input of the graph: an array that each call passes.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Without axes of length 0.
+        dtype : optional
+        strides : tuple of int, optional
+            In elements; contiguous by default. Arrays of a call must have these strides.
+        layout : {"nchw", "nhwc"}, optional
+            A contiguous layout instead of ``strides``.
+        name : str, optional
+            Name of the argument; ``input_0``, ``input_1`` and so on by default.
+        """
+        dims = check_shape(shape)
+        if not dims or 0 in dims:
+            raise ValueError(
+                f"shape is empty: got {dims}, expected at least one axis and lengths of at least 1"
+            )
+        count = sum(state.role == "input" for state in self._states)
+        spec = TensorSpec(dims, _strides(dims, strides, layout), as_dtype(dtype).name)
+        return self._new(_State(self._named(name, f"input_{count}"), spec, "input"))
+
+    def constant(
+        self, value: float, dtype: DTypeLike | None = None, *, name: str | None = None
+    ) -> GraphTensor:
+        """Return a number as a tensor that the plan passes by value; its dtype is the compute dtype."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"value is not a number: got {value!r}, expected an int or a float")
+        own = as_dtype(dtype).name if dtype is not None else self._compute
+        spec = TensorSpec((), (), own)
+        number = int(value) if "int" in own else float(value)
+        return self._new(_State(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number))
+
+    def define(self, *outputs: GraphTensor) -> GraphProblem:
+        """Check the graph and return it as a value, without a device.
+
+        Parameters
+        ----------
+        *outputs : GraphTensor
+            The results, before the tensors that :meth:`GraphTensor.output` made outputs.
+
+        Raises
+        ------
+        ValueError
+            The graph has no inputs or no outputs, an input is unused, or an output is an input or a constant.
+        """
+        places = dict.fromkeys([self._place(one, "output") for one in outputs] + list(self._marked))
+        if not places:
+            raise ValueError("graph has no outputs: pass tensors to build, or call their method output()")
+        for place in places:
+            state = self._states[place]
+            if state.role != "virtual":
+                raise ValueError(
+                    f"output {state.name!r} has no producer: got the {state.role}, expected the result "
+                    "of an operation; use identity() to copy"
+                )
+        nodes, used = self._reachable(places)
+        inputs = [place for place, state in enumerate(self._states) if state.role == "input"]
+        unused = [self._states[place].name for place in inputs if place not in used]
+        if unused:
+            raise ValueError(f"inputs are unused: got {', '.join(unused)}, expected operands of the outputs")
+        if not inputs:
+            raise ValueError("graph has no inputs: got constants only, expected at least one input()")
+        return self._problem(nodes, inputs, list(places), used)
+
+    # --- for the methods of families ---
+
+    def _apply(
+        self, kind: str, operands: Mapping[str, Operand | None], name: str | None = None, **attributes: Any
+    ) -> dict[str, GraphTensor]:
+        """Add an operation, and return its results by their roles; None stands for an absent operand."""
+        row = KINDS[kind]
+        given = {role: self._operand(one, role) for role, one in operands.items() if one is not None}
+        specs = {role: self._states[place].spec for role, place in given.items()}
+        label = attributes.get("mode", kind) if kind.startswith("pointwise") else kind
+        params = {key: value for key, value in attributes.items() if value is not None}
+        try:
+            results = row.infer(specs, params)
+        except (TypeError, ValueError) as error:
+            shapes = ", ".join(f"{role} {self._states[place].name}" for role, place in given.items())
+            error.add_note(f"in {label} of {shapes}")
+            raise
+        prefix = self._named(name, f"{label}_{len(self._nodes)}")
+        made = {}
+        for number, (role, result) in enumerate(results.items()):
+            own = prefix if number == 0 else self._named(None, f"{prefix}.{role}")
+            made[role] = self._new(_State(own, result.spec(self._intermediate), "virtual", result=result))
+        places = tuple((role, tensor._place) for role, tensor in made.items())
+        frozen = tuple((key, _frozen(value)) for key, value in params.items())
+        self._nodes.append(GraphNode(kind, tuple(given.items()), places, frozen))
+        return made
+
+    def _operand(self, one: Operand, role: str) -> int:
+        if isinstance(one, GraphTensor):
+            return self._place(one, role)
+        if isinstance(one, int | float) and not isinstance(one, bool):
+            return self.constant(one)._place
+        raise TypeError(
+            f"{role} is not a tensor of this graph: got {type(one).__name__}, expected a GraphTensor or a "
+            "number; arrays are passed to the built graph"
+        )
+
+    def _place(self, tensor: GraphTensor, role: str) -> int:
+        if not isinstance(tensor, GraphTensor):
+            raise TypeError(f"{role} is not a GraphTensor: got {type(tensor).__name__}")
+        if tensor._graph is not self:
+            raise ValueError(
+                f"{role} belongs to another graph: got {tensor!r}, expected a tensor of this one"
+            )
+        return tensor._place
+
+    def _new(self, state: _State) -> GraphTensor:
+        self._states.append(state)
+        return GraphTensor(self, len(self._states) - 1)  # type: ignore[arg-type]  # self is a Graph
+
+    def _named(self, name: str | None, default: str) -> str:
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name is not a name: got {name!r}, expected a string of at least one character")
+        if name is not None and name in self._names:
+            raise ValueError(f"name is used twice: got {name!r}, expected a name that no other tensor has")
+        found = name if name is not None else default
+        while name is None and found in self._names:
+            found += "_"
+        self._names.add(found)
+        return found
+
+    def _mark_output(
+        self,
+        tensor: GraphTensor,
+        dtype: DTypeLike | None,
+        strides: Iterable[int] | None,
+        layout: Layout | None,
+        name: str | None,
+    ) -> None:
+        place = self._place(tensor, "output")
+        state = self._states[place]
+        if dtype is not None:
+            state = state._replace(dtype=as_dtype(dtype).name)
+        if strides is not None or layout is not None:
+            state = state._replace(strides=_strides(state.spec.shape, strides, layout))
+        if name is not None:
+            state = state._replace(name=self._named(name, ""))
+        self._states[place] = state
+        self._marked[place] = None
+
+    # --- the value of the graph ---
+
+    def _reachable(self, outputs: Iterable[int]) -> tuple[list[GraphNode], set[int]]:
+        """Return the nodes that outputs depend on, and their tensors; unread results are left out."""
+        used, nodes = set(outputs), []
+        for node in reversed(self._nodes):
+            results = tuple(pair for pair in node.results if pair[1] in used)
+            if results:
+                nodes.append(node._replace(results=results))
+                used |= {place for _, place in node.operands}
+        return nodes[::-1], used
+
+    def _problem(
+        self, nodes: list[GraphNode], inputs: list[int], outputs: list[int], used: set[int]
+    ) -> GraphProblem:
+        kept = sorted(used)
+        new = {place: number for number, place in enumerate(kept)}
+        dtypes = [self._states[place].spec.dtype for place in inputs]
+        first = next((dtype for dtype in dtypes if dtype in FLOATS), dtypes[0])
+        read = self._read_by_products(nodes, first)
+        values = [
+            self._value(self._states[place], place in outputs, first, read.get(place, "")) for place in kept
+        ]
+
+        def renumbered(pairs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+            return tuple((role, new[place]) for role, place in pairs)
+
+        return GraphProblem(
+            tuple(values),
+            tuple(
+                node._replace(operands=renumbered(node.operands), results=renumbered(node.results))
+                for node in nodes
+            ),
+            tuple(new[place] for place in inputs),
+            tuple(new[place] for place in outputs),
+            self._compute,
+        )
+
+    def _read_by_products(self, nodes: list[GraphNode], first: str) -> dict[int, str]:
+        """Return the dtypes of intermediate operands of products: tensor cores take half precision."""
+        found = {}
+        for node in nodes:
+            if node.kind in _PRODUCTS:
+                states = {place: self._states[place] for _, place in node.operands}
+                given = [state.spec.dtype for state in states.values() if state.role == "input"]
+                dtype = (given or [first])[0]
+                for place, state in states.items():
+                    computed = state.role == "virtual" and state.spec.dtype == self._intermediate
+                    if computed and dtype in _HALF:
+                        found[place] = dtype
+        return found
+
+    def _value(self, state: _State, is_output: bool, first: str, read_as: str) -> GraphValue:
+        if not is_output:
+            spec = state.spec._replace(dtype=read_as or state.spec.dtype)
+            return GraphValue(state.name, spec, state.role, state.value)
+        assert state.result is not None
+        own = state.result.dtype
+        computed = own in ("", "bool", self._intermediate)
+        dtype = state.dtype or state.result.stored or (first if computed else own)
+        strides = state.spec.strides if state.strides is None else state.strides
+        return GraphValue(state.name, TensorSpec(state.spec.shape, strides, dtype), "output")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Graph cannot be copied or pickled; pickle the value that define() returns")
+
+
+def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None) -> Shape:
+    """Return the strides of a tensor that has memory."""
+    if strides is None:
+        return packed_strides(shape, layout or "nchw")
+    if layout is not None:
+        raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
+    steps = tuple(strides)
+    if len(steps) != len(shape):
+        raise ValueError(
+            f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}"
+        )
+    spec = TensorSpec(shape, check_shape(steps, "strides"), "float32")
+    if not spec.representable or spec.overlaps_itself:
+        raise ValueError(
+            f"strides are not supported: got {steps} for shape {shape}, expected positive ones that keep "
+            "elements apart"
+        )
+    return spec.strides
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,381 @@
+"""Built graphs: functions of arrays, with a plan for each thread and device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NoReturn, Self, TypeVar
+
+from ... import algo_cache, context
+from ..._config import config
+from ...array import DeviceArray
+from ...array_creation import as_operand
+from ...autotune.request import request
+from ...context import Context
+from ...cuda import stream as streams
+from ...cuda.stream import Stream, in_use
+from ...errors import CudnnError, NotSupportedError
+from ...plans.base import Candidate, SelectedPlan
+from ...shapes.graph.kinds import KINDS
+from ...shapes.graph.problem import GraphProblem
+from ...shapes.specs import TensorSpec, equivalent_strides
+from ...typing import Algo, ArrayLike, StreamLike
+from .._call import ONE, ZERO, run
+from .._graph_source import GraphSource, check_engine_name
+from .._operands import check_writable, import_arrays, read_arrays, wrap_arrays
+from .._operation import PreparedCall
+from .._replay import replayed
+from .._state import PerContext
+from .lower import lowered
+
+__all__ = ["SOURCE", "BuiltGraph", "Destinations"]
+
+Results = TypeVar("Results")
+Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
+"""Arrays for the outputs of a graph: one, one for each in order, or by name."""
+
+SOURCE = GraphSource(lowered)
+
+
+class _ThreadPlans:
+    """The prepared calls of one thread, for aligned and misaligned arrays; the keys of the last call."""
+
+    __slots__ = ("call", "keys", "misaligned", "settings")
+
+    def __init__(self, call: PreparedCall) -> None:
+        self.call = call
+        self.misaligned: PreparedCall | None = None
+        self.keys: tuple[Any, ...] = ()
+        self.settings: Any = None
+
+
+class BuiltGraph(Generic[Results]):
+    """A graph that is ready to run on arrays of fixed shapes, strides and dtypes.
+
+    Returned by :meth:`Graph.build`, not constructed by users. Any thread may call it; each gets a plan of its
+    own, because cuDNN's plans belong to a thread. Plans are freed by :meth:`close`, at the end of a ``with``
+    block, or with the last reference.
+
+    ``problem`` is the graph as a value, which :func:`cudnn_ct.reference.graph` computes in NumPy.
+    """
+
+    def __init__(
+        self,
+        problem: GraphProblem,
+        algo: Algo,
+        deterministic: bool,
+        workspace_limit: int | None,
+        strict: bool,
+    ) -> None:
+        self.problem = problem
+        self._request = request(algo, deterministic, workspace_limit, strict, problem, check_engine_name)
+        self._inputs = tuple(problem.values[place].name for place in problem.inputs)
+        self._outputs = tuple(problem.values[place].name for place in problem.outputs)
+        self._specs = tuple(problem.tensors.values())
+        self._plans: PerContext[_ThreadPlans] | None = PerContext[_ThreadPlans]()
+        self._none = (None,) * len(self._outputs)
+
+    def __call__(
+        self,
+        *arrays: ArrayLike,
+        out: Destinations | None = None,
+        stream: StreamLike | None = None,
+        **named: ArrayLike,
+    ) -> Results:
+        """Compute the outputs: an array, or a tuple of arrays in the order of :meth:`Graph.build`.
+
+        Parameters
+        ----------
+        *arrays : device arrays
+            The inputs in the order of their definition.
+        out : device array, or a tuple or dict of them, optional
+            Destinations of the outputs, None for a new array. They must not overlap inputs.
+        stream : optional
+            Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of
+            ``ct.use``.
+        **named : device arrays
+            Inputs by name, after those in order.
+
+        Raises
+        ------
+        TypeError
+            The number of inputs is wrong, or one is not on the device.
+        ValueError
+            An array has another shape, stride or dtype than the graph; an output overlaps an input; the graph
+            is closed.
+        """
+        if stream is None and out is not None and not named and self._replay(arrays, out):
+            return out  # type: ignore[return-value]
+        inputs = self._ordered(arrays, named) if named or len(arrays) != len(self._inputs) else arrays
+        outs = self._none if out is None else self._destinations(out)
+        plans = self._open()
+        operands, given, where = self._read(inputs, outs, stream)
+        ctx = context.of_device(where.device)
+        previous = None if ctx.alone else ctx.enter()
+        try:
+            call = self._checked(plans, ctx, operands, given, where)
+            facts: list[Any] = [where.handle]
+            elsewhere = False  # whether an array belongs to another stream, or was used on one
+            for array in operands:
+                facts.append(array.pointer)
+                if array.writer is not where or array.home is not where:
+                    elsewhere = True
+            for one in given:
+                if one is not None and not one.belongs_to(where):
+                    elsewhere = True
+            results = run(ctx, call, operands, given, facts, elsewhere, ONE, ZERO, where)
+            return results[0] if len(results) == 1 else tuple(results)  # type: ignore[return-value]
+        finally:
+            if previous is not None:
+                streams.restore_device(previous)
+
+    def prepare(self, stream: StreamLike | None = None) -> Self:
+        """Plan the graph now, for this thread and the device of a stream; return this object.
+
+        Raises
+        ------
+        NotSupportedError
+            cuDNN has no engine for the graph.
+        """
+        plans = self._open()
+        where = _stream(stream)
+        with streams.on_device(where.device):
+            self._of_thread(plans, context.current(where))
+        return self
+
+    @property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """The specs of the inputs by name."""
+        return dict(zip(self._inputs, self._specs, strict=False))
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        """The specs of the outputs by name."""
+        return dict(zip(self._outputs, self._specs[len(self._inputs) :], strict=True))
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The engine that runs in this thread; None before autotuning."""
+        return self._call.selected.candidate
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of workspace that a run needs."""
+        return self._call.selected.plan.workspace
+
+    @property
+    def fallback_reason(self) -> str:
+        """The reason why a named engine does not run; empty if it runs."""
+        return self._call.selected.fallback_reason
+
+    def describe(self) -> str:
+        """Describe the graph, the engine, its selection, the rejected engines, and replays."""
+        return f"{self.problem}\n{self._call.describe()}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the plans were freed."""
+        return self._plans is None
+
+    def close(self) -> None:
+        """Free the plans of all threads. Closing twice is harmless; later calls raise ValueError."""
+        self._plans = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<BuiltGraph{' (closed)' if self.closed else ''}: {self.problem}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a BuiltGraph holds plans of threads and cannot be copied or pickled; pickle problem, or export "
+            "tuned engines by ct.export_algo_cache"
+        )
+
+    # --- plans ---
+
+    def _open(self) -> PerContext[_ThreadPlans]:
+        if self._plans is None:
+            raise ValueError("this BuiltGraph is closed")
+        return self._plans
+
+    @property
+    def _call(self) -> PreparedCall:
+        plans, where = self._open(), streams.current_stream()
+        with streams.on_device(where.device):
+            return self._of_thread(plans, context.current(where)).call
+
+    def _of_thread(self, plans: PerContext[_ThreadPlans], ctx: Context) -> _ThreadPlans:
+        """Return what this thread has prepared; prepare it in the thread's first use of the graph."""
+        return plans.get(ctx) or plans.put(ctx, _ThreadPlans(self._prepared(ctx, aligned=True)))
+
+    def _prepared(self, ctx: Context, *, aligned: bool) -> PreparedCall:
+        problem = self.problem._replace(aligned=aligned)
+        return PreparedCall.of(
+            problem,
+            self._specs[: len(self._inputs)],
+            problem.results,
+            self._selected(problem, ctx),
+            ctx.device,
+            label="a graph",
+        )
+
+    def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
+        try:
+            return algo_cache.select(problem, SOURCE, ctx, self._request)
+        except CudnnError as error:
+            note = newer_operations(problem, ctx.library.version)
+            if note and isinstance(error, NotSupportedError):
+                error.add_note(note)
+            raise
+
+    # --- arrays ---
+
+    def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the inputs in order, from those in order and those by name."""
+        rest = self._inputs[len(arrays) :]
+        unknown = [name for name in named if name not in self._inputs]
+        twice = [name for name in named if name in self._inputs[: len(arrays)]]
+        missing = [name for name in rest if name not in named]
+        if len(arrays) > len(self._inputs) or unknown or twice or missing:
+            problem = (
+                f"unknown {', '.join(unknown)}" if unknown
+                else f"{', '.join(twice)} twice" if twice
+                else f"{len(arrays) + len(named)} arrays"
+            )  # fmt: skip
+            raise TypeError(f"inputs do not match: got {problem}, expected {', '.join(self._inputs)}")
+        return (*arrays, *(named[name] for name in rest))
+
+    def _destinations(self, out: Any) -> tuple[Any, ...]:
+        """Return the array given for each output, None for a new one."""
+        if isinstance(out, Mapping):
+            unknown = [name for name in out if name not in self._outputs]
+            if unknown:
+                raise ValueError(f"out is unknown: got {unknown}, expected {', '.join(self._outputs)}")
+            return tuple(out.get(name) for name in self._outputs)
+        outs = tuple(out) if isinstance(out, tuple | list) else (out,)
+        if len(outs) != len(self._outputs):
+            raise ValueError(f"out has {len(outs)} arrays: expected {', '.join(self._outputs)}")
+        return outs
+
+    def _read(
+        self, inputs: tuple[Any, ...], outs: tuple[Any, ...], stream: Any
+    ) -> tuple[tuple[DeviceArray, ...], tuple[DeviceArray | None, ...], Stream]:
+        """Return the arrays of a call, imported from other libraries, and its stream."""
+        if all(type(array) is DeviceArray for array in (*inputs, *outs) if array is not None):
+            device = inputs[0].device
+            where = in_use.get() if stream is None else streams.as_stream(stream, device)
+            return inputs, outs, where or streams.default_stream(device)
+        found = read_arrays(inputs, outs, stream)
+        if found is None:
+            return import_arrays(inputs, outs, self._inputs, self._outputs, stream)
+        where, keys, pointers, given = found
+        return wrap_arrays(inputs, keys, pointers, where), tuple(given), where
+
+    def _checked(
+        self,
+        plans: PerContext[_ThreadPlans],
+        ctx: Context,
+        operands: Sequence[DeviceArray],
+        given: Sequence[DeviceArray | None],
+        where: Stream,
+    ) -> PreparedCall:
+        """Raise unless the arrays fit the graph; return the prepared call for them."""
+        names = (*self._inputs, *self._outputs)
+        aligned, keys = True, []
+        for place, (name, array, spec) in enumerate(
+            zip(names, (*operands, *given), self._specs, strict=True)
+        ):
+            if array is None:
+                continue
+            written = place >= len(self._inputs)
+            as_operand(array, name, where, written=written)
+            if array.spec != spec:
+                _expect(array.spec, name, spec)
+                if written:
+                    check_writable(array.spec, name)
+            aligned = aligned and array.key.aligned
+            keys.append(array.key)
+        ctx.set_stream(where)
+        mine, settings = self._of_thread(plans, ctx), config.snapshot
+        if settings is not mine.settings:
+            mine.call.replays.clear()  # replays may be off now
+            mine.keys, mine.settings = (), settings
+        if aligned:
+            if len(keys) == len(names):
+                mine.keys = tuple(keys)
+            return mine.call
+        if mine.misaligned is None:
+            mine.misaligned = self._prepared(ctx, aligned=False)
+        return mine.misaligned
+
+    def _replay(self, inputs: tuple[Any, ...], out: Any) -> bool:
+        """Launch the CUDA graph of a call on arrays like those of the last call; return whether it did."""
+        if type(out) is not DeviceArray and type(out) is not tuple:
+            return False
+        plans = self._plans
+        where = in_use.get()
+        first = inputs[0] if inputs else None
+        if plans is None or type(first) is not DeviceArray:
+            return False
+        ctx = context.local.contexts.get(first.key.device)
+        if ctx is None or ctx.running or not ctx.alone:
+            return False
+        where = where or ctx.default
+        mine = ctx.plans.get(plans.token)
+        if mine is None or mine.settings is not config.snapshot or ctx.stream is not where:
+            return False
+        outs = out if type(out) is tuple else (out,)
+        arrays, keys = (*inputs, *outs), mine.keys
+        if len(arrays) != len(keys):
+            return False
+        facts: list[Any] = [where.handle]
+        place = 0
+        try:
+            for array in arrays:
+                if array.key is not keys[place] or array.writer is not where or array.home is not where:
+                    return False
+                facts.append(array.pointer)
+                place += 1
+            for array in outs:
+                if array._uses is not None:
+                    return False
+        except AttributeError:  # an array of another library
+            return False
+        if not replayed(ctx, mine.call, tuple(facts)):
+            return False
+        ctx.last_call = mine.call
+        return True
+
+
+def newer_operations(problem: GraphProblem, version: int) -> str:
+    """Return which operations of a graph are newer than a cuDNN, by the version that introduced them."""
+    newer = {}
+    for one in problem.nodes:
+        major, minor = map(int, KINDS[one.kind].since.split("."))
+        if version < major * 10_000 + minor * 100:
+            newer[one.kind] = KINDS[one.kind].since
+    loaded = f"{version // 10_000}.{version % 10_000 // 100}"
+    listed = ", ".join(f"{kind} since cuDNN {since}" for kind, since in newer.items())
+    return f"operations are newer than the loaded cuDNN {loaded}: {listed}" if newer else ""
+
+
+def _stream(stream: StreamLike | None) -> Stream:
+    found = streams.current_stream()
+    return found if stream is None else streams.as_stream(stream, found.device)
+
+
+def _expect(found: TensorSpec, name: str, spec: TensorSpec) -> None:
+    """Raise unless an array has the shape, the dtype and the strides of a tensor."""
+    if found.shape != spec.shape:
+        raise ValueError(f"{name} has the wrong shape: got {found.shape}, expected {spec.shape}")
+    if found.dtype != spec.dtype:
+        raise TypeError(f"{name} has the wrong dtype: got {found.dtype}, expected {spec.dtype}")
+    if not equivalent_strides(spec.shape, found.strides, spec.strides):
+        raise ValueError(
+            f"{name} has the wrong strides: got {found.strides}, expected {spec.strides}; pass a copy, or "
+            "build the graph with strides= or layout="
+        )

@@ -1,0 +1,130 @@
+"""The builder of graphs: :class:`Graph`, with the methods of all families."""
+
+from __future__ import annotations
+
+from typing import Self, overload
+
+from ...array import DeviceArray
+from ...shapes.graph.problem import GraphProblem
+from ...typing import Algo, StreamLike
+from .activations import ActivationMethods
+from .arithmetic import ArithmeticMethods
+from .attention import AttentionMethods
+from .built import BuiltGraph
+from .moving import MovingMethods
+from .norms import NormMethods
+from .products import ProductMethods
+from .tensors import GraphTensor
+
+__all__ = ["Graph"]
+
+
+class Graph(
+    ArithmeticMethods, ActivationMethods, ProductMethods, NormMethods, MovingMethods, AttentionMethods
+):
+    """Operations that cuDNN computes together, usually in one kernel.
+
+    :meth:`input` returns a tensor for each array of a call, the methods named after operations return tensors
+    of results, and :meth:`build` returns a function of arrays. Tensors between operations have no memory.
+    Shapes broadcast as in NumPy. See the guide to graphs.
+
+    Parameters
+    ----------
+    intermediate_dtype : optional
+        Dtype of tensors between operations.
+    compute_dtype : optional
+        Dtype in which operations compute and accumulate, and that of numbers.
+
+    Notes
+    -----
+    Outputs have the dtype of the first floating-point input, unless :meth:`GraphTensor.output` sets another
+    one. Statistics and sums are float32. cuDNN computes graphs of certain patterns only; :meth:`build`
+    raises NotSupportedError with the reasons if it has no engine for a graph.
+
+    Examples
+    --------
+    >>> with ct.Graph() as g:
+    ...     x, w, b = g.input((2, 16, 8)), g.input((8, 24)), g.input((24,))
+    ...     y = g.relu(x @ w + b)
+    >>> y.shape
+    (2, 16, 24)
+    >>> ones = np.ones((2, 16, 8), "f"), np.ones((8, 24), "f"), np.ones(24, "f")
+    >>> float(ct.reference.graph(g.define(y), *ones).max())
+    9.0
+    """
+
+    @overload
+    def build(
+        self,
+        output: GraphTensor,
+        /,
+        *,
+        algo: Algo = ...,
+        deterministic: bool = ...,
+        workspace_limit: int | None = ...,
+        strict: bool = ...,
+        stream: StreamLike | None = ...,
+    ) -> BuiltGraph[DeviceArray]: ...
+
+    @overload
+    def build(
+        self,
+        *outputs: GraphTensor,
+        algo: Algo = ...,
+        deterministic: bool = ...,
+        workspace_limit: int | None = ...,
+        strict: bool = ...,
+        stream: StreamLike | None = ...,
+    ) -> BuiltGraph[tuple[DeviceArray, ...]]: ...
+
+    def build(
+        self,
+        *outputs: GraphTensor,
+        algo: Algo = "heuristic",
+        deterministic: bool = False,
+        workspace_limit: int | None = None,
+        strict: bool = False,
+        stream: StreamLike | None = None,
+    ) -> BuiltGraph[DeviceArray] | BuiltGraph[tuple[DeviceArray, ...]]:
+        """Return a function of arrays that computes ``outputs``.
+
+        With ``algo="heuristic"`` or a name, the graph is planned now, for the current device and thread; with
+        ``"autotune"``, the first call times the engines on its arrays, unless the cache has their times.
+
+        Parameters
+        ----------
+        *outputs : GraphTensor
+            The results, before the tensors that :meth:`GraphTensor.output` made outputs.
+        algo : str or Candidate
+            "heuristic", "autotune", the name of an engine such as ``"engine 4 knobs 2=1"``, or a candidate.
+        deterministic : bool
+            Reject engines whose results differ from run to run.
+        workspace_limit : int, optional
+            In bytes; engines that need more are rejected.
+        strict : bool
+            Whether no other engine replaces a named one that cuDNN rejects.
+        stream : optional
+            A stream of the device to plan for; by default that of ``ct.use``.
+
+        Raises
+        ------
+        ValueError
+            The graph has no inputs or outputs, or has unused inputs; see :meth:`define`.
+        NotSupportedError
+            cuDNN has no engine for the graph. If an operation is newer than cuDNN, a note says so.
+        VersionMismatchError
+            The loaded cuDNN lacks an operation; the message has the version that introduced it.
+        """
+        problem: GraphProblem = self.define(*outputs)
+        built: BuiltGraph[DeviceArray] = BuiltGraph(problem, algo, deterministic, workspace_limit, strict)
+        built.prepare(stream)
+        return built
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the graph as it is: the block only shows where it is defined."""
+
+    def __repr__(self) -> str:
+        return f"<Graph of {len(self._nodes)} operations>"

@@ -1,0 +1,217 @@
+"""The native form of a graph: cuDNN's nodes and attributes, and tensors of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, NamedTuple
+
+from ...graph.attributes import AsDouble
+from ...graph.operations import Graph, Node, Tensor, node
+from ...shapes.graph.kinds import KINDS
+from ...shapes.graph.pointwise import LOGICAL
+from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
+from ...shapes.specs import Shape, TensorSpec
+from .coalesce import coalesced
+
+__all__ = ["lowered"]
+
+_OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+_PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1, "dilations": 1}
+_NOT_OF_CUDNN = ("normalized", "causal", "window", "max_length")
+
+
+def lowered(problem: GraphProblem) -> Graph:
+    """Return the graph of a problem, with the operands in the order of a run's pointers."""
+    problem = _with_conditions(coalesced(problem))
+    rank = _Ranks(problem)
+    tensors = [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)]
+    numbers = count(len(tensors) + 1)
+    nodes = [_node(one, _Whole(problem, tensors, rank, numbers)) for one in problem.nodes]
+    memory = (tensors[place] for place in (*problem.inputs, *problem.outputs))
+    return Graph(tuple(nodes), tuple(memory))
+
+
+def _with_conditions(problem: GraphProblem) -> GraphProblem:
+    """Let conditions be 0.0 or 1.0, except those that logical operations read or write.
+
+    cuDNN 9.28 fails to compile comparisons of float32 to bool for most vector lengths, and has no engine for
+    comparisons of indices to bool. Logical operations take bool only.
+    """
+    logical = {
+        place
+        for one in problem.nodes
+        if one.attribute("mode") in LOGICAL
+        for _, place in (*one.operands, *one.results)
+    }
+    values = [
+        value._replace(spec=value.spec._replace(dtype=problem.compute))
+        if value.spec.dtype == "bool" and value.role == "virtual" and place not in logical
+        else value
+        for place, value in enumerate(problem.values)
+    ]
+    return problem._replace(values=tuple(values))
+
+
+class _Ranks:
+    """How shapes are extended to the rank that engines support.
+
+    Tensors of a graph get leading axes of length 1, up to the largest rank and at least three. Images of one
+    spatial axis get another one before it. In graphs with normalisations, vectors (N, C) become images of one
+    pixel.
+    """
+
+    def __init__(self, problem: GraphProblem) -> None:
+        kinds = {one.kind for one in problem.nodes}
+        self.own = max((len(value.spec.shape) for value in problem.values), default=1)
+        self.inserted = self.own == 3 and bool(kinds & set(_OF_IMAGES))
+        norms = bool(kinds & {"norm_forward", "norm_backward"})
+        samples = any(one.attribute("mode") == "ada_layer_norm" for one in problem.nodes) and self.own == 3
+        self.trailing = 4 - self.own if norms and self.own < 4 and not samples else 0
+        self.leading = 0 if self.inserted or self.trailing else max(3 - self.own, 0)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes of all tensors."""
+        return self.leading + self.own + self.inserted + self.trailing
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """Return a spec with the rank of the graph."""
+        shape, strides = spec.shape, spec.strides
+        missing = self.own - len(shape) + self.leading
+        reach = max((n * s for n, s in zip(shape, strides, strict=True)), default=1)
+        shape, strides = (1,) * missing + shape, (max(reach, 1),) * missing + strides
+        if self.inserted:
+            step = max(shape[2] * strides[2], 1)
+            shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], step, strides[2])
+        if self.trailing:
+            shape = (*shape, *(1,) * self.trailing)
+            strides = (*strides, *(max(shape[1] * strides[1], 1),) * self.trailing)
+        return TensorSpec(shape, strides, spec.dtype)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return the place of an axis of a tensor that has ``rank`` axes."""
+        moved = axis + self.own - rank + self.leading
+        return moved + 1 if self.inserted and moved >= 2 else moved
+
+    def spread(self, values: Shape, default: int) -> Shape:
+        """Return one number per axis for the rank of the graph; new axes have the default."""
+        spread = [default] * self.rank
+        for axis, value in enumerate(values):
+            spread[self.axis(axis, len(values))] = value
+        return tuple(spread)
+
+
+def _tensor(uid: int, value: GraphValue, rank: _Ranks) -> Tensor:
+    if value.role == "constant":
+        ones = (1,) * max(rank.rank, 4 if rank.rank < 3 else rank.rank)
+        return Tensor(uid, TensorSpec(ones, ones, value.spec.dtype), value=value.value)
+    return Tensor(uid, rank.spec(value.spec), virtual=value.role == "virtual")
+
+
+class _Whole(NamedTuple):
+    """The graph that a node belongs to, and further numbers for tensors."""
+
+    problem: GraphProblem
+    tensors: list[Tensor]
+    rank: _Ranks
+    numbers: count[int]
+
+
+def _node(one: GraphNode, whole: _Whole) -> Node:
+    kind = KINDS[one.kind]
+    attributes: dict[str, Any] = {name: value for name, value in one.attributes if name not in _NOT_OF_CUDNN}
+    if kind.compute:
+        attributes[kind.compute] = whole.problem.compute
+    if "*" in kind.operands:
+        attributes[kind.operands["*"]] = tuple(whole.tensors[place] for _, place in one.operands)
+    else:
+        attributes |= {kind.operands[role]: whole.tensors[place] for role, place in one.operands}
+    attributes |= {kind.results[role]: whole.tensors[place] for role, place in one.results}
+    special = _SPECIAL.get(one.kind)
+    if special is not None:
+        special(attributes, one, whole)
+    return node(kind.row, **attributes)
+
+
+def _pointwise(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
+    """Set the place of an axis, and the dtype in which conditions and whole numbers are computed."""
+    dtypes = {whole.problem.values[place].spec.dtype for _, place in one.operands}
+    if dtypes <= {"bool", "int32"} and attributes["mode"] != "gen_index":
+        (_, result), *_ = one.results
+        attributes["math_prec"] = whole.problem.values[result].spec.dtype
+    if "axis" in attributes:
+        (_, place), *_ = one.operands
+        attributes["axis"] = whole.rank.axis(attributes["axis"], len(whole.problem.values[place].spec.shape))
+
+
+def _convolution(attributes: dict[str, Any], _: GraphNode, whole: _Whole) -> None:
+    number = AsDouble if whole.problem.compute == "float64" else float
+    attributes |= {"alpha": number(1), "beta": number(0)}
+    if whole.rank.inserted:
+        attributes["spatial_dims"] = 2
+        for name, default in _PER_SPATIAL_AXIS.items():
+            attributes[name] = (default, *attributes[name])
+
+
+def _moving(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
+    """Move the axes of a slice, a transposition or a concatenation to the rank of the graph."""
+    (_, place), *_ = one.operands
+    shape = whole.problem.values[place].spec.shape
+    if "axis" in attributes:
+        attributes["axis"] = whole.rank.axis(attributes["axis"], len(shape))
+    if "permutation" in attributes:
+        moved = {whole.rank.axis(new, len(shape)): old for new, old in enumerate(attributes["permutation"])}
+        attributes["permutation"] = tuple(
+            whole.rank.axis(moved[axis], len(shape)) if axis in moved else axis
+            for axis in range(whole.rank.rank)
+        )
+    for name, default in (("start_indices", 0), ("limit_indices", 1), ("strides", 1)):
+        if name in attributes:
+            attributes[name] = whole.rank.spread(attributes[name], default)
+
+
+def _attention(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
+    """Add the masks of a causal problem: a sub-graph between virtual scores."""
+    if not one.attribute("causal"):
+        return
+    operands = whole.problem.operands_of(one)
+    q, k = operands["q"].spec, operands["k"].spec
+    keys = k.shape[2]
+    if "page_table_k" in operands:
+        keys *= operands["page_table_k"].spec.shape[2]
+    scores = TensorSpec.packed((*q.shape[:3], keys), "float32")
+
+    def number(value: float, dtype: str) -> Tensor:
+        ones = (1, 1, 1, 1)
+        return Tensor(next(whole.numbers), TensorSpec(ones, ones, dtype), value=value)
+
+    def band(before: Tensor, mode: str, **bounds: Tensor) -> Node:
+        after = Tensor(next(whole.numbers), scores, virtual=True)
+        fill = number(float("-inf"), "float32")
+        return node(
+            "diagonal_band_mask", comparison_mode=mode, xdesc=before, ydesc=after, bdesc=fill, **bounds
+        )
+
+    first = Tensor(next(whole.numbers), scores, virtual=True)
+    nodes = [band(first, "cmp_ge")]
+    window = one.attribute("window")
+    if window is not None:
+        last: Any = nodes[0].attributes["ydesc"]
+        nodes.append(band(last, "cmp_gt", left_bound_desc=number(window, "int32")))
+    written: Any = nodes[-1].attributes["ydesc"]
+    attributes |= {
+        "subgraph": Graph(tuple(nodes), ()),
+        "subgraph_input_uid": first.uid,
+        "subgraph_output_uid": written.uid,
+    }
+
+
+_Special = Callable[[dict[str, Any], GraphNode, _Whole], None]
+
+_SPECIAL: dict[str, _Special] = {
+    "pointwise": _pointwise,
+    **dict.fromkeys(_OF_IMAGES, _convolution),
+    **dict.fromkeys(("slice", "transpose", "concat"), _moving),
+    **dict.fromkeys(("sdpa", "sdpa_backward"), _attention),
+}

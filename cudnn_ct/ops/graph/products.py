@@ -1,0 +1,185 @@
+"""Convolutions, matrix products, reductions, pooling: methods of :class:`cudnn_ct.Graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from ...shapes.parse import as_choice
+from ...typing import ConvMode, Padding, PerAxis
+from .builder import GraphBuilder
+from .tensors import GraphTensor, Operand
+
+__all__ = ["ProductMethods", "Reduction", "Resampling"]
+
+Reduction = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
+Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
+REDUCTIONS: tuple[Reduction, ...] = (
+    *("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"),
+)
+
+
+class ProductMethods(GraphBuilder):
+    """Operations that combine many elements into one."""
+
+    def matmul(self, a: GraphTensor, b: GraphTensor, *, name: str | None = None) -> GraphTensor:
+        """Return the matrix product of a (..., M, K) and b (..., K, N); batch axes broadcast."""
+        return self._apply("matmul", {"a": a, "b": b}, name)["c"]
+
+    def conv(
+        self,
+        x: GraphTensor,
+        w: GraphTensor,
+        *,
+        padding: Padding = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        mode: ConvMode = "cross_correlation",
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the convolution of x (N, C, *spatial) with w (K, C / groups, *window)."""
+        geometry = {"padding": padding, "stride": stride, "dilation": dilation, "conv_mode": mode}
+        return self._apply("conv_forward", {"x": x, "w": w}, name, **geometry)["y"]
+
+    def conv_backward_data(
+        self,
+        dy: GraphTensor,
+        w: GraphTensor,
+        x_shape: Iterable[int],
+        *,
+        padding: Padding = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        mode: ConvMode = "cross_correlation",
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of :meth:`conv` with respect to x of this shape."""
+        geometry = {"padding": padding, "stride": stride, "dilation": dilation, "conv_mode": mode}
+        operands = {"dy": dy, "w": w}
+        return self._apply("conv_backward_data", operands, name, x_shape=tuple(x_shape), **geometry)["dx"]
+
+    def conv_backward_filter(
+        self,
+        dy: GraphTensor,
+        x: GraphTensor,
+        w_shape: Iterable[int],
+        *,
+        padding: Padding = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        mode: ConvMode = "cross_correlation",
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of :meth:`conv` with respect to w of this shape."""
+        geometry = {"padding": padding, "stride": stride, "dilation": dilation, "conv_mode": mode}
+        operands = {"dy": dy, "x": x}
+        return self._apply("conv_backward_filter", operands, name, w_shape=tuple(w_shape), **geometry)["dw"]
+
+    def reduce(
+        self,
+        x: GraphTensor,
+        op: Reduction = "add",
+        axes: int | Iterable[int] | None = None,
+        *,
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the reduction of x over ``axes``, all by default; reduced axes have length 1."""
+        operator = as_choice(op, REDUCTIONS, "op")
+        over = axes if axes is None or isinstance(axes, int) else tuple(axes)
+        if over is None:
+            over = tuple(range(len(x.shape)))
+        return self._apply("reduction", {"x": x}, name, operator=operator, axes=over)["y"]
+
+    def resample(
+        self,
+        x: GraphTensor,
+        mode: Resampling,
+        window: PerAxis,
+        *,
+        stride: PerAxis | None = None,
+        padding: Padding = 0,
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the pooling of x (N, C, *spatial) with 2 or 3 spatial axes; the stride is the window."""
+        return self._resample(x, mode, window, stride, padding, name)["y"]
+
+    def resample_with_indices(
+        self,
+        x: GraphTensor,
+        window: PerAxis,
+        *,
+        stride: PerAxis | None = None,
+        padding: Padding = 0,
+        name: str | None = None,
+    ) -> tuple[GraphTensor, GraphTensor]:
+        """Return the maximum in each window, and its index in the window as int8, for the gradient."""
+        made = self._resample(x, "maxpool", window, stride, padding, name)
+        return made["y"], made["indices"]
+
+    def resample_backward(
+        self,
+        dy: GraphTensor,
+        x_shape: Iterable[int],
+        mode: Resampling,
+        window: PerAxis,
+        *,
+        stride: PerAxis | None = None,
+        padding: Padding = 0,
+        indices: GraphTensor | None = None,
+        x: GraphTensor | None = None,
+        y: GraphTensor | None = None,
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the gradient of :meth:`resample`; that of maxpool needs the indices, or x and y."""
+        operands: dict[str, Operand | None] = {"dy": dy, "indices": indices, "x": x, "y": y}
+        step = window if stride is None else stride
+        return self._apply(
+            "resample_backward",
+            operands,
+            name,
+            x_shape=tuple(x_shape),
+            mode=mode,
+            window=window,
+            stride=step,
+            padding=padding,
+        )["dx"]
+
+    def moe_grouped_matmul(
+        self,
+        token: GraphTensor,
+        weight: GraphTensor,
+        first_token_offset: GraphTensor,
+        *,
+        mode: Literal["none", "gather", "scatter"] = "none",
+        token_index: GraphTensor | None = None,
+        token_ks: GraphTensor | None = None,
+        top_k: int | None = None,
+        name: str | None = None,
+    ) -> GraphTensor:
+        """Return the products of token (1, T, K), in groups of rows, with the experts weight (E, K, N).
+
+        ``first_token_offset`` (E, 1, 1) int32 has the first row of each expert. Mode "gather" takes the rows
+        ``token_index`` names, and "scatter" writes to them.
+        """
+        operands: dict[str, Operand | None] = {
+            "token": token,
+            "weight": weight,
+            "first_token_offset": first_token_offset,
+            "token_index": token_index,
+            "token_ks": token_ks,
+        }
+        return self._apply("moe_grouped_matmul", operands, name, mode=mode, top_k=top_k)["output"]
+
+    def _resample(
+        self,
+        x: GraphTensor,
+        mode: Resampling,
+        window: PerAxis,
+        stride: PerAxis | None,
+        padding: Padding,
+        name: str | None,
+    ) -> dict[str, GraphTensor]:
+        step = window if stride is None else stride
+        return self._apply(
+            "resample_forward", {"x": x}, name, mode=mode, window=window, stride=step, padding=padding
+        )

@@ -1,0 +1,281 @@
+"""Operations of graphs in float64: a function for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..shapes.graph.problem import GraphNode, GraphProblem
+from ._cast import Float64
+from .conv import conv, conv_backward_data, conv_backward_filter
+from .graph_attention import ATTENTION
+from .graph_pointwise import pointwise
+
+__all__ = ["evaluate"]
+
+Operands = dict[str, Float64]
+Results = dict[str, Any]
+
+
+def evaluate(one: GraphNode, operands: Operands, problem: GraphProblem) -> Results:
+    """Return the results of a node by their roles."""
+    attributes = dict(one.attributes)
+    if one.kind.startswith("pointwise"):
+        ((role, _),) = one.results
+        return {role: pointwise(attributes["mode"], operands, attributes)}
+    if one.kind not in _KINDS:
+        raise ValueError(f"{one.kind} has no definition in NumPy: its result is defined by cuDNN alone")
+    shapes = {role: value.spec.shape for role, value in problem.results_of(one).items()}
+    return _KINDS[one.kind](operands, attributes | {"shapes": shapes})
+
+
+# --- products and sums -------------------------------------------------------------------------------------
+
+
+def _matmul(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    return {"c": np.matmul(given["a"], given["b"])}
+
+
+def _reduction(given: Operands, p: dict[str, Any]) -> Results:
+    x, shape = given["x"], p["shapes"]["y"]
+    axes = tuple(axis for axis, length in enumerate(shape) if length == 1)
+    return {"y": _REDUCTIONS[p["operator"]](x, axis=axes, keepdims=True)}
+
+
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.sum,
+    "mul": np.prod,
+    "min": np.min,
+    "max": np.max,
+    "amax": lambda x, **over: np.max(np.abs(x), **over),
+    "avg": np.mean,
+    "norm1": lambda x, **over: np.sum(np.abs(x), **over),
+    "norm2": lambda x, **over: np.sqrt(np.sum(x * x, **over)),
+    "mul_no_zeros": lambda x, **over: np.prod(np.where(x == 0, 1, x), **over),
+}
+
+
+def _geometry(p: dict[str, Any]) -> dict[str, Any]:
+    pairs = tuple(zip(p["pre_paddings"], p["post_paddings"], strict=True))
+    return {
+        "padding": pairs,
+        "stride": p["filter_strides"],
+        "dilation": p["dilations"],
+        "mode": p["conv_mode"],
+    }
+
+
+def _conv(given: Operands, p: dict[str, Any]) -> Results:
+    x, w = given["x"], given["w"]
+    return {"y": conv(x, w, groups=x.shape[1] // w.shape[1], **_geometry(p))}
+
+
+def _conv_data(given: Operands, p: dict[str, Any]) -> Results:
+    shape, w = p["shapes"]["dx"], given["w"]
+    groups = shape[1] // w.shape[1]
+    return {"dx": conv_backward_data(given["dy"], w, shape, groups=groups, **_geometry(p))}
+
+
+def _conv_filter(given: Operands, p: dict[str, Any]) -> Results:
+    shape, x = p["shapes"]["dw"], given["x"]
+    groups = x.shape[1] // shape[1]
+    return {"dw": conv_backward_filter(given["dy"], x, shape, groups=groups, **_geometry(p))}
+
+
+def _moe(given: Operands, p: dict[str, Any]) -> Results:
+    if p.get("mode", "none") != "none":
+        raise ValueError(f"mode {p['mode']!r} has no definition in NumPy; expected 'none'")
+    (token,), weight = given["token"], given["weight"]
+    starts = [*map(int, given["first_token_offset"].ravel()), len(token)]
+    rows = [token[a:b] @ w for a, b, w in zip(starts, starts[1:], weight, strict=False)]
+    return {"output": np.concatenate(rows)[None]}
+
+
+# --- pooling -----------------------------------------------------------------------------------------------
+
+
+def _taps(p: dict[str, Any], out: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Yield, for each element of the window, the slices of padded images that it meets."""
+    for place in product(*map(range, p["window_dims"])):
+        steps = zip(place, p["strides"], out, strict=True)
+        yield (slice(None), slice(None), *(slice(at, at + s * (n - 1) + 1, s) for at, s, n in steps))
+
+
+def _padding(p: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(0, 0), (0, 0), *zip(p["pre_paddings"], p["post_paddings"], strict=True)]
+
+
+def _counts(x_shape: tuple[int, ...], p: dict[str, Any], out: tuple[int, ...]) -> Any:
+    """Return the elements that each average divides by."""
+    if p["mode"] != "avgpool_exclude_padding":
+        return prod(p["window_dims"])
+    inside = np.pad(np.ones(x_shape), _padding(p))
+    return np.sum([inside[tap] for tap in _taps(p, out)], axis=0)
+
+
+def _pool(given: Operands, p: dict[str, Any]) -> Results:
+    x = given["x"]
+    out = next(iter(p["shapes"].values()))[2:]
+    largest = p["mode"] == "maxpool"
+    padded = np.pad(x, _padding(p), constant_values=-np.inf if largest else 0)
+    windows = np.stack([padded[tap] for tap in _taps(p, out)])
+    if largest:
+        return {"y": windows.max(0), "indices": windows.argmax(0)}
+    return {"y": windows.sum(0) / _counts(x.shape, p, out)}
+
+
+def _pool_backward(given: Operands, p: dict[str, Any]) -> Results:
+    dy, shape = given["dy"], p["shapes"]["dx"]
+    out = dy.shape[2:]
+    dx = np.pad(np.zeros(shape), _padding(p))
+    indices = given.get("indices")
+    if p["mode"] == "maxpool" and indices is None:
+        indices = _pool({"x": given["x"]}, p | {"shapes": {"y": dy.shape}})["indices"]
+    counts = 1 if p["mode"] == "maxpool" else _counts(shape, p, out)
+    for number, tap in enumerate(_taps(p, out)):
+        dx[tap] += dy * (indices == number) if indices is not None else dy / counts
+    inside = [slice(low, low + n) for (low, _), n in zip(_padding(p), shape, strict=True)]
+    return {"dx": dx[tuple(inside)]}
+
+
+# --- normalisation -----------------------------------------------------------------------------------------
+
+
+def _norm(given: Operands, p: dict[str, Any]) -> Results:
+    x, axes, epsilon = given["x"], p["normalized"], given["epsilon"].item()
+    rms = p["mode"] == "rms_norm"
+    mean = np.zeros(()) if rms else x.mean(axes, keepdims=True)
+    var = ((x - mean) ** 2).mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(var + epsilon)
+    y = (x - mean) * inverse * given["scale"] + given.get("bias", 0)
+    results = {"y": y, "mean": mean, "inv_variance": inverse}
+    if "running_mean" in given:
+        factor, terms = given["exp_average_factor"].item(), prod(x.shape[axis] for axis in axes)
+        unbiased = var * (terms / (terms - 1) if terms > 1 else 1)
+        for name, now in (("mean", mean), ("var", unbiased)):
+            results[f"next_running_{name}"] = (1 - factor) * given[f"running_{name}"] + factor * now
+    return results
+
+
+def _norm_backward(given: Operands, p: dict[str, Any]) -> Results:
+    x, dy, axes = given["x"], given["dy"], p["normalized"]
+    scale, inverse = given["scale"], given["inv_variance"]
+    rms = p["mode"] == "rms_norm"
+    normal = (x - (0 if rms else given["mean"])) * inverse
+    g = dy * scale
+    dx = g - normal * (g * normal).mean(axes, keepdims=True)
+    dx = inverse * (dx if rms else dx - g.mean(axes, keepdims=True))
+    shape = p["shapes"].get("dscale") or p["shapes"].get("dbias") or scale.shape
+    return {"dx": dx, "dscale": _summed(dy * normal, shape), "dbias": _summed(dy, shape)}
+
+
+def _summed(values: Float64, shape: tuple[int, ...]) -> Float64:
+    """Sum over the axes along which a broadcast tensor of this shape does not vary."""
+    aligned = (1,) * (values.ndim - len(shape)) + tuple(shape)
+    axes = tuple(axis for axis, length in enumerate(aligned) if length == 1)
+    summed: Float64 = values.sum(axes, keepdims=True).reshape(shape)
+    return summed
+
+
+def _gen_stats(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    x = given["x"]
+    axes = (0, *range(2, x.ndim))
+    return {"sum": x.sum(axes, keepdims=True), "sq_sum": (x * x).sum(axes, keepdims=True)}
+
+
+def _bn_finalize(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    count, epsilon = given["accum_count"].item(), given["epsilon"].item()
+    mean = given["y_sum"] / count
+    var = given["y_sq_sum"] / count - mean * mean
+    inverse = 1 / np.sqrt(var + epsilon)
+    scale = given["scale"] * inverse
+    results = {"eq_scale": scale, "eq_bias": given["bias"] - mean * scale}
+    results |= {"saved_mean": mean, "saved_inv_std": inverse}
+    if "prev_running_mean" in given:
+        factor = given["exp_average_factor"].item()
+        unbiased = var * (count / (count - 1) if count > 1 else 1)
+        results["updated_running_mean"] = (1 - factor) * given["prev_running_mean"] + factor * mean
+        results["updated_running_var"] = (1 - factor) * given["prev_running_var"] + factor * unbiased
+    return results
+
+
+def _bn_backward_weights(given: Operands, p: dict[str, Any]) -> Results:  # noqa: ARG001
+    x, dy, scale = given["x"], given["dy"], given["scale"]
+    mean, inverse = given["mean"], given["inv_std"]
+    axes = (0, *range(2, x.ndim))
+    terms = prod(x.shape[axis] for axis in axes)
+    dscale = (dy * (x - mean) * inverse).sum(axes, keepdims=True)
+    dbias = dy.sum(axes, keepdims=True)
+    of_dy = scale * inverse
+    of_x = -of_dy * inverse * dscale / terms
+    return {
+        "dscale": dscale,
+        "dbias": dbias,
+        "eq_dy_scale": of_dy,
+        "eq_x_scale": of_x,
+        "eq_bias": -of_x * mean - of_dy * dbias / terms,
+    }
+
+
+# --- moving elements ---------------------------------------------------------------------------------------
+
+
+def _reshape(given: Operands, p: dict[str, Any]) -> Results:
+    return {"y": given["x"].reshape(p["shapes"]["y"])}
+
+
+def _transpose(given: Operands, p: dict[str, Any]) -> Results:
+    return {"y": given["x"].transpose(p["permutation"])}
+
+
+def _slice(given: Operands, p: dict[str, Any]) -> Results:
+    bounds = zip(p["start_indices"], p["limit_indices"], p["strides"], strict=True)
+    return {"y": given["x"][tuple(slice(*bound) for bound in bounds)]}
+
+
+def _concat(given: Operands, p: dict[str, Any]) -> Results:
+    return {"y": np.concatenate(list(given.values()), p["axis"])}
+
+
+def _paged(given: Operands, p: dict[str, Any]) -> Results:
+    container, table = given["container"], given["page_table"].astype(int)[:, 0, :, 0]
+    shape = p["shapes"]["y"]
+    pages = np.moveaxis(container[table], 2, 1)  # (B, H, pages, block, D)
+    loaded = pages.reshape(*pages.shape[:2], -1, pages.shape[-1])
+    transposed = shape[2] == container.shape[3] and shape[3] != container.shape[3]
+    return {"y": loaded[:, :, : shape[2]] if not transposed else loaded[:, :, : shape[3]].swapaxes(2, 3)}
+
+
+def _dequantize(given: Operands, p: dict[str, Any]) -> Results:
+    x, scale = given["x"], given["scale"]
+    (axis,) = [axis for axis in range(x.ndim) if x.shape[axis] != scale.shape[axis]] or [x.ndim - 1]
+    each = np.repeat(scale, p["block_size"], axis)
+    return {"y": x * np.take(each, range(x.shape[axis]), axis)}
+
+
+_KINDS: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
+    "matmul": _matmul,
+    "reduction": _reduction,
+    "conv_forward": _conv,
+    "conv_backward_data": _conv_data,
+    "conv_backward_filter": _conv_filter,
+    "moe_grouped_matmul": _moe,
+    "resample_forward": _pool,
+    "resample_backward": _pool_backward,
+    "norm_forward": _norm,
+    "norm_backward": _norm_backward,
+    "gen_stats": _gen_stats,
+    "bn_finalize": _bn_finalize,
+    "bn_backward_weights": _bn_backward_weights,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "concat": _concat,
+    "paged_cache_load": _paged,
+    "block_scale_dequantize": _dequantize,
+    **ATTENTION,
+}

@@ -1,0 +1,127 @@
+"""Rules of attention, its parts, softmax and rotary position embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..specs import Shape
+from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
+
+__all__ = ["ATTENTION"]
+
+
+def _sdpa(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    shape = _attended(specs)
+    results = {"o": Result(shape, like=specs["q"])}
+    if attributes.pop("stats", False):
+        results["stats"] = Result((*shape[:3], 1), "float32", stored="float32")
+    return results
+
+
+def _sdpa_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+    shape = _attended(specs)
+    for name in ("o", "do"):
+        expect_shape(specs[name], name, shape)
+    expect_shape(specs["stats"], "stats", (*shape[:3], 1))
+    expect_dtype(specs["stats"], "stats", "float32")
+    return {f"d{name}": Result(specs[name].shape, like=specs[name]) for name in "qkv"}
+
+
+def _attended(specs: Specs) -> Shape:
+    """Check the operands of attention and return the shape (B, H, Sq, Dv) of its result."""
+    q, k, v = (specs[name] for name in "qkv")
+    for name in "qkv":
+        expect_rank(specs[name], name, 4)
+    batch, heads, queries, depth = q.shape
+    paged = "page_table_k" in specs
+    if k.shape[3] != depth:
+        raise ValueError(f"k has the wrong depth: got {k.shape} with {k.shape[3]}, expected {depth} as in q")
+    for name, spec in (("k", k), ("v", v)):
+        if not paged and spec.shape[0] != batch:
+            raise ValueError(f"{name} has the wrong batch: got {spec.shape}, expected {batch} as in q")
+        if spec.shape[1] == 0 or heads % spec.shape[1]:
+            raise ValueError(
+                f"{name} has {spec.shape[1]} heads: expected a divisor of the {heads} heads of q {q.shape}"
+            )
+    if v.shape[2] != k.shape[2]:
+        raise ValueError(f"v has the wrong length: got {v.shape}, expected {k.shape[2]} keys as in k")
+    for name in ("seq_len_q", "seq_len_kv"):
+        if name in specs:
+            expect_shape(specs[name], name, (batch, 1, 1, 1))
+            expect_dtype(specs[name], name, "int32")
+    return (batch, heads, queries, v.shape[3])
+
+
+def _band_mask(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+    expect_rank(specs["x"], "x", 4)
+    return {"y": Result(specs["x"].shape, like=specs["x"])}
+
+
+def _softmax(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    x = specs["x"]
+    expect_rank(x, "x", 4)
+    results = {"y": Result(x.shape, like=x)}
+    if attributes.pop("stats", False):
+        results["stats"] = Result((*x.shape[:3], 1), "float32", stored="float32")
+    return results
+
+
+def _rope(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    (name,) = {"x", "dy"} & set(specs)
+    x, freqs = specs[name], specs["freqs"]
+    expect_rank(x, name, 4)
+    width = attributes.get("rope_dim") or x.shape[3]
+    if not 0 < width <= x.shape[3] or width % 2:
+        raise ValueError(f"rope_dim is invalid: got {width}, expected an even number up to {x.shape[3]}")
+    expect_shape(freqs, "freqs", (x.shape[2], 1, 1, width))
+    return {"y" if name == "x" else "dx": Result(x.shape, like=x)}
+
+
+_SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
+_BOUNDS = {"left_bound": "left_bound_desc", "shift_right_bound": "shift_right_bound_desc", "fill": "bdesc"}
+
+ATTENTION = {
+    "sdpa": Kind(
+        "sdpa_forward",
+        {
+            "q": "qdesc",
+            "k": "kdesc",
+            "v": "vdesc",
+            "scale": "scaledesc",
+            "page_table_k": "page_table_kdesc",
+            "page_table_v": "page_table_vdesc",
+            **_SEQUENCES,
+        },
+        {"o": "odesc", "stats": "statsdesc"},
+        _sdpa,
+        since="9.13",
+    ),
+    "sdpa_backward": Kind(
+        "sdpa_backward",
+        {
+            "q": "qdesc",
+            "k": "kdesc",
+            "v": "vdesc",
+            "o": "odesc",
+            "do": "doddesc",
+            "stats": "statsdesc",
+            "scale": "scaledesc",
+            **_SEQUENCES,
+        },
+        {"dq": "dqdesc", "dk": "dkdesc", "dv": "dvdesc"},
+        _sdpa_backward,
+        since="9.17",
+    ),
+    "diagonal_band_mask": Kind(
+        "diagonal_band_mask",
+        {"x": "xdesc", **_BOUNDS, **_SEQUENCES},
+        {"y": "ydesc"},
+        _band_mask,
+        since="9.20",
+    ),
+    "softmax": Kind("softmax", {"x": "xdesc"}, {"y": "ydesc", "stats": "stats_desc"}, _softmax, since="9.20"),
+    "rope": Kind("rope_forward", {"x": "xdesc", "freqs": "freqsdesc"}, {"y": "ydesc"}, _rope, since="9.24"),
+    "rope_backward": Kind(
+        "rope_backward", {"dy": "dydesc", "freqs": "freqsdesc"}, {"dx": "dxdesc"}, _rope, since="9.25"
+    ),
+}

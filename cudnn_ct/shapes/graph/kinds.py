@@ -1,0 +1,15 @@
+"""The table of all kinds of operations in a graph."""
+
+from __future__ import annotations
+
+from .attention import ATTENTION
+from .matrices import MATRICES
+from .moving import MOVING
+from .norms import NORMS
+from .pointwise import POINTWISE
+from .rules import Kind
+from .windows import WINDOWS
+
+__all__ = ["KINDS"]
+
+KINDS: dict[str, Kind] = {**POINTWISE, **MATRICES, **WINDOWS, **NORMS, **MOVING, **ATTENTION}

@@ -1,0 +1,82 @@
+"""Rules of pointwise operations: all modes of `PointwiseMode`, with their operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .rules import Kind, Result, Specs, broadcast, largest
+
+__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "POINTWISE", "UNARY"]
+
+UNARY = [
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "floor",
+    "identity",
+    "log",
+    "neg",
+    "reciprocal",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "tan",
+    "relu_fwd",
+    "tanh_fwd",
+    "sigmoid_fwd",
+    "elu_fwd",
+    "gelu_fwd",
+    "softplus_fwd",
+    "swish_fwd",
+    "gelu_approx_tanh_fwd",
+    "logical_not",
+]
+BINARY = ["add", "add_square", "atan2", "div", "floor_mod", "max", "min", "mod", "mul", "pow", "sub"]
+COMPARISONS = ["cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le"]
+LOGICAL = ["logical_and", "logical_or", "logical_not"]
+BACKWARD = [
+    "relu_bwd",
+    "tanh_bwd",
+    "sigmoid_bwd",
+    "elu_bwd",
+    "gelu_bwd",
+    "softplus_bwd",
+    "swish_bwd",
+    "gelu_approx_tanh_bwd",
+]
+# Modes whose result of whole numbers is whole.
+WHOLE = ("abs", "add", "identity", "max", "min", "mul", "neg", "sub")
+
+
+def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
+    mode = attributes["mode"]
+    shape = broadcast(**{name: spec.shape for name, spec in specs.items()})
+    like = largest(specs.values())
+    if mode in LOGICAL or mode in COMPARISONS:
+        return {"y": Result(shape, "bool", like)}
+    if mode == "gen_index":
+        axis = attributes["axis"]
+        if not -len(shape) <= axis < len(shape):
+            raise ValueError(f"axis is out of range: got {axis}, expected {-len(shape)} to {len(shape) - 1}")
+        attributes["axis"] = axis % len(shape)
+        return {"y": Result(shape, "int32", like, "int32")}
+    if all(spec.dtype == "int32" for spec in specs.values()) and mode in WHOLE:
+        return {"y": Result(shape, "int32", like, "int32")}
+    return {"y": Result(shape, like=like)}
+
+
+def _infer_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+    shape = broadcast(**{name: spec.shape for name, spec in specs.items()})
+    return {"dx": Result(shape, like=largest(specs.values()))}
+
+
+POINTWISE = {
+    "pointwise": Kind(
+        "pointwise", {"x": "xdesc", "b": "bdesc", "t": "tdesc"}, {"y": "ydesc"}, _infer, "math_prec"
+    ),
+    "pointwise_backward": Kind(
+        "pointwise", {"dy": "dydesc", "x": "xdesc"}, {"dx": "dxdesc"}, _infer_backward, "math_prec"
+    ),
+}

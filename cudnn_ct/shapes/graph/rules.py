@@ -1,0 +1,112 @@
+"""The parts that rules of shapes share: results, broadcasting, strides, checks of ranks and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from ..specs import Shape, TensorSpec, packed_strides
+
+__all__ = ["Infer", "Kind", "Result", "broadcast", "expect_dtype", "expect_rank", "expect_shape", "ordered"]
+
+Specs = Mapping[str, TensorSpec]
+
+
+class Result(NamedTuple):
+    """A result: its shape, its dtype if the operation determines it, and the spec whose axis order it takes.
+
+    ``stored`` is the dtype of the result as an output, if it differs from that of the graph's first input.
+    """
+
+    shape: Shape
+    dtype: str = ""
+    like: TensorSpec | None = None
+    stored: str = ""
+
+    def spec(self, dtype: str) -> TensorSpec:
+        """Return the spec of the result, with ``dtype`` unless the operation determines it."""
+        return TensorSpec(self.shape, ordered(self.shape, self.like), self.dtype or dtype)
+
+
+Infer = Callable[[Specs, dict[str, Any]], dict[str, Result]]
+"""A rule: the results of an operation from its operands and its attributes, which it may complete."""
+
+
+class Kind(NamedTuple):
+    """A kind of operation: the attributes of cuDNN for its operands and results, and its rule.
+
+    ``row`` is the row in ``graph.operations.OPERATIONS``. ``compute`` is the attribute for the accumulation
+    dtype, if it has one. ``since`` is the version of cuDNN that introduced it. A result in ``optional`` is
+    computed only if the caller asks for it.
+    """
+
+    row: str
+    operands: dict[str, str]
+    results: dict[str, str]
+    infer: Infer
+    compute: str = ""
+    since: str = "9.0"
+
+
+def broadcast(**shapes: Shape) -> Shape:
+    """Return the common shape of tensors, aligned at the last axis as in NumPy.
+
+    >>> broadcast(x=(8, 1, 5), b=(7, 5))
+    (8, 7, 5)
+    """
+    rank = max(map(len, shapes.values()))
+    common = [1] * rank
+    for name, shape in shapes.items():
+        for axis, length in enumerate(shape, rank - len(shape)):
+            if length != 1 and common[axis] not in (1, length):
+                listed = ", ".join(f"{other} {dims}" for other, dims in shapes.items())
+                raise ValueError(
+                    f"{name} does not broadcast: got length {length} at axis {axis - rank}, expected 1 or "
+                    f"{common[axis]} ({listed})"
+                )
+            if length != 1:
+                common[axis] = length
+    return tuple(common)
+
+
+def ordered(shape: Shape, like: TensorSpec | None) -> Shape:
+    """Return the strides of a contiguous tensor whose axes have the order of another one's.
+
+    >>> ordered((2, 3, 4, 4), TensorSpec.packed((1, 8, 6, 6), "float16", "nhwc"))
+    (48, 1, 12, 3)
+    """
+    if like is None or len(like.shape) != len(shape):
+        return packed_strides(shape)
+    # Axes of length 1 in the other tensor have arbitrary strides: keep them where C order has them.
+    rank = len(shape)
+    order = sorted(range(rank), key=lambda axis: (-abs(like.strides[axis]), axis))
+    strides, step = [1] * rank, 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def largest(specs: Iterable[TensorSpec]) -> TensorSpec:
+    """Return the spec with the most axes and elements, the first of several."""
+    return max(specs, key=lambda spec: (len(spec.shape), prod(spec.shape)))
+
+
+def expect_rank(spec: TensorSpec, name: str, *ranks: int) -> None:
+    """Raise unless a tensor has one of these numbers of axes."""
+    if len(spec.shape) not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ValueError(f"{name} has the wrong rank: got shape {spec.shape}, expected {wanted} axes")
+
+
+def expect_shape(spec: TensorSpec, name: str, shape: Shape) -> None:
+    """Raise unless a tensor has this shape."""
+    if spec.shape != shape:
+        raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
+
+
+def expect_dtype(spec: TensorSpec, name: str, *dtypes: str) -> None:
+    """Raise unless a tensor has one of these dtypes."""
+    if spec.dtype not in dtypes:
+        raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")

@@ -1,0 +1,138 @@
+"""Graphs of ct.Graph, planned by the real cuDNN for a GPU that is only described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cudnn_ct as ct
+from cudnn_ct.errors import CudnnError
+from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+from cudnn_ct.graph.offline import Planner
+from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops.graph.lower import lowered
+from tests.oracle.graph_draws import draw_graph
+
+from .test_graph import DEVICE, _can_plan, in_child
+
+__all__ = ["_can_plan"]  # a fixture, known here by its import
+
+Build = Callable[[ct.Graph], Any]
+
+H = "bfloat16"
+
+
+def perceptron(a: tuple[int, ...], b: tuple[int, ...]) -> Build:
+    return lambda g: g.gelu(g.input(a, H) @ g.input(b, H) + g.input(b[-1:], H))
+
+
+def images(g: ct.Graph, *shape: int) -> ct.GraphTensor:
+    return g.input(shape, H, layout="nhwc")
+
+
+def vectors(g: ct.Graph, count: int) -> list[ct.GraphTensor]:
+    return [g.input((1, 32, 1, 1)) for _ in range(count)]
+
+
+def rows(g: ct.Graph, *shape: int) -> list[ct.GraphTensor]:
+    return [g.input(shape, H), g.input(shape[-1:]), g.input(shape[-1:])]
+
+
+def heads(g: ct.Graph, count: int) -> Any:
+    return [g.input((2, 8, 256, 64), H) for _ in range(count)]
+
+
+def gradients_of_attention(g: ct.Graph) -> Any:
+    do, q, k, v, o = heads(g, 5)
+    return tuple(g.sdpa_backward(do, q, k, v, o, g.input((2, 8, 256, 1)), causal=True))
+
+
+GRAPHS: dict[str, Build] = {
+    "matmul": perceptron((128, 64), (64, 256)),
+    "batched matmul": perceptron((4, 128, 64), (4, 64, 256)),
+    "broadcast matmul": perceptron((4, 128, 64), (64, 256)),
+    "matmul of four axes": perceptron((2, 4, 128, 64), (2, 4, 64, 256)),
+    "pointwise": lambda g: g.relu(g.input((64, 128), H) * 2.0 + g.input((128,), H)),
+    "pointwise of images": lambda g: g.exp(g.input((8, 64, 16, 16), H) - g.input((1, 64, 1, 1), H)),
+    "select": lambda g: g.select(g.input((64, 128)) > g.input((64, 128)), g.input((64, 128)), 0.5),
+    "convolution": lambda g: g.relu(g.conv(images(g, 8, 32, 28, 28), images(g, 32, 32, 3, 3), padding=1)
+                                    * vectors(g, 1)[0] + vectors(g, 1)[0]),
+    "convolution of one axis": lambda g: g.conv(g.input((8, 64, 28), H), g.input((64, 64, 3), H), padding=1),
+    "prologue": lambda g: g.conv_backward_filter(
+        g.input((8, 32, 28, 28), "float16", layout="nhwc"),
+        g.relu(
+            g.input((8, 32, 28, 28), "float16", layout="nhwc") * g.input((1, 32, 1, 1), "float16")
+            + g.input((1, 32, 1, 1), "float16")
+        ),
+        (32, 32, 3, 3),
+        padding=1,
+    ).output(layout="nhwc"),
+    "data gradient": lambda g: g.conv_backward_data(
+        images(g, 8, 32, 28, 28), images(g, 32, 32, 3, 3), (8, 32, 28, 28), padding=1
+    ),
+    "reduction of rows": lambda g: g.reduce(g.input((64, 128), H), "add", 1),
+    "reduction of axes": lambda g: g.reduce(g.input((8, 64, 128), H), "max", (0, 1)),
+    "reduction of all": lambda g: g.reduce(g.abs(g.input((8, 64, 128), H))),
+    "layer norm": lambda g: g.layer_norm(*rows(g, 64, 128)),
+    "layer norm of three axes": lambda g: g.layer_norm(*rows(g, 8, 64, 128)),
+    "layer norm in training": lambda g: g.norm(*rows(g, 64, 128), mode="layer_norm")[:3],
+    "rms norm": lambda g: g.rms_norm(g.input((64, 128), H), g.input((128,))),
+    "ada layer norm": lambda g: g.norm(
+        g.input((8, 64, 128), H), g.input((8, 1, 128)), g.input((8, 1, 128)), mode="ada_layer_norm"
+    )[:3],
+    "batch norm": lambda g: g.norm(images(g, 8, 32, 16, 16), *vectors(g, 2), mode="batch_norm")[:3],
+    "instance norm": lambda g: g.norm(images(g, 8, 32, 16, 16), *vectors(g, 2), mode="instance_norm")[:3],
+    "bn_finalize": lambda g: tuple(g.bn_finalize(
+        *vectors(g, 4), count=512, running_mean=vectors(g, 1)[0], running_var=vectors(g, 1)[0], momentum=0.1
+    ).values()),
+    "pooling": lambda g: g.resample_with_indices(images(g, 8, 32, 16, 16), 2),
+    "pooling backward": lambda g: g.resample_backward(images(g, 8, 32, 8, 8), (8, 32, 16, 16), "avgpool", 2),
+}  # fmt: skip
+LATER: dict[str, tuple[int, Build]] = {
+    "attention": (91500, lambda g: g.sdpa_with_stats(*heads(g, 3))),
+    "padded attention": (91500, lambda g: g.sdpa(
+        *heads(g, 3), seq_len_q=g.input((2, 1, 1, 1), "int32"), seq_len_kv=g.input((2, 1, 1, 1), "int32")
+    )),
+    "causal attention": (92100, lambda g: g.sdpa(*heads(g, 3), causal=True)),
+    "window": (92100, lambda g: g.sdpa(*heads(g, 3), causal=True, window=32)),
+    "attention backward": (92800, gradients_of_attention),
+    "grouped matmul": (92800, lambda g: g.moe_grouped_matmul(
+        g.input((1, 256, 64), H), g.input((4, 64, 128), H), g.input((4, 1, 1), "int32")
+    )),
+}  # fmt: skip
+
+
+def reason_against(graph: ct.Graph, outputs: Any, planner: Planner) -> str:
+    """Plan a graph; return why no engine becomes a plan, or an empty text."""
+    problem = graph.define(*(outputs if isinstance(outputs, tuple) else (outputs,)))
+    native, reasons = lowered(problem), [newer_operations(problem, planner.library.version)]
+    for row in engine_candidates(native, EngineRules(), planner, first=1):
+        try:
+            engine_plan(native, EngineRules(), row, planner, problem)
+        except CudnnError as error:
+            reasons.append(str(error))
+        else:
+            return ""
+    return "; ".join(reasons)
+
+
+@in_child
+def test_graphs_of_all_families_become_plans() -> None:
+    planner = Planner(DEVICE)
+    wanted = {**GRAPHS, **{name: build for name, (since, build) in LATER.items()
+                           if since <= planner.library.version}}  # fmt: skip
+    without = {}
+    for name, build in wanted.items():
+        g = ct.Graph()
+        reason = reason_against(g, build(g), planner)
+        if reason:
+            without[name] = reason
+    assert without == {}, without
+
+
+@in_child
+def test_most_random_graphs_become_plans() -> None:
+    planner = Planner(DEVICE)
+    drawn = [draw_graph(0, number, 0) for number in range(12)]
+    rejected = [text for (graph, outputs), text in drawn if reason_against(graph, outputs, planner)]
+    assert len(rejected) <= 6, rejected

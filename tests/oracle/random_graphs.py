@@ -1,0 +1,294 @@
+"""Random graphs of ct.Graph against their evaluation in float64.
+
+python -m tests.oracle.random_graphs --seed 0 --graphs 300 --jobs 8     # on a GPU
+python -m tests.oracle.random_graphs --seed 0 --graph 17 --all-engines  # one graph, each engine
+python -m tests.oracle.random_graphs --graphs 300 --plan                # without a GPU: plans for an H200
+python -m tests.oracle.random_graphs --graphs 50 --fakes                # on the fakes of the tests
+
+A graph has a structure and several variants of its shapes. Graphs run in child processes: one that kills its
+process is a finding. Each finding is printed with the command that repeats it; the exit status is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cudnn_ct as ct
+from cudnn_ct.errors import CudnnError, NotSupportedError
+
+from .graph_bounds import bounds, wrong_elements
+from .graph_draws import draw_graph
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
+CHUNK = 10  # graphs of a child process
+SECONDS = 120  # for one variant of one graph
+RESTART = 77  # exit status of a child that stops because a failure may have destroyed the CUDA context
+FINDINGS = ("wrong", "error", "crash")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line and return its exit status."""
+    options = _parser().parse_args(arguments)
+    if options.child:
+        return _child(options)
+    numbers = [options.graph] if options.graph is not None else list(range(options.graphs))
+    chunks = [numbers[at : at + CHUNK] for at in range(0, len(numbers), CHUNK)]
+    rows: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for found in pool.map(lambda chunk: list(_run(options, chunk)), chunks):
+            rows += found
+            for row in found:
+                if row["status"] in FINDINGS or options.verbose:
+                    _report(options, row)
+    return _summary(options, rows)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.oracle.random_graphs", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--graphs", type=int, default=300, help="number of structures")
+    parser.add_argument("--graph", type=int, help="only this structure")
+    parser.add_argument("--variants", type=int, default=3, help="shapes of each structure")
+    parser.add_argument("--variant", type=int, help="only this variant")
+    parser.add_argument("--all-engines", action="store_true", help="run every engine that cuDNN has")
+    parser.add_argument("--plan", action="store_true", help="plan for an H200, without a GPU")
+    parser.add_argument("--fakes", action="store_true", help="run on the fakes of the tests")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--verbose", action="store_true", help="print every row")
+    parser.add_argument("--child", nargs=2, type=int, metavar=("GRAPH", "COUNT"), help=argparse.SUPPRESS)
+    return parser
+
+
+# --- the parent process ------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, Any]]:
+    """Run graphs in child processes; one that dies is restarted behind the variant that killed it."""
+    todo = [(number, variant) for number in chunk for variant in _variants(options)]
+    while todo:
+        first, count = todo[0][0], chunk[-1] - todo[0][0] + 1
+        flags = [name for name in ("plan", "fakes", "all_engines") if getattr(options, name)]
+        command = [sys.executable, "-m", "tests.oracle.random_graphs", "--seed", str(options.seed)]
+        command += ["--child", str(first), str(count), "--variants", str(options.variants)]
+        command += [f"--{name.replace('_', '-')}" for name in flags]
+        if options.variant is not None:
+            command += ["--variant", str(options.variant)]
+        facts: dict[str, Any] = {"env": {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}, "cwd": ROOT}
+        try:
+            limit = SECONDS * len(todo)
+            done = subprocess.run(command, capture_output=True, timeout=limit, check=False, **facts)
+            output, errors, status = done.stdout, done.stderr, str(done.returncode)
+        except subprocess.TimeoutExpired as late:
+            output, errors, status = late.stdout or b"", late.stderr or b"", f"timeout of {limit} s"
+        for line in output.decode(errors="replace").splitlines():
+            if line.startswith("{"):
+                row = json.loads(line)
+                yield row
+                todo = [one for one in todo if one != (row["graph"], row["variant"])]
+        if todo and status != str(RESTART):  # the child died in the first one that has no row
+            number, variant = todo.pop(0)
+            text = f"exit status {status}: {errors.decode(errors='replace')[-300:]}"
+            yield {"graph": number, "variant": variant, "status": "crash", "structure": "", "text": text}
+
+
+def _variants(options: argparse.Namespace) -> list[int]:
+    return [options.variant] if options.variant is not None else list(range(options.variants))
+
+
+def _report(options: argparse.Namespace, row: dict[str, Any]) -> None:
+    flags = [
+        f"--{name.replace('_', '-')}" for name in ("plan", "fakes", "all_engines") if vars(options)[name]
+    ]
+    command = f"python -m tests.oracle.random_graphs --seed {options.seed} --graph {row['graph']}"
+    command = " ".join([command, f"--variant {row['variant']}", *flags])
+    print(f"{row['status']:8} {row['structure']}\n  {row['text']}\n  {command}", flush=True)
+
+
+def _summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    counts = Counter(row["status"] for row in rows)
+    structures = {row["graph"] for row in rows if row["status"] == "ok"}
+    engines = sum(row.get("engines", 0) for row in rows)
+    print(
+        f"seed {options.seed}: {len({row['graph'] for row in rows})} structures, {len(rows)} graphs, "
+        f"{len(structures)} structures supported; {counts['ok']} right, {counts['rejected']} rejected, "
+        f"{counts['wrong']} wrong, {counts['error']} errors, {counts['crash']} crashes; {engines} engines run"
+    )
+    if options.json:
+        options.json.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1) + "\n")
+    return int(any(counts[status] for status in FINDINGS))
+
+
+# --- a child process ---------------------------------------------------------------------------------------
+
+
+def _child(options: argparse.Namespace) -> int:
+    first, count = options.child
+    skip = int(os.environ.get("RANDOM_GRAPHS_SKIP", "0"))
+    with ExitStack() as stack:
+        judge = _judge_of(options, stack)
+        for number in range(first, first + count):
+            for variant in _variants(options):
+                if number == first and variant < skip:
+                    continue
+                made, structure = draw_graph(options.seed, number, variant, small=options.fakes)
+                row: dict[str, Any] = {"graph": number, "variant": variant, "structure": structure}
+                row |= _judged(judge, *made)
+                print(json.dumps(row), flush=True)
+                if row["text"].startswith("ExecutionFailedError"):
+                    return RESTART
+    return 0
+
+
+def _judged(judge: Callable[..., dict[str, Any]], graph: Any, outputs: Any) -> dict[str, Any]:
+    try:
+        return judge(graph, outputs)
+    except NotSupportedError as rejected:
+        return {"status": "rejected", "text": str(rejected)[:300]}
+    except (CudnnError, ValueError, TypeError, ArithmeticError, LookupError, AssertionError) as error:
+        notes = "; ".join(getattr(error, "__notes__", []))
+        return {"status": "error", "text": f"{type(error).__name__}: {error}; {notes}"[:600]}
+
+
+def _judge_of(options: argparse.Namespace, stack: ExitStack) -> Callable[..., dict[str, Any]]:
+    if options.plan:
+        return _planning()
+    if options.fakes:
+        from tests.fake.installed import cudnn_installed, host_installed
+
+        fake = stack.enter_context(cudnn_installed(stack.enter_context(host_installed())))
+        fake.engines = True
+    return lambda graph, outputs: _compared(graph, outputs, every=options.all_engines)
+
+
+def _planning() -> Callable[..., dict[str, Any]]:
+    """Return a judge that plans for a described device, with a stub of the driver."""
+    from cudnn_ct._find import find_cudnn
+    from cudnn_ct.doctor import libraryset, stub_libcuda
+    from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+    from cudnn_ct.graph.offline import Planner
+    from cudnn_ct.ops.graph.lower import lowered
+
+    libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
+    assert libraries is not None
+    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
+    planner = Planner(DEVICE)
+
+    def planned(graph: Any, outputs: Any) -> dict[str, Any]:
+        problem = graph.define(*outputs)
+        native, reasons = lowered(problem), []
+        for row in engine_candidates(native, EngineRules(), planner, first=1):
+            try:
+                engine_plan(native, EngineRules(), row, planner, problem)
+            except NotSupportedError as error:
+                reasons.append(str(error))
+            else:
+                return {"status": "ok", "text": row.algorithm, "engines": 1}
+        return {"status": "rejected", "text": "; ".join(reasons)[:300]}
+
+    return planned
+
+
+def _compared(graph: Any, outputs: Any, *, every: bool) -> dict[str, Any]:
+    """Run a graph, with each engine if wanted, and compare its outputs with their bounds."""
+    problem = graph.define(*outputs)
+    arrays = _operands(problem)
+    expected = bounds(problem, arrays)
+    names: list[str] = ["heuristic"]
+    if every:
+        names = _engines(problem)
+    given = [
+        _on_device(array, problem.values[place].spec)
+        for array, place in zip(arrays, problem.inputs, strict=True)
+    ]
+    wrong, ran = [], 0
+    for name in names:
+        try:
+            built = graph.build(*outputs, algo=name, strict=True)
+            results = _results(built, given)
+        except NotSupportedError:
+            if not every:
+                raise
+            continue
+        ran += 1
+        for place, got, (value, bound) in zip(problem.outputs, results, expected, strict=True):
+            bad = wrong_elements(got, value, bound, problem.values[place].spec.dtype)
+            if bad.any():
+                at = tuple(int(i) for i in np.argwhere(bad)[0])
+                wrong.append(
+                    f"{built.candidate}: {problem.values[place].name}{list(at)} is {got[at]}, expected "
+                    f"{value[at]:.9g} within {bound[at]:.3g}; {bad.sum()} of {bad.size} are wrong"
+                )
+        built.close()
+    if not ran:
+        raise NotSupportedError("no engine runs this graph")
+    status = "wrong" if wrong else "ok"
+    return {"status": status, "text": "; ".join(wrong)[:900] or f"{problem}", "engines": ran}
+
+
+def _engines(problem: Any) -> list[str]:
+    """Return the names of all engines that cuDNN has for a graph."""
+    from cudnn_ct import context
+    from cudnn_ct.cuda import stream as streams
+    from cudnn_ct.graph.candidates import EngineRules, engine_candidates
+    from cudnn_ct.ops.graph.lower import lowered
+
+    ctx = context.current(streams.current_stream())
+    rows = engine_candidates(lowered(problem), EngineRules(), ctx)
+    return [row.algorithm for row in rows if not row.rejected]
+
+
+def _operands(problem: Any) -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    arrays = []
+    for place in problem.inputs:
+        spec = problem.values[place].spec
+        array = random.uniform(-1.5, 1.5, spec.shape)
+        used_by = {role for one in problem.nodes for role, used in one.operands if used == place}
+        if "inv_variance" in used_by:
+            array = np.abs(array) + 0.5
+        arrays.append(array.astype(_numpy(spec.dtype)))
+    return arrays
+
+
+def _numpy(dtype: str) -> Any:
+    from cudnn_ct.dtypes import DTYPES
+
+    return DTYPES[dtype].numpy
+
+
+def _on_device(array: np.ndarray, spec: Any) -> Any:
+    """Return a device array with the strides of a contiguous spec, whose axes are in any order."""
+    order = sorted(range(array.ndim), key=lambda axis: (-spec.strides[axis], axis))
+    back = tuple(order.index(axis) for axis in range(array.ndim))
+    return ct.asarray(np.ascontiguousarray(array.transpose(order))).transpose(back)
+
+
+def _results(built: Any, given: list[Any]) -> list[np.ndarray]:
+    """Run a graph into memory full of NaN, and return its outputs."""
+    outs = tuple(
+        _on_device(
+            np.full(spec.shape, np.nan if "float" in spec.dtype else 1).astype(_numpy(spec.dtype)), spec
+        )
+        for spec in built.outputs.values()
+    )
+    built(*given, out=outs)
+    return [out.numpy() for out in outs]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

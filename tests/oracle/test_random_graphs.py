@@ -1,0 +1,48 @@
+"""The script of random graphs: it runs on the fakes, and its bounds tell wrong results from rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+
+from . import random_graphs
+from .graph_bounds import bounds, wrong_elements
+from .graph_draws import draw_graph
+
+
+def test_random_graphs_are_right_on_the_fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tmp_path / "rows.json"
+    assert random_graphs.main(["--graphs", "12", "--variants", "1", "--fakes", "--json", str(rows)]) == 0
+    assert "0 wrong, 0 errors, 0 crashes" in capsys.readouterr().out
+    assert rows.read_text().count('"structure"') == 12
+
+
+def test_findings_are_printed_with_the_command_that_repeats_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"graph": 3, "variant": 1, "structure": "float16: matmul", "status": "wrong", "text": "y[0] is 2"}
+    monkeypatch.setattr(random_graphs, "_run", lambda *_: [row])
+    assert random_graphs.main(["--seed", "7", "--graphs", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "python -m tests.oracle.random_graphs --seed 7 --graph 3 --variant 1" in printed
+    assert "1 wrong" in printed
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_bounds_allow_rounding_and_no_more(number: int) -> None:
+    (graph, outputs), _ = draw_graph(0, number, 0, small=True)
+    problem = graph.define(*outputs)
+    arrays = random_graphs._operands(problem)
+    exact: Any = ct.reference.graph(problem, *arrays)
+    results = exact if isinstance(exact, tuple) else (exact,)
+    for place, got, (value, bound) in zip(problem.outputs, results, bounds(problem, arrays), strict=True):
+        dtype = problem.values[place].spec.dtype
+        assert not wrong_elements(got, value, bound, dtype).any()
+        size = np.abs(value).max() + 1
+        moved = (got.astype(np.float64) + 0.3 * size).astype(got.dtype)
+        assert wrong_elements(moved, value, bound, dtype).mean() > 0.9

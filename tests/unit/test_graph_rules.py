@@ -1,0 +1,243 @@
+"""The builder of graphs without a device: inferred shapes, dtypes, strides, and errors with the numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct._bindings.enums import PointwiseMode
+from cudnn_ct.graph.attributes import kind
+from cudnn_ct.graph.operations import OPERATIONS, Tensor
+from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.shapes.graph.kinds import KINDS
+from cudnn_ct.shapes.graph.pointwise import BACKWARD, BINARY, COMPARISONS, LOGICAL, UNARY
+from cudnn_ct.shapes.graph.rules import ordered
+from cudnn_ct.shapes.specs import TensorSpec, packed_strides
+
+Build = Callable[[Any], Any]
+
+
+def test_table_names_attributes_that_cudnn_has() -> None:
+    for row in KINDS.values():
+        found = OPERATIONS[row.row]
+        names = set(kind(found.operation).attributes)
+        names |= set(kind(found.parameters).attributes) if found.parameters else set()
+        used = {*row.operands.values(), *row.results.values()} | ({row.compute} if row.compute else set())
+        assert used <= names
+
+
+def test_pointwise_modes_are_those_of_cudnn() -> None:
+    modes = {*UNARY, *BINARY, *COMPARISONS, *LOGICAL, *BACKWARD, "gen_index", "binary_select"}
+    assert modes == {mode.name.lower() for mode in PointwiseMode}
+    assert len(modes) == 52
+
+
+SHAPES: dict[str, tuple[Build, tuple[int, ...]]] = {
+    "broadcast": (lambda g: g.input((8, 1, 5)) + g.input((7, 5)), (8, 7, 5)),
+    "number": (lambda g: 2.0 * g.input((3, 4)), (3, 4)),
+    "matmul": (lambda g: g.input((3, 4, 6)) @ g.input((6, 5)), (3, 4, 5)),
+    "batches": (lambda g: g.input((2, 1, 4, 6)) @ g.input((3, 6, 5)), (2, 3, 4, 5)),
+    "reduce all": (lambda g: g.reduce(g.input((3, 4))), (1, 1)),
+    "reduce last": (lambda g: g.reduce(g.input((3, 4)), "max", -1), (3, 1)),
+    "conv": (lambda g: g.conv(g.input((2, 8, 9, 9)), g.input((4, 2, 3, 3)), stride=2), (2, 4, 4, 4)),
+    "pool": (lambda g: g.resample(g.input((2, 8, 9, 9)), "maxpool", 3, stride=2), (2, 8, 4, 4)),
+    "reshape": (lambda g: g.reshape(g.input((2, 6)), (3, 4)), (3, 4)),
+    "transpose": (lambda g: g.transpose(g.input((2, 3, 4)), (2, 0, 1)), (4, 2, 3)),
+    "slice": (lambda g: g.slice(g.input((5, 6)), (1, 0), (5, 6), (2, 4)), (2, 2)),
+    "concat": (lambda g: g.concat([g.input((2, 3)), g.input((2, 4))], -1), (2, 7)),
+    "sdpa": (
+        lambda g: g.sdpa(g.input((2, 8, 5, 16)), g.input((2, 2, 7, 16)), g.input((2, 2, 7, 4))),
+        (2, 8, 5, 4),
+    ),
+    "rope": (lambda g: g.rope(g.input((2, 4, 6, 8)), g.input((6, 1, 1, 8))), (2, 4, 6, 8)),
+    "moe": (
+        lambda g: g.moe_grouped_matmul(g.input((1, 9, 4)), g.input((3, 4, 5)), g.input((3, 1, 1), "int32")),
+        (1, 9, 5),
+    ),
+    "pages": (
+        lambda g: g.paged_cache_load(
+            g.input((9, 2, 4, 8)), g.input((3, 1, 2, 1), "int32"), g.input((3, 1, 1, 1), "int32"), 7
+        ),
+        (3, 2, 7, 8),
+    ),
+    "dequantize": (
+        lambda g: g.block_scale_dequantize(g.input((4, 64), "float8_e4m3"), g.input((4, 2)), 32),
+        (4, 64),
+    ),
+    "rng": (
+        lambda g: g.rng((2, 3, 4, 5), *(g.input((1, 1, 1, 1), "int64") for _ in range(2))),
+        (2, 3, 4, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape_is_inferred(name: str) -> None:
+    build, shape = SHAPES[name]
+    g = ct.Graph()
+    y = build(g)
+    assert y.shape == shape
+    problem = g.define(y)
+    graph = lowered(problem)
+    assert [tensor.spec.dtype for tensor in graph.operands] == [s.dtype for s in problem.tensors.values()]
+    assert len({len(tensor.spec.shape) for tensor in graph.operands}) == 1
+
+
+ERRORS: dict[str, tuple[Build, str]] = {
+    "broadcast": (
+        lambda g: g.input((3, 4)) + g.input((5, 4)),
+        r"b does not broadcast: got length 5 at axis -2, expected 1 or 3 \(x \(3, 4\), b \(5, 4\)\)",
+    ),
+    "matmul": (
+        lambda g: g.input((3, 4)) @ g.input((5, 6)),
+        r"inner dimensions of matmul differ: got a \(3, 4\) with 4 columns and b \(5, 6\) with 5 rows",
+    ),
+    "vector": (lambda g: g.input((3,)) @ g.input((3, 4)), r"a is not a matrix: got shape \(3,\)"),
+    "channels": (lambda g: g.conv(g.input((1, 3, 4, 4)), g.input((2, 2, 3, 3))), "channels differ: got x"),
+    "rank": (lambda g: g.conv(g.input((1, 3, 4, 4)), g.input((2, 3, 3))), "w has the wrong rank"),
+    "gradient": (
+        lambda g: g.conv_backward_data(g.input((1, 2, 4, 4)), g.input((2, 3, 3, 3)), (1, 3, 4, 4)),
+        r"dy has the wrong shape: got \(1, 2, 4, 4\), expected \(1, 2, 2, 2\)",
+    ),
+    "axes": (lambda g: g.reduce(g.input((3, 4)), "add", 2), "axes is out of range: got 2"),
+    "op": (lambda g: g.reduce(g.input((3, 4)), "median"), "op must be one of add"),
+    "scale": (
+        lambda g: g.layer_norm(g.input((3, 4)), g.input((5,)), g.input((5,))),
+        r"scale does not broadcast: got \(5,\), expected 1 or lengths of \(3, 4\)",
+    ),
+    "reshape": (
+        lambda g: g.reshape(g.input((3, 4)), (5, 2)),
+        r"shape has another number of elements: got \(5, 2\) with 10, expected 12",
+    ),
+    "slice": (lambda g: g.slice(g.input((3,)), (0,), (4,)), "slice is out of range at axis 0: got 0:4:1"),
+    "heads": (
+        lambda g: g.sdpa(g.input((2, 8, 5, 16)), g.input((2, 3, 7, 16)), g.input((2, 3, 7, 16))),
+        "k has 3 heads: expected a divisor of the 8 heads of q",
+    ),
+    "window": (
+        lambda g: g.sdpa(*(g.input((2, 8, 5, 16)) for _ in range(3)), window=4),
+        "window is invalid: got 4 with causal=False",
+    ),
+    "empty": (lambda g: g.input((3, 0)), r"shape is empty: got \(3, 0\)"),
+    "strides": (lambda g: g.input((3, 4), strides=(1, 1)), r"strides are not supported: got \(1, 1\)"),
+    "name": (lambda g: [g.input((3,), name="x") for _ in range(2)], "name is used twice: got 'x'"),
+    "another graph": (
+        lambda g: g.input((3,)) + ct.Graph().input((3,), name="z"),
+        "b belongs to another graph: got <GraphTensor z: float32",
+    ),
+    "no outputs": (lambda g: g.define(), "graph has no outputs"),
+    "no producer": (lambda g: g.define(g.input((3,))), "output 'input_0' has no producer: got the input"),
+    "constant": (lambda g: g.define(g.constant(2)), "has no producer: got the constant"),
+    "no inputs": (lambda g: g.define(g.neg(g.constant(2.0))), "graph has no inputs"),
+    "unused": (
+        lambda g: g.define(g.neg(g.input((3,))), *[g.input((3,), name="mask")][1:]),
+        "inputs are unused: got mask, expected operands of the outputs",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_error_has_the_numbers(name: str) -> None:
+    build, text = ERRORS[name]
+    with pytest.raises(ValueError, match=text):
+        build(ct.Graph())
+
+
+def test_operands_that_are_not_tensors_are_rejected() -> None:
+    g = ct.Graph()
+    x = g.input((3,))
+    with pytest.raises(TypeError, match="b is not a tensor of this graph: got ndarray"):
+        g.add(x, np.ones(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="value is not a number: got True"):
+        g.constant(True)
+    with pytest.raises(TypeError, match="a GraphTensor has no value"):
+        bool(x == x)
+    for one in (g, x):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copy.copy(one)
+
+
+def test_dtypes_are_those_of_the_graph_and_of_its_first_input() -> None:
+    g = ct.Graph()
+    x, w = g.input((4, 6), "bfloat16"), g.input((6, 5), "bfloat16")
+    h = x @ w
+    assert h.dtype == "float32"
+    condition = h > 0.0
+    assert condition.dtype == "bool"
+    index = g.gen_index(h, 0)
+    assert (index.dtype, (index + 1).dtype) == ("int32", "int32")
+    total = g.reduce(h, "add", 1)
+    wide = g.relu(h).output(dtype="float32", name="wide")
+    problem = g.define(g.select(condition, h, 0.0), total, wide)
+    assert list(problem.tensors)[-1] == "wide"
+    assert [spec.dtype for spec in problem.results] == ["bfloat16", "float32", "float32"]
+    assert {value.role for value in problem.values} == {"input", "virtual", "output", "constant"}
+    half = ct.Graph(intermediate_dtype="float16", compute_dtype="float64")
+    assert (half.input((3,)) * 2).dtype == "float16"
+
+
+def test_strides_follow_the_operands_and_are_set_by_output() -> None:
+    g = ct.Graph()
+    x, w = g.input((2, 8, 6, 6), layout="nhwc"), g.input((4, 8, 3, 3), layout="nhwc")
+    y = g.conv(x, w, padding=1)
+    assert y.strides == packed_strides((2, 4, 6, 6), "nhwc")
+    assert (y + g.input((1, 4, 1, 1))).strides == y.strides
+    turned = g.relu(y).output(layout="nchw")
+    other = ct.Graph()
+    assert turned.strides == y.strides  # only the output has other strides
+    z = other.identity(other.input((2, 4, 6, 6), layout="nhwc")).output(layout="nchw")
+    assert other.define(z).result.strides == packed_strides((2, 4, 6, 6))
+    assert ordered((2, 3), TensorSpec((4, 5), (1, 4), "float32")) == (1, 2)
+
+
+def test_numbers_are_passed_by_value_and_ranks_are_equal() -> None:
+    g = ct.Graph()
+    graph = lowered(g.define(g.input((4,)) * 2.5))
+    (one,) = graph.nodes
+    number = one.attributes["bdesc"]
+    assert isinstance(number, Tensor)
+    assert (number.value, number.spec.shape) == (2.5, (1, 1, 1))
+    assert [tensor.spec.shape for tensor in graph.operands] == [(1, 1, 4)] * 2
+    h = ct.Graph()
+    (conv,) = lowered(h.define(h.conv(h.input((2, 4, 6)), h.input((4, 4, 3)), padding=1))).nodes
+    assert conv.attributes["pre_paddings"] == (0, 1)
+    assert conv.attributes["x"].spec.shape == (2, 4, 1, 6)  # type: ignore[attr-defined]
+
+
+def test_equal_graphs_are_equal_values() -> None:
+    def problem() -> Any:
+        g = ct.Graph()
+        return g.define(g.relu(g.input((3, 4)) + 1.0))
+
+    assert problem() == problem()
+    assert hash(problem()) == hash(problem())
+    assert "graph of add, relu_fwd: input_0 float32[3, 4]" in str(problem())
+
+
+def test_operations_newer_than_cudnn_are_named() -> None:
+    g = ct.Graph()
+    problem = g.define(g.softmax(g.input((1, 1, 4, 4))))
+    assert newer_operations(problem, 92000) == ""
+    expected = "operations are newer than the loaded cuDNN 9.19: softmax since cuDNN 9.20"
+    assert newer_operations(problem, 91900) == expected
+
+
+def test_reference_rejects_arrays_that_do_not_fit() -> None:
+    g = ct.Graph()
+    problem = g.define(g.neg(g.input((3,), name="x")))
+    for arguments, error, text in (
+        ((np.ones(4, "f"),), ValueError, r"x has the wrong shape: got \(4,\), expected \(3,\)"),
+        ((np.ones(3),), TypeError, "x has the wrong dtype: got float64, expected float32"),
+        ((), TypeError, "inputs do not match: got 0 arrays"),
+    ):
+        with pytest.raises(error, match=text):
+            ct.reference.graph(problem, *arguments)
+    with pytest.raises(TypeError, match="built is not a graph: got int"):
+        ct.reference.graph(3)
+    np.testing.assert_array_equal(ct.reference.graph(problem, x=np.ones(3, "f")), -np.ones(3))
