@@ -294,7 +294,7 @@ def _attention() -> Iterator[Case]:
         for gradient in (False, True):
             make = partial(_of_attention, keywords, gradient)
             name = "attention_backward" if gradient else "attention"
-            yield from _each(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
+            yield from each_layout(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
 
 
 def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Inputs:
