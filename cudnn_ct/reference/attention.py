@@ -251,9 +251,11 @@ def _weights(
     if stats is None:
         highest = scores.max(-1, initial=-np.inf, keepdims=True)
         highest = np.where(np.isneginf(highest), 0, highest)
-        stats = (highest + np.log(np.exp(scores - highest).sum(-1, keepdims=True)))[..., 0]
-    empty = np.isneginf(stats)[..., None]  # -inf - -inf is NaN
-    return np.where(empty, 0, np.exp(scores - np.where(empty, 0, stats[..., None]))), stats
+        sums: Float64 = (highest + np.log(np.exp(scores - highest).sum(-1, keepdims=True)))[..., 0]
+    else:
+        sums = stats
+    empty = np.isneginf(sums)[..., None]  # -inf - -inf is NaN
+    return np.where(empty, 0, np.exp(scores - np.where(empty, 0, sums[..., None]))), sums
 
 
 def _repeated(keys: Float64, problem: AttentionProblem) -> Float64:

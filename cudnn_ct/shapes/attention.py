@@ -56,7 +56,8 @@ def attention_band(causal: Any, window: Any) -> Band:
     """Return the band of the arguments ``causal`` and ``window``."""
     corner: Corner = "top_left"
     if isinstance(causal, str) or hasattr(causal, "name"):
-        corner, limited = as_choice(causal, ("top_left", "bottom_right"), "causal"), True
+        name = as_choice(causal, ("top_left", "bottom_right"), "causal")
+        corner, limited = ("top_left" if name == "top_left" else "bottom_right"), True
     else:
         limited = as_bool(causal, "causal")
     left, right = _window(window)

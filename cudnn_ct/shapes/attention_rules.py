@@ -72,7 +72,7 @@ def attention_gradient_problem(
         if problem.bias is None:
             raise ValueError("dbias=True needs a bias: got bias=None")
         results["dbias"] = like_axes(problem.bias.shape, problem.bias)
-    given = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
+    given: dict[str, TensorSpec | None] = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
     made: dict[str, Any] = {
         name: _result(given[name], spec, f"{name} of out") for name, spec in results.items()
     }

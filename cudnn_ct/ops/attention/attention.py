@@ -240,7 +240,8 @@ def attention_backward(
 def _forward_slots(out: Any, return_stats: Any) -> tuple[Any, Any]:
     absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
     slots = result_slots(out, AttentionResult._fields, absent=absent)
-    return (*slots, None)[:2]
+    y, stats = (*slots, None)[:2]
+    return y, stats
 
 
 # --- operations --------------------------------------------------------------------------------------------
