@@ -28,7 +28,7 @@ _running = _Running()
 
 def begin() -> None:
     """Start to import the modules, if some of them are missing."""
-    missing = [name for name in (f"{__package__}.{module}" for module in MODULES) if name not in sys.modules]
+    missing = [name for name in MODULES if f"{__package__}.{name}" not in sys.modules]
     if missing and _running.thread is None:
         thread = threading.Thread(target=_import, args=(missing,), name="cudnn_ct imports", daemon=True)
         with suppress(RuntimeError):  # no thread can be started: the modules are imported at their first use
@@ -50,4 +50,4 @@ def finish(timeout: float | None = None) -> None:
 def _import(names: list[str]) -> None:
     with suppress(Exception):  # the first use of the module raises it again
         for name in names:
-            import_module(name)
+            import_module(f".{name}", __package__)

@@ -257,3 +257,16 @@ def _check_layouts(graph: Graph) -> None:
                 spec.shape, spec.strides, result.strides
             ):
                 raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
+            if not any(other.row != "pointwise" for other in graph.nodes) and _repeated(spec, result):
+                raise NotSupportedError(
+                    f"{spec} is repeated along the first of three axes of {result}: engines for elementwise "
+                    "graphs read behind it; merge the first two axes, or pass an operand of the whole shape"
+                )
+
+
+def _repeated(spec: TensorSpec, result: TensorSpec) -> bool:
+    """Return whether a tensor of several elements is broadcast along the first of three axes.
+
+    Engine 1 of cuDNN 9.19 then reads the operand of the next matrix behind it, in graphs without products.
+    """
+    return len(result.shape) == 3 and spec.shape[0] == 1 < result.shape[0] and spec.size > 1

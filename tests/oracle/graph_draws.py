@@ -51,7 +51,7 @@ class Draw:
     def like(self, x: ct.GraphTensor, *, layout: Any = None) -> ct.GraphTensor:
         """Return an input that broadcasts to x: of its shape, or with axes of length 1."""
         rank = len(x.shape)
-        kinds = ["whole", "last" if layout is None else "channel", "one"]
+        kinds = ["whole", "last" if layout is None else "channel", "one", "axis"]
         kind = self.choice(kinds)
         if layout is None and rank > 2 and self.flip(0.1):  # its last two axes are exchanged in memory
             rows, columns = x.shape[-2:]
@@ -65,6 +65,7 @@ class Draw:
         shape = [1] * rank
         if kind != "one":
             axis = 1 if layout is not None else rank - 1
+            axis = self.choice(range(rank)) if kind == "axis" else axis
             shape[axis] = x.shape[axis]
         return self.input(tuple(shape))
 

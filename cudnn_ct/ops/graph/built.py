@@ -25,6 +25,7 @@ from .._operands import check_writable, import_arrays, read_arrays, wrap_arrays
 from .._operation import PreparedCall
 from .._replay import replayed
 from .._state import PerContext
+from .errata import rules_of
 from .lower import lowered
 
 __all__ = ["SOURCE", "BuiltGraph", "Destinations"]
@@ -33,7 +34,7 @@ Results = TypeVar("Results")
 Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
 """Arrays for the outputs of a graph: one, one for each in order, or by name."""
 
-SOURCE = GraphSource(lowered)
+SOURCE = GraphSource(lowered, rules_of)
 
 
 class _ThreadPlans:

@@ -1,0 +1,29 @@
+"""Engines of cuDNN that computed wrong results of graphs, found by random graphs."""
+
+from __future__ import annotations
+
+from ...autotune.errata import Errata, Erratum
+from ...graph.candidates import EngineRules
+from ...shapes.graph.problem import GraphProblem
+
+__all__ = ["rules_of"]
+
+
+def _maximum_of_bfloat16(problem: GraphProblem) -> bool:
+    return any(
+        one.kind == "resample_forward"
+        and one.attribute("mode") == "maxpool"
+        and problem.operands_of(one)["x"].spec.dtype == "bfloat16"
+        for one in problem.nodes
+    )
+
+
+KNOWN_WRONG = Errata(
+    found_on="cuDNN 9.19, NVIDIA H200",
+    rows=(Erratum(3, _maximum_of_bfloat16, "wrong maxima of bfloat16"),),
+)
+
+
+def rules_of(problem: GraphProblem) -> EngineRules:
+    """Return the rules for the engines of a graph."""
+    return EngineRules(why_wrong=lambda engine, notes: KNOWN_WRONG.reason(engine.number, problem))  # noqa: ARG005
