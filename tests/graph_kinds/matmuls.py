@@ -166,7 +166,7 @@ MATMULS: dict[str, Callable[[], Graph]] = {
     "grouped matmul": grouped_matmul,
     "grouped matmul gather": lambda: grouped_matmul("gather"),
     "reduction": lambda: reduction("add"),
-    "reduction of squares": lambda: reduction("add", "abs"),
+    "reduction of magnitudes": lambda: reduction("add", "abs"),
     "reduction max": lambda: reduction("max"),
     "elementwise": lambda: elementwise("add", "relu_fwd"),
     "elementwise chain": lambda: elementwise("mul", "sub", "exp", "sqrt"),
