@@ -65,7 +65,10 @@ class Graphs(NormNodes, MoreNodes):
     engine_workspace = 0
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
-        self._create(out, "backend", name=BackendDescriptorType(kind).name, attributes={})
+        name = BackendDescriptorType(kind).name
+        if name == "DEVICEPROP_DESCRIPTOR" and not self.engines:  # as before cuDNN 9.8
+            return NOT_SUPPORTED
+        self._create(out, "backend", name=name, attributes={})
         return 0
 
     def cudnnBackendDestroyDescriptor(self: Any, descriptor: Any) -> None:
