@@ -128,7 +128,8 @@ def command(
     else:
         show(COLUMNS, [_cells(row) for row in outcomes])
         click.echo(f"\n{verdict(outcomes)}")
-    sys.exit(FAILED if bad else 0)
+    examined = any(row.status != SKIPPED for row in outcomes)
+    sys.exit(FAILED if bad or not examined else 0)
 
 
 def first_bad(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -173,6 +174,8 @@ def _outcome(cudnn: Cudnn, answer: dict[str, Any]) -> Outcome:
     expected = cudnn.version[0] * 10_000 + cudnn.version[1] * 100 + cudnn.version[2]
     if loaded and loaded != expected:
         return Outcome(cudnn, "fails", f"the process loaded cuDNN {loaded}, not {expected}")
+    if "missing" in answer:
+        return Outcome(cudnn, SKIPPED, answer["missing"])
     if "unsupported" in answer:
         return Outcome(cudnn, "does not plan", answer["unsupported"])
     if "failed" in answer:

@@ -21,7 +21,7 @@ from .._dlopen import open_library
 from ..autotune import benchmark
 from ..availability import available
 from ..cuda import stream as streams
-from ..errors import CudnnError, NotSupportedError
+from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
 from ..graph.candidates import EngineRules, engine_candidates
 from ..graph.offline import Planner
 from ..ops.conv.graph import candidates
@@ -44,6 +44,8 @@ def answer() -> None:
         result["version"] = _lib.load().version
     except NotSupportedError as error:
         result = {"unsupported": first_line(error), "version": _lib.load().version}
+    except LibraryNotFoundError as error:  # such as the libcublasLt of another CUDA
+        result = {"missing": first_line(error)}
     except Exception as error:  # the file of a user may raise anything
         result = {"failed": f"{type(error).__name__}: {first_line(error)}"}
     print(f"\n{json.dumps(result)}", flush=True)

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cudnn_ct
+from cudnn_ct.cli import bisect_child
+from cudnn_ct.cli.options import Convolution
+from cudnn_ct.typing import Direction
 from tests.elf_files import make_cudnn
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +154,38 @@ def test_bisect_rejects_wrong_arguments(tmp_path: Path, folders: list[str]) -> N
     assert "neither an existing path nor a version" in bisect("ten", *file, check=2)
     (tmp_path / "empty").mkdir()
     assert "does not contain a readable libcudnn.so.9" in bisect(str(tmp_path / "empty"), *file, check=2)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize("geometry", [{}, {"padding": (1, 2), "stride": 2}])
+def test_child_compares_a_convolution_with_numpy(
+    tmp_path: Path, direction: Direction, geometry: dict[str, Any]
+) -> None:
+    convolution = Convolution((2, 4, 7, 7), (6, 4, 3, 3), direction=direction, **geometry)
+    results = tmp_path / "results.npz"
+    asked = {"file": None, "convolution": convolution._asdict(), "results": str(results)}
+    told = bisect_child._computed(asked)
+    assert told["ms"] == 1
+    assert told["error"] < 1e-5
+    with np.load(results) as stored:
+        (array,) = (stored[name] for name in stored.files)
+    roles = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
+    assert array.shape == convolution.shapes[roles[direction]]
+
+
+@pytest.mark.parametrize(
+    ("result", "want", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0),
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([0.0, 0.1], [0.0, 0.2], 0.1),  # relative to 1
+        ([1.0], [1.0, 1.0], float("inf")),
+        ([float("nan")], [1.0], float("inf")),
+        ([], [], 0),
+    ],
+)
+def test_difference_is_relative_to_the_largest_element(
+    result: list[float], want: list[float], expected: float
+) -> None:
+    assert bisect_child.difference(np.array(result), np.array(want)) == pytest.approx(expected)
