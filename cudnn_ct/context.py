@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _NO_STREAM = Stream(2**64 - 1, -1)  # equal to no other
+KERNEL_CACHES = 64  # dynamic graphs whose compiled kernels a thread keeps on a device
 WORKSPACES = 32  # streams for which a thread keeps workspaces on a device
 
 
@@ -102,6 +103,7 @@ class Context:
         self.plans: dict[object, Any] = {}
         self.state: Any = None
         self.last_graph: Any = None  # the text of the last graph, and its native object
+        self.kernel_caches = BoundedDict(KERNEL_CACHES)  # compiled kernels of dynamic graphs
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.running = False
         self.replays = ReplayPool(device)

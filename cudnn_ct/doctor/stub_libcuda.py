@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from itertools import accumulate
 
 from .._elf import machine_here
 
@@ -21,18 +22,22 @@ _HANDLE = {
     183: struct.pack("<IIII", 0xD2820001, 0xF9000001, 0x52800000, 0xD65F03C0),
 }
 
+# Return 0.
+_NOTHING = {62: bytes.fromhex("31c0c39090909090"), 183: struct.pack("<II", 0x52800000, 0xD65F03C0)}
+
 # The functions that cuDNN looks up by name to plan a graph. It compiles kernels and loads them through these.
 # Without one of them it has no engines that are compiled at run time, and returns no error.
 _LOADS = (
     "cuCtxGetCurrent", "cuKernelGetFunction", "cuLibraryGetKernel", "cuLibraryLoadData", "cuLinkCreate",
     "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx",
 )  # fmt: skip
+_UNLOADS = ("cuLibraryUnload", "cuLinkDestroy", "cuModuleUnload")
 _OTHERS = (
     "cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet", "cuDeviceGetCount",
     "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuKernelGetAttribute",
     "cuKernelSetAttribute", "cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx",
-    "cuLibraryLoadFromFile", "cuLibraryUnload", "cuLinkAddData", "cuLinkComplete", "cuLinkDestroy",
-    "cuModuleUnload", "cuOccupancyMaxPotentialClusterSize", "cuStreamGetCtx",
+    "cuLibraryLoadFromFile", "cuLinkAddData", "cuLinkComplete", "cuOccupancyMaxPotentialClusterSize",
+    "cuStreamGetCtx",
 )  # fmt: skip
 
 _PAGE = 0x10000  # the largest that Linux has on these machines
@@ -52,17 +57,17 @@ def in_memory(names: Iterable[str], *, planning: bool = False) -> int:
 
 def make(names: Iterable[str], machine: int, *, planning: bool = False) -> bytes:
     """Return the library, for an ``e_machine`` of ``CODE``."""
-    code = CODE[machine] + (_HANDLE[machine] if planning else b"")
-    code_at = 64 + 4 * 56
-    loads = {name: (code_at + len(CODE[machine]), len(_HANDLE[machine])) for name in _LOADS if planning}
-    functions = sorted({*names, *(_LOADS + _OTHERS if planning else ())})
+    pieces = [CODE[machine], *([_HANDLE[machine], _NOTHING[machine]] if planning else [])]
+    code, code_at = b"".join(pieces), 64 + 4 * 56
+    fails, *others = zip(accumulate(map(len, pieces[:-1]), initial=code_at), map(len, pieces))
+    places = {name: place for names_of, place in zip((_LOADS, _UNLOADS), others) for name in names_of}
+    functions = sorted({*names, *places, *(_OTHERS if planning else ())})
     functions = functions or ["cuGetErrorString"]  # a hash table needs a symbol
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
     symbols_at = code_at + len(code)
     place = {name: strings.index(b"\0" + name.encode() + b"\0") + 1 for name in (*functions, _SONAME)}
     symbols = bytes(24) + b"".join(
-        struct.pack("<IBBHQQ", place[name], 0x12, 0, 1, *loads.get(name, (code_at, len(CODE[machine]))))
-        for name in functions
+        struct.pack("<IBBHQQ", place[name], 0x12, 0, 1, *places.get(name, fails)) for name in functions
     )
     hash_at = symbols_at + len(symbols)
     count = len(functions) + 1

@@ -23,7 +23,7 @@ class BackendDescriptor(NativeHandle):
     """
 
     # cuDNN does not document whether it keeps the parts of a descriptor alive.
-    __slots__ = ("_depends_on", "about", "kind", "library")
+    __slots__ = ("_depends_on", "about", "kernel_cache", "kind", "library")
 
     def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
         self._create(library, name)
@@ -48,6 +48,7 @@ class BackendDescriptor(NativeHandle):
         self.kind = kind(name)
         self.library = library
         self.about = ""  # shown by repr
+        self.kernel_cache: BackendDescriptor | None = None  # of a dynamic graph
         self._depends_on: list[Any] = []
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))

@@ -13,8 +13,9 @@ from .offline import Planner
 from .operations import Graph, operation_graph
 from .plan import GraphPlan, place_scratch
 
-__all__ = ["EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
+__all__ = ["NO_ENGINE", "EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
 
+NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
 
 
@@ -32,7 +33,7 @@ class EngineRules(NamedTuple):
     last: Collection[int] = ()
 
 
-def no_engine(reason: str, name: str = "all engines") -> Candidate:
+def no_engine(reason: str, name: str = NO_ENGINE) -> Candidate:
     """Return the rejected candidate that stands for engines which cannot compute a problem."""
     return Candidate("graph", name, "any", 0, True, rejected=reason)
 

@@ -129,7 +129,7 @@ def offer_of(
         notes = _notes(native)
         if any(note in unwanted for note in notes):
             return None
-        plan = _plan_of(native, engine.knobs, context)
+        plan = _plan_of(native, engine.knobs, context, graph.kernel_cache)
     except (AllocationError, ExecutionFailedError):  # transient failures
         raise
     except CudnnError:  # older versions report an unsupported engine as an internal error
@@ -145,7 +145,7 @@ def execution_plan(
     found = [note for note in _notes(native) if note in unwanted] if unwanted else []
     if found:
         raise NotSupportedError(f"{engine} is excluded by its notes: {', '.join(found)}")
-    return _plan_of(native, engine.knobs, context)
+    return _plan_of(native, engine.knobs, context, graph.kernel_cache)
 
 
 def plan_to_json(plan: BackendDescriptor) -> str:
@@ -159,14 +159,20 @@ def _engine(graph: BackendDescriptor, index: int, context: Context | Planner) ->
     )
 
 
-def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Context | Planner) -> BackendDescriptor:
+def _plan_of(
+    engine: BackendDescriptor, knobs: Knobs, context: Context | Planner, cache: BackendDescriptor | None
+) -> BackendDescriptor:
     library = engine.library
     choices = [
         BackendDescriptor(library, "knob_choice", knob_type=knob, knob_value=choice) for knob, choice in knobs
     ]
     config = BackendDescriptor(library, "enginecfg", engine=engine, knob_choices=choices or None)
     return BackendDescriptor(
-        library, "execution_plan", **target(context, "execution_plan"), engine_config=config
+        library,
+        "execution_plan",
+        **target(context, "execution_plan"),
+        engine_config=config,
+        kernel_cache=cache,
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _lib
-from ..context import Context
+from .._caches import BoundedDict
+from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
 from .backend import BackendDescriptor
 
@@ -37,6 +38,7 @@ class Planner:
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         self.description: dict[str, Any] = {**_LATER_KEYS, **given}
         self.library = _lib.load()
+        self.kernel_caches = BoundedDict(KERNEL_CACHES)
         text = json.dumps(self.description).encode()
         self.properties = BackendDescriptor(self.library, "deviceprop", json_representation=text)
 

@@ -107,11 +107,13 @@ class Node(NamedTuple):
 class Graph(NamedTuple):
     """Operations that one plan computes, and the tensors in memory in the order of a run's pointers.
 
-    Scratch tensors, and those that are passed by value, are not among the ``operands``.
+    Scratch tensors, and those that are passed by value, are not among the ``operands``. The kernels of a
+    ``dynamic`` graph are compiled once for all sizes of its tensors (cuDNN >= 9.4); fewer engines support it.
     """
 
     nodes: tuple[Node, ...]
     operands: tuple[Tensor, ...]
+    dynamic: bool = False
 
 
 def node(row: str, **attributes: object) -> Node:
@@ -151,8 +153,36 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
 
 
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    made: BackendDescriptor = _NativeTensors(context.library).graph(graph, target(context, "operationgraph"))
-    return made
+    attributes = target(context, "operationgraph")
+    if not graph.dynamic:
+        return _NativeTensors(context.library).graph(graph, attributes)
+    attributes["is_dynamic_shape_enabled"] = True
+    native = _NativeTensors(context.library).graph(graph, attributes)
+    topology = repr(_without_sizes(graph))
+    cache = context.kernel_caches.get(topology)
+    if cache is None:
+        cache = BackendDescriptor(context.library, "kernel_cache", operation_graph=native)
+        context.kernel_caches[topology] = cache
+    native.kernel_cache = cache
+    return native
+
+
+def _without_sizes(value: Any) -> Any:
+    """Return a graph, or a part of it, with the facts of each spec that compiled kernels depend on.
+
+    These are the dtype, the axes of length 1, and the order of the strides.
+    """
+    if isinstance(value, TensorSpec):
+        order = sorted(range(len(value.shape)), key=lambda axis: value.strides[axis])
+        return value.dtype, tuple(length == 1 for length in value.shape), order
+    if isinstance(value, Tensor):
+        passed = value.value is not None
+        return [_without_sizes(field) for field in value._replace(value=None)], passed
+    if isinstance(value, Mapping):
+        return {name: _without_sizes(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_without_sizes(one) for one in value]
+    return value
 
 
 class _NativeTensors:
@@ -162,11 +192,11 @@ class _NativeTensors:
         self._library = library
         self._tensors: dict[Tensor, BackendDescriptor] = {}
 
-    def graph(self, graph: Graph, device: Mapping[str, Any]) -> BackendDescriptor:
-        """Return the descriptor of a graph; a sub-graph has no device."""
+    def graph(self, graph: Graph, attributes: Mapping[str, Any]) -> BackendDescriptor:
+        """Return the descriptor of a graph; a sub-graph has no other attributes."""
         _check_layouts(graph)
         operations = [self._operation(*one) for one in graph.nodes]
-        return BackendDescriptor(self._library, "operationgraph", **device, ops=operations)
+        return BackendDescriptor(self._library, "operationgraph", **attributes, ops=operations)
 
     def native(self, value: Any) -> Any:
         """Return the descriptor of a tensor, a node or a graph, and other values unchanged."""

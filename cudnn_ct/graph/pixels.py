@@ -23,9 +23,12 @@ def pixels(count: int, channels: int, dtype: str) -> TensorSpec:
 def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     """Return a plan for contiguous arrays; ``make`` returns a plan for images of pixels.
 
-    A remainder of fewer elements than a pixel has is a call of its own.
+    A remainder of fewer elements than a pixel has is a call of its own. No engine supports a single element,
+    so a remainder of one joins the last pixel.
     """
     whole, rest = divmod(specs[0].size, CHANNELS)
+    if rest == 1 and whole:
+        whole, rest = whole - 1, rest + CHANNELS
     images = [(0, whole, CHANNELS)] * bool(whole) + [(whole * CHANNELS, 1, rest)] * bool(rest)
     pieces = []
     for start, count, channels in images:

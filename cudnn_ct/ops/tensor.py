@@ -237,14 +237,18 @@ def cast_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | 
     if x.dtype == y.dtype:
         return None
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
-    identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
+    # No engine supports a single element: it is converted together with the unused one behind it.
+    copies = [
+        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
+    ]
+    identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), *copies)
     steps = [
         Step(copy_plan(x, packed_x), (0, 2)),
         Step(identity, (2, 3)),
         Step(copy_plan(packed_y, y), (3, 1)),
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
-    return ChainPlan([packed_x, packed_y], steps, scaled=0 if narrower else 2)
+    return ChainPlan(copies, steps, scaled=0 if narrower else 2)
 
 
 def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:

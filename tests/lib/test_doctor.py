@@ -475,3 +475,24 @@ def test_verdict_lines_names_the_defect_and_the_fix(site: Site, tmp_path: Path) 
     package = site.source.set.package
     assert f"fix: install {package}==9." in line
     assert f" -m pip download --no-deps --dest {site.root}/.cudnn-doctor {package}==9." in line
+
+
+CALLS = """
+import ctypes
+from cudnn_ct.doctor import stub_libcuda
+
+stub = stub_libcuda.in_memory(["cuInit"], planning=True)
+library = ctypes.CDLL(f"/proc/self/fd/{stub}")
+handle = ctypes.c_void_p()
+assert library.cuInit(0) == 34
+assert library.cuLaunchKernel(None) == 34
+assert library.cuLibraryUnload(None) == 0
+assert library.cuLibraryGetKernel(ctypes.byref(handle), None, b"kernel") == 0
+assert handle.value
+assert library.cuGetErrorString(1, None) == 34
+"""
+
+
+def test_stub_for_planning_loads_kernels_and_launches_none() -> None:
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.engines import execution_plan, heuristic_configs
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.operations import Graph, operation_graph
-from tests.graph_kinds import KINDS, SINCE
+from cudnn_ct.graph.operations import OPERATIONS, Graph, Node, Tensor, operation_graph
+from cudnn_ct.graph.reasons import rejection_reasons
+from cudnn_ct.ops._graph_source import GraphSource
+from cudnn_ct.shapes.specs import TensorSpec
+from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
+from tests.graph_kinds.matmuls import matmul
+from tests.graph_kinds.norms import ROWS
 
 from .test_graph import DEVICE, _can_plan, in_child
 
@@ -34,5 +44,116 @@ def plan_of(graph: Graph, planner: Planner) -> str:
             except CudnnError as error:
                 reasons.append(f"{offer.engine}: {error}")
     except NotSupportedError as error:
-        reasons.append("; ".join([str(error), *error.__notes__]))
+        reasons.append("; ".join([str(error), *getattr(error, "__notes__", ())]))
     return "; ".join(reasons)
+
+
+@in_child
+def test_graphs_without_engines_are_built_and_rejected_with_reasons() -> None:
+    """Their nodes are finalised, so cuDNN took every attribute with its type."""
+    planner = Planner(DEVICE)
+    for name, (since, make) in UNSUPPORTED.items():
+        if since <= planner.library.version:
+            graph = make()
+            assert plan_of(graph, planner), name
+            assert rejection_reasons(graph, planner), name
+
+
+def test_the_kinds_have_nodes_of_all_rows() -> None:
+    graphs = [make() for make in KINDS.values()] + [make() for _, make in UNSUPPORTED.values()]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    nodes += [
+        node
+        for one in nodes
+        for value in one.attributes.values()
+        if isinstance(value, Graph)
+        for node in value.nodes
+    ]
+    assert {node.row for node in nodes} == set(OPERATIONS)
+
+
+class Product(NamedTuple):
+    """The problem c = a @ b."""
+
+    a: TensorSpec
+    b: TensorSpec
+    c: TensorSpec
+    aligned: bool = True
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        return (self.c,)
+
+
+def product(dtype: str) -> Product:
+    return Product(*(tensor.spec for tensor in matmul(dtype).operands))
+
+
+SOURCE = GraphSource(lambda problem: matmul(problem.a.dtype))
+
+
+@in_child
+def test_graph_source_has_the_engines_of_a_product_and_their_plans() -> None:
+    context: Any = Planner(DEVICE)
+    problem = product("bfloat16")
+    first, *more = (find(context) for find in SOURCE.heuristics(problem))
+    assert [row.rejected for row in first] == [""]
+    assert first[0] in more[0]
+    timed = SOURCE.autotune_candidates(problem, context, AlgoRequest("autotune", max_engines=2))
+    assert len(timed) >= 2
+    assert all(row.compiled for row in timed)
+    assert len(SOURCE.autotune_candidates(problem, context, AlgoRequest("autotune", compiled=False))) >= 2
+    ((find,), _) = SOURCE.by_name(problem, first[0].algorithm)
+    assert find(context) == first
+    assert SOURCE.plan(problem, first[0], context).workspace == first[0].workspace
+    moved = problem._replace(aligned=False)
+    (row,) = next(iter(SOURCE.heuristics(moved)))(context)
+    assert row.workspace > first[0].workspace
+    assert "misaligned operands copied" in SOURCE.plan(moved, row, context).describe()
+
+
+@in_child
+def test_graph_source_names_the_dtypes_that_a_product_does_not_support() -> None:
+    context: Any = Planner(DEVICE)
+    rows = [row for find in SOURCE.heuristics(product("int8")) for row in find(context)]
+    assert rows[-1].algorithm == "engines of heuristics fallback"
+    assert "type" in rows[-1].rejected
+    assert "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE" in rows[-1].rejected
+
+
+# --- graphs whose sizes may change -------------------------------------------------------------------------
+
+
+def of_rows(make: Callable[[], Graph], rows: int) -> Graph:
+    """A dynamic graph with another number of rows, which are the first or the last axis but one."""
+
+    def resized(value: Any) -> Any:
+        if isinstance(value, TensorSpec):
+            shape = tuple(rows if length == ROWS else length for length in value.shape)
+            return TensorSpec.packed(shape, value.dtype)
+        if isinstance(value, Node):
+            return Node(value.row, {name: resized(one) for name, one in value.attributes.items()})
+        if isinstance(value, Tensor):
+            return value._replace(spec=resized(value.spec))
+        return value
+
+    nodes, operands, _ = make()
+    return Graph(tuple(map(resized, nodes)), tuple(map(resized, operands)), dynamic=True)
+
+
+@in_child
+def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
+    planner = Planner(DEVICE)
+    for count, name in enumerate(("matmul bias gelu", "layer norm"), 1):
+        seconds = []
+        for rows in (ROWS, 2 * ROWS, 64):
+            native = operation_graph(of_rows(KINDS[name], rows), planner)
+            assert native.kernel_cache is list(planner.kernel_caches.values())[-1]
+            engine = next(heuristic_configs(native, planner)).engine
+            start = time.perf_counter()
+            execution_plan(native, engine, planner)
+            seconds.append(time.perf_counter() - start)
+        assert len(planner.kernel_caches) == count
+        if name == "matmul bias gelu":  # 9.28 compiles norms for each number of rows
+            assert max(seconds[1:]) < seconds[0] / 5, seconds
+    assert operation_graph(KINDS["matmul"](), planner).kernel_cache is None

@@ -30,6 +30,7 @@ from cudnn_ct.graph.operations import (
     Node,
     Tensor,
     _check_layouts,
+    _without_sizes,
     node,
     tensors_of_graph,
 )
@@ -225,10 +226,23 @@ def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
         def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
             seen.append(tuple(pointers))
 
-    specs = (TensorSpec.packed((3000,), "float16"), TensorSpec.packed((3000,), "float32"))
-    plan = pixels.in_pixels(lambda *images: cast(Plan, Recorded()), *specs)
-    plan.run(cast(Context, None), (0x10000, 0x20000), 1, 0)
+    def pieces(size: int) -> list[TensorSpec]:
+        seen.clear()
+        images: list[TensorSpec] = []
+        specs = [TensorSpec.packed((size,), dtype) for dtype in ("float16", "float32")]
+
+        def make(*pair: TensorSpec) -> Plan:
+            images.append(pair[0])
+            return cast(Plan, Recorded())
+
+        pixels.in_pixels(make, *specs).run(cast(Context, None), (0x10000, 0x20000), 1, 0)
+        return images
+
+    assert [image.shape for image in pieces(3000)] == [(2, 1024, 1, 1), (1, 952, 1, 1)]
     assert seen == [(0x10000, 0x20000), (0x10000 + 2 * 2048, 0x20000 + 4 * 2048)]
+    assert [image.shape for image in pieces(3 * 1024 + 1)] == [(2, 1024, 1, 1), (1, 1025, 1, 1)]
+    assert [image.shape for image in pieces(1025)] == [(1, 1025, 1, 1)]
+    assert [image.shape for image in pieces(1)] == [(1, 1, 1, 1)]
 
 
 # --- values, sub-graphs and ragged tensors -----------------------------------------------------------------
@@ -283,3 +297,19 @@ def test_pointwise_nodes_reject_other_strides_and_allow_broadcast_and_attention(
     with pytest.raises(NotSupportedError, match="operands differ in layout"):
         _check_layouts(Graph((add(first, last, first),), ()))
     _check_layouts(Graph((node("matmul"), add(first, last, first), node("matmul")), ()))
+
+
+def test_graphs_of_other_sizes_and_values_need_the_same_kernels() -> None:
+    def product(rows: int, scale: float = 1.0, dtype: str = "float16", layout: str = "nchw") -> Any:
+        shapes = ((1, rows, 4, 4), (1, 4, 4, 4), (1, 1, 1, 1), (1, rows, 4, 4))
+        specs = [TensorSpec.packed(shape, dtype, layout) for shape in shapes]  # type: ignore[arg-type]
+        a, b, by, c = (
+            Tensor(uid, spec, value=scale if uid == 3 else None) for uid, spec in enumerate(specs, 1)
+        )
+        return _without_sizes(
+            Graph((node("matmul", adesc=a, bdesc=b, cdesc=c), node("mul", bdesc=by)), (a, b, c))
+        )
+
+    assert product(8) == product(64, 2.0)
+    others = [product(1), product(8, dtype="float32"), product(8, layout="nhwc")]
+    assert product(8) not in others
