@@ -1,4 +1,10 @@
-"""Versions and combinations that are known to be bad, as data: the doctor reports them."""
+"""Versions and combinations that are known to be bad, as data.
+
+``_bad_combinations.json`` has three tables. Rows of ``bad`` make an installation suspicious: the doctor
+warns of them. Rows of ``defects`` concern single operations of cuDNN: the doctor lists those of the version
+that it examines, and operations avoid them or warn (`autotune.known`). Rows of ``consumer`` are the versions
+that programs need. The fields are described in docs/doctor.md.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +15,26 @@ from typing import Any
 
 from . import _files
 
-__all__ = ["rows", "version_numbers", "within"]
+__all__ = ["defects", "rows", "version_numbers", "within"]
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Return the rows of a kind: ``"bad"`` or ``"consumer"``."""
+    """Return the rows of a kind: ``"bad"``, ``"defects"`` or ``"consumer"``."""
     return list(_table()[kind])
+
+
+def defects(version: str, operation: str = "", arch: str = "") -> list[dict[str, Any]]:
+    """Return the known defects of a version of cuDNN.
+
+    ``operation`` selects the rows of one operation. ``arch``, such as ``"9.0"``, drops those of other GPUs.
+    """
+    return [
+        row
+        for row in rows("defects")
+        if within(version, row["cudnn"])
+        and (not operation or operation in row["operations"])
+        and (not arch or within(arch, row.get("arch", {})))
+    ]
 
 
 def within(version: str, bounds: dict[str, Any]) -> bool:

@@ -121,7 +121,8 @@ _ADVICE: dict[int, str] = {
 def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
     """Warn at the line that called the package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+    inner = (_PACKAGE, "contextlib")  # functions of the package may be decorated by a context manager
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from . import _lib, algo_cache, context, descriptors
 from ._dlopen import Lookup
 from ._lib import Library
-from .autotune import store
+from .autotune import known, store
 from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
 from .ops import _replay
@@ -38,6 +38,7 @@ def reset() -> None:
     """
     algo_cache._decisions.clear()
     store._STORES.clear()
+    known.forget()
     launch_log._history.clear()
     context._forget()
     context._pinned.clear()

@@ -18,7 +18,7 @@ import importlib.util
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,7 @@ from bindings_text import FLOOR, packed, render
 from cudnn_headers import Api, BindingsError, read_api
 
 OUTPUT = Path(__file__).resolve().parent.parent / "cudnn_ct" / "_bindings"
+VERSION = re.compile(r"_(MAJOR|MINOR|PATCH|PATCHLEVEL|VERSION|SM_\w+_NUMBER)$")  # constants of a release
 UNDATED = 0  # first version of a struct: only its members and functions have dates
 
 
@@ -106,7 +107,8 @@ def compare(theirs: Api, notes: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the differences of other headers from our modules, and the symbols that only they have.
 
     A struct that has grown is a difference, because cuDNN would read past the end of ours. [since] dates the
-    members that older headers do not have.
+    members that older headers do not have. Callbacks and constants, such as the largest number of dimensions,
+    are compared too.
     """
     ours, others = our_symbols(notes["since"], theirs.version), their_symbols(theirs)
     additions = [f"{name} is only in {theirs.version}" for name in others if name not in ours]
@@ -134,7 +136,10 @@ def our_symbols(since: dict[str, str], version: int) -> dict[str, tuple[int, str
         for name, value in getattr(enums, cls).__members__.items():
             c_name = enums.IRREGULAR.get(f"{cls}.{name}") or prefix + name
             found[c_name] = (enums.SINCE.get(f"{cls}.{name}", FLOOR), str(int(value)))
+    found |= {name: (UNDATED, str(value)) for name, value in sizes(vars(load("constants"))).items()}
     for name, struct in vars(types).items():
+        if is_callback(struct):
+            found[name] = (UNDATED, signature(struct._restype_, *struct._argtypes_))
         if hasattr(struct, "_fields_"):
             dates = {
                 f"{name}.{member}": since.get(f"{name}.{member}", "0.0.0") for member, _ in struct._fields_
@@ -151,10 +156,26 @@ def their_symbols(theirs: Api) -> dict[str, str]:
     names = {**vars(ctypes), **vars(load("types"))}
     found = {f.name: signature(*evaluate([f.restype, *f.args.values()], names)) for f in theirs.functions}
     found |= {name: str(value) for name, value in theirs.values.items()}
+    found |= {name: str(value) for name, value in sizes(theirs.constants).items()}
     for name, (kind, *fields) in theirs.types.items():
+        if kind == "callback":
+            found[name] = signature(*evaluate(fields, names))
         if kind in ("Struct", "Union"):
             found[name] = layout(evaluate(fields, names))
     return found
+
+
+def sizes(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the constants that sizes of arrays and values of arguments depend on: all but the versions."""
+    return {
+        name: value
+        for name, value in constants.items()
+        if name.startswith("CUDNN_") and not VERSION.search(name)
+    }
+
+
+def is_callback(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, ctypes._CFuncPtr)  # type: ignore[attr-defined]
 
 
 def signature(restype: Any, *argtypes: Any) -> str:

@@ -14,7 +14,16 @@ from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .errors import usage
 
-__all__ = ["INTS", "PADDING", "SHAPE", "Convolution", "choice", "convolution_options", "image_options"]
+__all__ = [
+    "INTS",
+    "PADDING",
+    "SHAPE",
+    "Convolution",
+    "choice",
+    "convolution_options",
+    "image_options",
+    "optional_convolution",
+]
 
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 
@@ -126,9 +135,19 @@ def image_options(command: F) -> F:
 
 def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a convolution; the command receives them as one valid `Convolution`."""
+    return _gathering(command, required=True)
 
+
+def optional_convolution(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a convolution; the command receives None without the shapes of x and w."""
+    return _gathering(command, required=False)
+
+
+def _gathering(command: Callable[..., Any], *, required: bool) -> Callable[..., Any]:
     def gathered(**given: Any) -> Any:
         wanted = Convolution(**{name: given.pop(name) for name in Convolution._fields})
+        if not required and wanted.x is wanted.w is None:
+            return command(convolution=None, **given)
         with usage():
             wanted.problem()
         return command(convolution=wanted, **given)
@@ -144,8 +163,8 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dilation", type=INTS, default="1"),
         click.option("--stride", type=INTS, default="1"),
         click.option("--padding", type=PADDING, default="0", help="Numbers, valid, half, full, or 0:1,2:2."),
-        click.option("--w", type=Shape(), metavar="K,C,R,S", required=True, help="Shape of the filters."),
-        click.option("--x", type=SHAPE, required=True, help="Shape of the images."),
+        click.option("--w", type=Shape(), metavar="K,C,R,S", required=required, help="Shape of the filters."),
+        click.option("--x", type=SHAPE, required=required, help="Shape of the images."),
     ):
         gathered = option(gathered)
     return gathered

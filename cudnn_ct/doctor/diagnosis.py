@@ -63,6 +63,11 @@ class Diagnosis:
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
         return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
 
+    def known_defects(self, found: LibrarySet) -> list[dict[str, Any]]:
+        """Return the known defects of a cuDNN in single operations, on the GPUs if the driver listed them."""
+        archs = [device["arch"] for device in self.details.get("driver", {}).get("devices", [])]
+        return packages.known_defects(found, archs)
+
     def exit_code(self, fail_on: Severity = Severity.ERROR) -> int:
         """Return 1 for errors, 2 for findings from the severity ``fail_on`` on, 3 if nothing was examined."""
         if self.verdict not in ("sound", "suspicious"):

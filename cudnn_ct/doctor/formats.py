@@ -40,7 +40,7 @@ def as_dict(diagnosis: Diagnosis, fail_on: Severity = Severity.ERROR) -> dict[st
         "notes": diagnosis.count(Severity.NOTE),
         "verified": report.verified(diagnosis),
         "tiers": diagnosis.tiers,
-        "cudnn": [_set(found) for found in diagnosis.sets],
+        "cudnn": [_set(found, diagnosis) for found in diagnosis.sets],
         "findings": [
             {
                 "code": found.code,
@@ -139,7 +139,7 @@ FORMATS: dict[str, Callable[[Diagnosis, Severity], str]] = {
 }
 
 
-def _set(found: LibrarySet) -> dict[str, Any]:
+def _set(found: LibrarySet, diagnosis: Diagnosis) -> dict[str, Any]:
     sass, ptx = checks.coverage(found)
     return {
         "folder": found.folder,
@@ -158,6 +158,7 @@ def _set(found: LibrarySet) -> dict[str, Any]:
             }
             for library in found.libraries.values()
         ],
+        "known_defects": diagnosis.known_defects(found),
     }
 
 

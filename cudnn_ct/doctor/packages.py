@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import _files
-from .._bad_combinations import rows, within
+from .._bad_combinations import defects, rows, within
 from . import pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
@@ -19,7 +19,7 @@ from .records import OURS, Distribution, site_of
 from .repair import Need, meets
 from .sha256 import sha256, sha256_of
 
-__all__ = ["check_dependents", "check_records", "known_bad", "needs", "requirements"]
+__all__ = ["check_dependents", "check_records", "known_bad", "known_defects", "needs", "requirements"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
@@ -107,6 +107,13 @@ def known_bad(
         if within(write(found.version), row.get("cudnn", {})) and within(cublas, row.get("cublas", {})):
             shown = {name: row[name] for name in ("source", "advice")}
             yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
+
+
+def known_defects(found: LibrarySet, archs: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """Return the known defects of a version in single operations, without those of other GPUs."""
+    rows = defects(write(found.version)) if found.version else []
+    near = [f"{arch // 10}.{arch % 10}" for arch in archs]
+    return [row for row in rows if not near or any(within(each, row.get("arch", {})) for each in near)]
 
 
 def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

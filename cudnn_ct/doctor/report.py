@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -45,6 +46,8 @@ def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> s
             lines += _wrapped(first.cause)
             fixes = dict.fromkeys(each.fix for each in (first, *others))
             lines += [f"{_INDENT}fix: {printable(fix)}" for fix in fixes]
+    for found in diagnosis.sets:
+        lines += _defects(found, diagnosis.known_defects(found), verbose)
     if diagnosis.ignored:
         lines += ["", f"ignored: {', '.join(diagnosis.ignored)}"]
     if diagnosis.commands:
@@ -99,6 +102,27 @@ def explanation(name: str) -> str:
 def wants_colour(stream: Any) -> bool:
     """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> Iterator[str]:
+    """Yield the known defects of a version in single operations; only their number unless ``verbose``."""
+    if not rows:
+        return
+    numbers = Counter(row["operations"][0] for row in rows)
+    counts = ", ".join(f"{name} {number}" for name, number in numbers.items())
+    rest = "" if verbose else "; --verbose lists them"
+    yield ""
+    yield f"known defects of cuDNN {write(found.version)} in single operations: {counts}{rest}"
+    for row in rows if verbose else ():
+        arch = row.get("arch", {})
+        limits = [
+            f"{word} {arch[key]}" for key, word in (("from", "from"), ("before", "before")) if key in arch
+        ]
+        conditions = [*row["when"], *([f"compute capability {' '.join(limits)}"] if limits else [])]
+        text = f" ({'; '.join(conditions)})" if conditions else ""
+        yield f"  {row['effect']}: {', '.join(row['operations'])}{text}"
+        yield from _wrapped(f"{row['message']}; {row['advice']}")
+        yield f"{_INDENT}{row['source']}"
 
 
 def _wrapped(words: str) -> list[str]:

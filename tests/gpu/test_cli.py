@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import cudnn_ct as ct
 from cudnn_ct.cli import main
 from cudnn_ct.cli.selftest_cases import OPERATIONS
 
@@ -40,6 +41,32 @@ def test_algorithms_prints_times(direction: str) -> None:
     listed = json.loads(run("algorithms", *CONV, "--direction", direction, "--no-timing", "--json").stdout)
     assert not any(row["time_ms"] for row in listed["rows"])
     assert not listed["planned"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bisect_compares_a_convolution_with_numpy(direction: str, dtype: str) -> None:
+    options = ("--direction", direction, "--dtype", dtype, "--json")
+    ran = run("bisect", ct.errors.format_version(ct.version()), *CONV, *options)
+    assert ran.exit_code == 0, ran.output
+    (row,) = json.loads(ran.stdout)["versions"]
+    assert row["status"] == "ok"
+    assert row["ms"] > 0
+    assert 0 <= row["error"] < 2e-2
+
+
+def test_bisect_reports_a_wrong_result_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(
+        "import numpy as np, cudnn_ct as ct\n"
+        "x = np.ones((2, 3, 4, 5), np.float32)\n"
+        "call = lambda: ct.softmax(ct.asarray(x))\n"
+        "reference = lambda: 1.1 * ct.reference.softmax(x) + 1\n"
+    )
+    ran = run("bisect", ct.errors.format_version(ct.version()), "--file", str(file), "--json")
+    assert ran.exit_code == 1, ran.output
+    (row,) = json.loads(ran.stdout)["versions"]
+    assert row["status"] == "wrong"
 
 
 def test_algorithms_plans_for_an_exported_device(tmp_path: Path) -> None:

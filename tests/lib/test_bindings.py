@@ -150,6 +150,16 @@ DIFFERENCES = {
         *("graph", r"(int64_t denominator;)", r"\1 int64_t more;"),
         "cudnnFraction_t: .* c_long more",
     ),
+    # ctypes would call the function with arguments of other sizes.
+    "callback": (
+        *("graph", r"(typedef void \(\*cudnnCallback_t\)\(cudnnSeverity_t \w+, )", r"\1 int64_t more, "),
+        "cudnnCallback_t: .* has void \\(c_int, c_long, c_void_p",
+    ),
+    # Programs allocate arrays of this length for cuDNN to fill.
+    "constant": (
+        *("graph", r"(#define CUDNN_DIM_MAX) 8", r"\1 12"),
+        r"CUDNN_DIM_MAX: \d+ has 12, expected 8",
+    ),
     "new member": (
         *("ops", r"(CUDNN_BATCHNORM_PER_ACTIVATION\s*=\s*0,)", r"\1 CUDNN_BATCHNORM_NEW = 1,"),
         "note: CUDNN_BATCHNORM_NEW is only in",

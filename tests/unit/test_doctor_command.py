@@ -195,7 +195,7 @@ def test_doctor_reports_a_bug_in_its_report(
     tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capture, form: str
 ) -> None:
     make_cudnn(tmp_path, "9.27.0")
-    monkeypatch.setattr(formats, "_set", lambda found: 1 / 0)
+    monkeypatch.setattr(formats, "_set", lambda *_: 1 / 0)
     monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
     assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
     assert "ZeroDivisionError" in capsys.readouterr().out

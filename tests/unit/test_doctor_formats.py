@@ -224,3 +224,18 @@ def test_deep_is_the_default_in_ci(monkeypatch: MonkeyPatch, ci: str, flags: str
     monkeypatch.setenv("CI", ci)
     assert options.parse(flags.split()).deep == deep
     assert options.parse(["--pid", "1"]).deep is False
+
+
+def test_known_defects_are_counted_and_listed_with_verbose(tmp_path: Path, capsys: Capture) -> None:
+    make_cudnn(tmp_path, "9.23.1")
+    code, short = output(capsys, str(tmp_path))
+    assert code == 0  # they change no verdict
+    (line,) = (line for line in short.splitlines() if line.startswith("known defects"))
+    assert line.startswith("known defects of cuDNN 9.23.1 in single operations: ")
+    assert line.endswith("; --verbose lists them")
+    _, long = output(capsys, "--verbose", str(tmp_path))
+    assert "  nondeterministic: conv (compute capability from 8.6 before 8.7)\n" in long
+    assert "https://github.com/pytorch/pytorch/pull/188318" in long
+    _, text = output(capsys, "--json", str(tmp_path))
+    (row,) = (row for row in json.loads(text)["cudnn"][0]["known_defects"] if row["name"] == "conv-engine-5")
+    assert row["engines"] == [5]

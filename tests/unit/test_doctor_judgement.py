@@ -219,6 +219,23 @@ def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySe
     assert len(list(packages.known_bad(old, "12.9.1", (), 2))) == 2
 
 
+def test_known_defects_are_those_of_the_version_and_the_gpus(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "old", "9.23.1")
+    found = read(tmp_path / "old")
+    everywhere, here = packages.known_defects(found), packages.known_defects(found, [86, 90])
+    assert len(everywhere) > len(here) > 0
+    assert {row["name"] for row in everywhere} >= {
+        "conv-engine-5",
+        "attention-mxfp8",
+        "attention-decode-blackwell",
+    }
+    names = {row["name"] for row in here}
+    assert "conv-engine-5" in names
+    assert "attention-decode-blackwell" not in names
+    make_cudnn(tmp_path / "new", "9.24.0")
+    assert "conv-engine-5" not in {row["name"] for row in packages.known_defects(read(tmp_path / "new"))}
+
+
 def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libraryset.LibrarySet:
     """Return a cuDNN in a site-packages with another package."""
     (tmp_path / f"{package}.dist-info").mkdir()

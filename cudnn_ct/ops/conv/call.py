@@ -17,6 +17,7 @@ from .._keys import enum_names, freeze
 from .._operation import Operation, Select
 from . import candidates
 from .algorithm_names import named_algorithm
+from .known import without_wrong_tf32
 
 __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
 
@@ -51,7 +52,7 @@ def _problem(
     aligned: bool,
 ) -> ConvProblem:
     given = ConvParams(*params)
-    return conv_problem(
+    problem = conv_problem(
         direction,
         *specs.values(),
         shape=shape,
@@ -63,6 +64,7 @@ def _problem(
         aligned=aligned,
         **given.geometry,
     )
+    return without_wrong_tf32(problem) if given.precision is None else problem
 
 
 def _transposed(

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...autotune.request import AlgoRequest
 from ...context import Context
+from ...cuda import device as devices
 from ...errors import NotSupportedError
 from ...graph.engines import is_engine
 from ...plans.base import Candidate, Heuristic, Plan
@@ -22,6 +23,7 @@ from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
 from .engine_order import ranked_too_high
+from .known import DEFECTS
 from .legacy_plans import UnfusedPlan
 from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
@@ -68,6 +70,7 @@ def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
+    DEFECTS.warn(problem, context.library.version, devices.compute_capability(context.device))
     if candidate.backend == "unfused" and isinstance(problem, FusedConv):
         backend, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)

@@ -17,6 +17,7 @@ from .accuracy import inaccuracy
 from .engine_order import measured_here, prefer_winograd, preference, ranked_too_high
 from .errata import erratum
 from .graph_nodes import graph_of
+from .known import DEFECTS
 from .relayout import operands_of
 
 __all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
@@ -42,7 +43,7 @@ def candidates(
     if problem.core.asymmetric_padding:  # mode B of cuDNN 9.19 kills the process
         heuristics = list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
     wanted = (2 if prefer_winograd(problem) else 1) if first else None
-    rows = engine_candidates(graph_of(problem), _rules(problem), context, heuristics, most, wanted)
+    rows = engine_candidates(graph_of(problem), _rules(problem, context), context, heuristics, most, wanted)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None
     if second and prefer_winograd(problem) and {"fft", "winograd"} & set(second.notes):
         rows[:2] = second, rows[0]
@@ -54,7 +55,7 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
     name = preference(problem)
     if not name or _unfit(problem) or not measured_here(compute_capability(context)):
         return []
-    row = engine_by_name(graph_of(problem), _rules(problem), name, context)
+    row = engine_by_name(graph_of(problem), _rules(problem, context), name, context)
     return [] if row.rejected else [row]
 
 
@@ -63,19 +64,25 @@ def by_name(problem: ConvProblem | FusedConv, name: str, context: Context | Plan
     unfit = _unfit(problem)
     if unfit:
         return no_engine(unfit, name)
-    return engine_by_name(graph_of(problem), _rules(problem), name, context)
+    return engine_by_name(graph_of(problem), _rules(problem, context), name, context)
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context | Planner) -> GraphPlan:
     """Return a plan for a candidate, bound to the context's thread; see `graph.candidates.engine_plan`."""
-    return engine_plan(graph_of(problem), _rules(problem), candidate, context, problem)
+    return engine_plan(graph_of(problem), _rules(problem, context), candidate, context, problem)
 
 
-def _rules(problem: ConvProblem | FusedConv) -> EngineRules:
+def _rules(problem: ConvProblem | FusedConv, context: Context | Planner) -> EngineRules:
     unfit, core = _unfit(problem), problem.core
+    version, capability = context.library.version, compute_capability(context)
 
     def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
-        return unfit or erratum(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
+        return (
+            unfit
+            or erratum(engine.number, problem)
+            or DEFECTS.wrong_engine(engine.number, problem, version, capability)
+            or inaccuracy(problem, "graph", str(engine), notes)
+        )
 
     excluded = set() if core.tensor_cores else {"tensor_core", "down_convert_inputs"}
     if core.compute in ("float64", "int32"):  # tensor cores are as precise as other units

@@ -1,0 +1,154 @@
+"""The child process of ``cudnn-ct bisect``: plan or compute one problem with one cuDNN.
+
+It reads a request from stdin, and writes an answer to stdout. A problem is a convolution, or a Python file
+with ``graph`` (a graph, or a function that returns one) or ``call`` (a function that returns arrays).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import _lib, reference
+from .._dlopen import open_library
+from ..autotune import benchmark
+from ..availability import available
+from ..cuda import stream as streams
+from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
+from ..graph.candidates import EngineRules, engine_candidates
+from ..graph.offline import Planner
+from ..ops.conv.graph import candidates
+from ..plans.base import Candidate
+from .errors import first_line
+from .offline import _convolution
+from .options import Convolution
+
+__all__ = ["answer", "difference"]
+
+MAX_PRODUCTS = 1 << 27  # of a convolution that NumPy computes within seconds
+
+
+def answer() -> None:
+    """Run as the child process."""
+    request = json.load(sys.stdin)
+    result: dict[str, Any]
+    try:
+        result = _planned(request) if request["device"] else _computed(request)
+        result["version"] = _lib.load().version
+    except NotSupportedError as error:
+        result = {"unsupported": first_line(error), "version": _lib.load().version}
+    except LibraryNotFoundError as error:  # such as the libcublasLt of another CUDA
+        result = {"missing": first_line(error)}
+    except Exception as error:  # the file of a user may raise anything
+        result = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+    print(f"\n{json.dumps(result)}", flush=True)
+    os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
+
+
+# --- planning ----------------------------------------------------------------------------------------------
+
+
+def _planned(request: dict[str, Any]) -> dict[str, Any]:
+    nvrtc: Any = _lib.load().find_nvrtc() or request["nvrtc"]
+    if nvrtc:
+        open_library(nvrtc)
+    planner = Planner(request["device"])
+    if request["file"]:
+        graph = _names(request["file"], "graph")["graph"]
+        rows = engine_candidates(graph() if callable(graph) else graph, EngineRules(), planner)
+    else:
+        rows = candidates(_convolution(request["convolution"]).problem(request["allow_tf32"]), planner)
+    usable = [row.algorithm for row in rows if not row.rejected]
+    if not usable:
+        raise NotSupportedError(_why(rows))
+    return {"engines": usable}
+
+
+def _why(rows: Sequence[Candidate]) -> str:
+    reasons = dict.fromkeys(row.rejected.splitlines()[0] for row in rows)
+    return "; ".join([*reasons][:3]) or "no engine"
+
+
+# --- computing ---------------------------------------------------------------------------------------------
+
+
+def _computed(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the problem, store its results in a file, and return its time and its error."""
+    names = _names(request["file"], "call") if request["file"] else {}
+    here = available()  # the file may have replaced the library
+    if not here:
+        return {"no_gpu": here.reason}
+    call, expect = (names["call"], names.get("reference")) if names else _calls(request)
+    results = _arrays(call())
+    want = _arrays(expect()) if expect else None
+    (time,) = benchmark.benchmark([call], streams.current_stream())
+    if isinstance(time, CudnnError):
+        raise time
+    np.savez(request["results"], *results)
+    return {"ms": time, "error": None if want is None else _worst(results, want)}
+
+
+def _worst(results: Sequence[Any], want: Sequence[Any]) -> float:
+    if len(results) != len(want):
+        raise ValueError(f"`call` returns {len(results)} arrays, and `reference` {len(want)}")
+    return max((difference(got, one) for got, one in zip(results, want, strict=True)), default=0.0)
+
+
+def _calls(request: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
+    """Return the call of a convolution, and NumPy's if that takes seconds at most."""
+    import cudnn_ct as ct
+
+    from .algorithms import operands_of
+
+    convolution = _convolution(request["convolution"])
+    first, second, shape = operands_of(convolution)
+    operands = (first, second) if shape is None else (first, second, shape)
+    name = "conv" if convolution.direction == "forward" else f"conv_{convolution.direction}"
+    given = {"precision": convolution.precision, **convolution.geometry}
+
+    def expected() -> Any:
+        wide = [array.numpy().astype(np.float64) for array in (first, second)]
+        return getattr(reference, name)(*wide, *operands[2:], **convolution.geometry)
+
+    def call() -> Any:
+        return getattr(ct, name)(*operands, **given)
+
+    return call, expected if _products(convolution) <= MAX_PRODUCTS else None
+
+
+def _products(convolution: Convolution) -> int:
+    return prod(convolution.shapes["y"]) * prod(convolution.w[1:])
+
+
+def difference(result: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> float:
+    """Return the largest difference of two arrays, relative to the largest element or to 1."""
+    if result.shape != want.shape:
+        return float("inf")
+    if not result.size:
+        return 0.0
+    largest = np.abs(result.astype(np.float64) - want.astype(np.float64)).max()
+    relative = float(largest) / max(1.0, float(np.abs(want.astype(np.float64)).max()))
+    return relative if relative == relative else float("inf")  # NaN
+
+
+def _arrays(results: Any) -> list[np.ndarray[Any, Any]]:
+    arrays = results if isinstance(results, tuple | list) else [results]
+    return [np.asarray(each.numpy() if hasattr(each, "numpy") else each) for each in arrays]
+
+
+# --- the file of a user ------------------------------------------------------------------------------------
+
+
+def _names(path: str, wanted: str) -> dict[str, Any]:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    names = runpy.run_path(path)
+    if wanted not in names:
+        raise NameError(f"{path} does not define {wanted!r}")
+    return names

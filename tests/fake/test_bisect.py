@@ -1,0 +1,191 @@
+"""``cudnn-ct bisect`` on fakes that have a defect from one version on, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct
+from cudnn_ct.cli import bisect_child
+from cudnn_ct.cli.options import Convolution
+from cudnn_ct.typing import Direction
+from tests.elf_files import make_cudnn
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ("9.1.0", "9.8.0", "9.10.2", "9.19.0", "9.28.0")
+FIRST_BAD = "9.10.2"
+
+# The child replaces cuDNN and the driver by fakes before it computes.
+PROBLEM = """
+import os, sys
+from contextlib import ExitStack
+
+sys.path.insert(0, {root!r})
+import numpy as np
+import cudnn_ct as ct
+from cudnn_ct._lib import load
+from tests.fake.installed import cudnn_installed, host_installed
+
+stack = ExitStack()
+host = stack.enter_context(host_installed())
+fake = stack.enter_context(cudnn_installed(host))
+version = tuple(map(int, os.path.basename(os.path.dirname(os.environ["CUDNN_CT_LIBRARY"])).split(".")))
+load().version = version[0] * 10_000 + version[1] * 100 + version[2]
+bad = version >= {first_bad}
+x, w = ct.asarray(np.ones((1, 4, 8, 8), "float32")), ct.asarray(np.ones((4, 4, 3, 3), "float32"))
+
+
+def call():
+    return ct.conv(x, w)
+
+{defect}
+"""
+
+DEFECTS = {
+    "does not plan": "fake.fail = {'cudnnConvolutionForward': 3000} if bad else {}",
+    "slower": "fake.costs = dict.fromkeys(('GEMM', 'IMPLICIT_GEMM', 'DIRECT'), 3.0) if bad else {}",
+    "wrong": """
+import tests.fake.cudnn as functions
+
+right = functions.slide
+
+
+def slide(result, memory, layer):
+    right(result, memory, layer)
+    memory[result] *= 1.5 if bad else 1
+
+
+functions.slide = slide
+""",
+    "fails": "if bad: os.kill(os.getpid(), 11)",
+}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    for version in VERSIONS:
+        make_cudnn(tmp_path / version, version)
+    return [str(tmp_path / version) for version in reversed(VERSIONS)]
+
+
+def problem(tmp_path: Path, defect: str) -> Path:
+    first = tuple(map(int, FIRST_BAD.split(".")))
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.format(root=str(ROOT), first_bad=first, defect=defect))
+    return path
+
+
+def bisect(*arguments: str, check: int = 1) -> Any:
+    roots = [str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "cudnn_ct", "bisect", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == check, ran.stdout + ran.stderr
+    return json.loads(ran.stdout) if "--json" in arguments else ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("status", DEFECTS)
+def test_bisect_names_the_first_bad_version(status: str, tmp_path: Path, folders: list[str]) -> None:
+    told = bisect(*folders, "--file", str(problem(tmp_path, DEFECTS[status])), "--json")
+    assert told["first_bad"] == FIRST_BAD
+    states = {row["cudnn"]: row["status"] for row in told["versions"]}
+    assert list(states) == list(VERSIONS)  # sorted
+    # The version after a slow one is as slow, but not slower.
+    later = "ok" if status == "slower" else status
+    assert states == {
+        "9.1.0": "ok", "9.8.0": "ok", "9.10.2": status, "9.19.0": later, "9.28.0": later,
+    }  # fmt: skip
+    (row,) = (row for row in told["versions"] if row["cudnn"] == FIRST_BAD)
+    expected = {
+        "does not plan": "cuDNN does not support this forward convolution",
+        "slower": "3.0 times as long as cuDNN 9.8.0",
+        "wrong": "from cuDNN 9.1.0",
+        "fails": "SIGSEGV",
+    }
+    assert expected[status] in row["reason"]
+
+
+def test_bisect_compares_with_the_reference_of_a_file(tmp_path: Path, folders: list[str]) -> None:
+    file = problem(tmp_path, f"{DEFECTS['wrong']}\nreference = lambda: np.full((1, 4, 6, 6), 36.0)")
+    text = bisect(*folders, "--file", str(file))
+    assert "first bad version: 9.10.2, wrong: differs by 5.0e-01 from the reference" in text
+    assert "; 9.8.0 is ok" in text
+    bisect(*folders, "--file", str(file), "--tolerance", "0.6", check=0)
+
+
+def test_bisect_finds_no_bad_version(tmp_path: Path, folders: list[str]) -> None:
+    text = bisect(*folders, "--file", str(problem(tmp_path, "")), check=0)
+    assert "no version is bad, of 5" in text
+
+
+def test_bisect_reports_a_hung_process(tmp_path: Path, folders: list[str]) -> None:
+    file = problem(tmp_path, "import time\nif bad: time.sleep(600)")
+    told = bisect(*folders[2:], "--file", str(file), "--seconds", "20", "--json")
+    assert [row["status"] for row in told["versions"]] == ["ok", "ok", "fails"]
+    assert told["versions"][-1]["reason"] == "it takes more than 20 s"
+
+
+@pytest.mark.parametrize(
+    ("defect", "reason"),
+    [("del call", "NameError: "), ("raise OSError('no such data')", "OSError: no such data")],
+)
+def test_bisect_reports_errors_of_the_file(
+    tmp_path: Path, folders: list[str], defect: str, reason: str
+) -> None:
+    told = bisect(folders[0], "--file", str(problem(tmp_path, defect)), "--json")
+    assert told["versions"][0]["reason"].startswith(reason)
+
+
+def test_bisect_rejects_wrong_arguments(tmp_path: Path, folders: list[str]) -> None:
+    file = ("--file", str(problem(tmp_path, "")))
+    assert "name one problem" in bisect(*folders, check=2)
+    assert "name one problem" in bisect(*folders, *file, "--x", "1,4,8,8", "--w", "4,4,3,3", check=2)
+    assert "neither an existing path nor a version" in bisect("ten", *file, check=2)
+    (tmp_path / "empty").mkdir()
+    assert "does not contain a readable libcudnn.so.9" in bisect(str(tmp_path / "empty"), *file, check=2)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize("geometry", [{}, {"padding": (1, 2), "stride": 2}])
+def test_child_compares_a_convolution_with_numpy(
+    tmp_path: Path, direction: Direction, geometry: dict[str, Any]
+) -> None:
+    convolution = Convolution((2, 4, 7, 7), (6, 4, 3, 3), direction=direction, **geometry)
+    results = tmp_path / "results.npz"
+    asked = {"file": None, "convolution": convolution._asdict(), "results": str(results)}
+    told = bisect_child._computed(asked)
+    assert told["ms"] == 1
+    assert told["error"] < 1e-5
+    with np.load(results) as stored:
+        (array,) = (stored[name] for name in stored.files)
+    roles = {"forward": "y", "backward_data": "x", "backward_filter": "w"}
+    assert array.shape == convolution.shapes[roles[direction]]
+
+
+@pytest.mark.parametrize(
+    ("result", "want", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0),
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([0.0, 0.1], [0.0, 0.2], 0.1),  # relative to 1
+        ([1.0], [1.0, 1.0], float("inf")),
+        ([float("nan")], [1.0], float("inf")),
+        ([], [], 0),
+    ],
+)
+def test_difference_is_relative_to_the_largest_element(
+    result: list[float], want: list[float], expected: float
+) -> None:
+    assert bisect_child.difference(np.array(result), np.array(want)) == pytest.approx(expected)

@@ -1,0 +1,56 @@
+"""Convolutions on versions with known defects: on the fakes."""
+
+from __future__ import annotations
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import testing
+from cudnn_ct._lib import load
+from cudnn_ct.cuda import device
+from cudnn_ct.typing import Precision
+
+from .cudnn import FakeCudnn
+from .test_conv import images
+
+SHAPES = (1, 4, 6, 6, 6), (4, 4, 3, 3, 3)
+pytestmark = pytest.mark.usefixtures("fake")
+
+
+def compute(dtype: str, algo: str = "heuristic") -> None:
+    x, w = (ct.asarray(images(*shape), dtype) for shape in SHAPES)
+    ct.conv(x, w, algo=algo)
+
+
+def problem(x: ct.DeviceArray, w: ct.DeviceArray, precision: Precision | None = None) -> str:
+    candidate = ct.conv_plan(x, w, precision=precision).candidate
+    assert candidate is not None
+    return str(candidate.problem)
+
+
+def test_3d_convolution_in_half_precision_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load(), "version", 91002)
+    with pytest.warns(ct.CudnnWarning, match="known defect: 3-D convolutions in half precision") as caught:
+        compute("float16")
+    assert caught[0].filename == __file__
+    compute("float16", algo="none")  # another plan, without a warning
+
+
+def test_3d_convolution_has_no_tf32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = (ct.asarray(images(*shape)) for shape in SHAPES)
+    assert "on tensor cores" in problem(x, w)
+    testing.reset()
+    monkeypatch.setattr(load(), "version", 91500)
+    assert "on tensor cores" not in problem(x, w)
+    with pytest.warns(ct.CudnnWarning, match="3-D convolutions in TF32 is broken"):
+        assert "on tensor cores" in problem(x, w, "tf32")
+
+
+def test_engine_with_a_defect_is_rejected(monkeypatch: pytest.MonkeyPatch, fake: FakeCudnn) -> None:
+    x, w = (ct.asarray(images(*shape)) for shape in ((1, 4, 6, 6), (4, 4, 3, 3)))
+    monkeypatch.setattr(load(), "version", 92301)
+    monkeypatch.setattr(device, "compute_capability", lambda _: (8, 6))
+    fake.engines, fake.engine_number = True, 5
+    (row,) = (row for row in ct.conv_algorithms(x, w) if row.backend == "graph")
+    assert "results of engine 5 vary from run to run" in row.rejected
+    assert "pull/188318" in row.rejected
