@@ -277,35 +277,6 @@ def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
     return lambda draw: Inputs(tuple(draw.floats(*IMAGE) for _ in range(count)), keywords)
 
 
-# --- attention ---------------------------------------------------------------------------------------------
-
-HEADS = (2, 4, 40, 16)
-ATTENTION: dict[str, dict[str, Any]] = {
-    "": {},
-    "causal": {"causal": True},
-    "bottom right": {"causal": "bottom_right"},
-    "window": {"window": (9, 3)},
-    "lengths": {"lengths_q": [40, 17], "lengths_kv": [30, 40]},
-}
-
-
-def _attention() -> Iterator[Case]:
-    for variant, keywords in ATTENTION.items():
-        for gradient in (False, True):
-            make = partial(_of_attention, keywords, gradient)
-            name = "attention_backward" if gradient else "attention"
-            yield from each_layout(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
-
-
-def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Inputs:
-    """Draw grouped heads of 40 queries and keys."""
-    q, k, v = draw.floats(*HEADS), draw.floats(2, 2, 40, 16), draw.floats(2, 2, 40, 16)
-    if not gradient:
-        return Inputs((q, k, v), keywords)
-    y, stats = reference.attention(q, k, v, return_stats=True, **keywords)
-    return Inputs((draw.floats(*y.shape), q, k, v, y, stats), keywords)
-
-
 # --- recurrent networks ------------------------------------------------------------------------------------
 
 # Rounding errors accumulate over the time steps.
@@ -382,9 +353,9 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all rows."""
-    from .selftest_matrices import matrix_cases  # which imports this module
+    from .selftest_matrices import attention_cases, matrix_cases  # which imports this module
 
-    rows = [*_convolutions(), *_layers(), *_attention(), *matrix_cases(), *_recurrent(), *_tensors()]
+    rows = [*_convolutions(), *_layers(), *attention_cases(), *matrix_cases(), *_recurrent(), *_tensors()]
     return [*rows, *_without_rows({case.operation for case in rows})]
 
 

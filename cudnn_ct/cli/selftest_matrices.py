@@ -1,4 +1,4 @@
-"""The selftest's cases of products of matrices and of normalisations of rows."""
+"""The selftest's cases of products of matrices, normalisations of rows and attention."""
 
 from __future__ import annotations
 
@@ -75,3 +75,33 @@ def _row_norm(operation: str, draw: Draw, **keywords: Any) -> Inputs:
         return Inputs((x, scale, scale[::-1].copy()), keywords)
     forward = getattr(reference, operation.removesuffix("_backward"))
     return Inputs((draw.floats(4, 6, 64), x, scale, *forward(x, scale)[1:]), keywords)
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+HEADS = (2, 4, 40, 16)
+ATTENTION: dict[str, dict[str, Any]] = {
+    "": {},
+    "causal": {"causal": True},
+    "bottom right": {"causal": "bottom_right"},
+    "window": {"window": (9, 3)},
+    "lengths": {"lengths_q": [40, 17], "lengths_kv": [30, 40]},
+}
+
+
+def attention_cases() -> Iterator[Case]:
+    """Yield attention and its gradient."""
+    for variant, keywords in ATTENTION.items():
+        for gradient in (False, True):
+            make = partial(_of_attention, keywords, gradient)
+            name = "attention_backward" if gradient else "attention"
+            yield from each_layout(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
+
+
+def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Inputs:
+    """Draw grouped heads of 40 queries and keys."""
+    q, k, v = draw.floats(*HEADS), draw.floats(2, 2, 40, 16), draw.floats(2, 2, 40, 16)
+    if not gradient:
+        return Inputs((q, k, v), keywords)
+    y, stats = reference.attention(q, k, v, return_stats=True, **keywords)
+    return Inputs((draw.floats(*y.shape), q, k, v, y, stats), keywords)
