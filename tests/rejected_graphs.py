@@ -1,0 +1,348 @@
+"""Graphs that cuDNN rejects, as public reports describe them: each with its address, GPU and the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from math import sqrt
+from typing import Any, NamedTuple
+
+from cudnn_ct.graph.operations import Graph, Node, Tensor, node
+from cudnn_ct.shapes.conv import ROLES, conv_output_shape
+from cudnn_ct.shapes.specs import Shape, TensorSpec, packed_strides
+from cudnn_ct.typing import Layout
+
+__all__ = ["REJECTED", "Rejected"]
+
+
+class Rejected(NamedTuple):
+    """One configuration: where it was reported, the architecture of its GPU, and words for the cause.
+
+    A message names the cause if it has one of these words.
+    """
+
+    url: str
+    sm: int
+    graph: Callable[[], Graph]
+    causes: tuple[str, ...]
+
+
+class Tensors:
+    """Makes tensors with increasing numbers."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def __call__(
+        self, shape: Shape, dtype: str, layout: Layout | Shape = "nchw", **facts: Any
+    ) -> Tensor:
+        strides = packed_strides(shape, layout) if isinstance(layout, str) else layout
+        return Tensor(next(self._numbers), TensorSpec(shape, strides, dtype), **facts)
+
+    def value(self, number: float, dtype: str = "float32", rank: int = 4) -> Tensor:
+        return self((1,) * rank, dtype, value=number)
+
+
+def attention(
+    dtype: str = "bfloat16",
+    *,
+    heads: int = 8,
+    kv_heads: int = 8,
+    rows: int = 256,
+    keys: int = 256,
+    width: int = 64,
+    v_width: int = 0,
+    result: str = "",
+    ragged: bool = False,
+    paged: bool = False,
+    dropout: float = 0.0,
+    k_dtype: str = "",
+    stats: str = "",
+    layout: Layout = "nchw",
+) -> Graph:
+    """One SDPA node; ``stats`` is the dtype of the statistics, if they are a result."""
+    tensor, batch = Tensors(), 2
+    first: list[Tensor] = []
+    offsets: list[Tensor | None] = [None, None]
+    if ragged:
+        offsets = [tensor((batch + 1, 1, 1, 1), "int64") for _ in range(2)]
+        first = [one for one in offsets if one is not None]
+    q = tensor((batch, heads, rows, width), dtype, layout, ragged=offsets[0])
+    blocks = 64 if paged else batch
+    length = 64 if paged else keys
+    k = tensor((blocks, kv_heads, length, width), k_dtype or dtype, layout, ragged=offsets[1])
+    v = tensor((blocks, kv_heads, length, v_width or width), dtype, layout, ragged=offsets[1])
+    more: dict[str, Any] = {}
+    if ragged or paged:
+        for name in ("seq_len_qdesc", "seq_len_kvdesc"):
+            more[name] = tensor((batch, 1, 1, 1), "int32")
+    if paged:
+        for name in ("page_table_kdesc", "page_table_vdesc"):
+            more[name] = tensor((batch, 1, keys // 64, 1), "int32")
+    if dropout:
+        for name in ("dropout_seed_desc", "dropout_offset_desc"):
+            more[name] = tensor((1, 1, 1, 1), "int64")
+    inputs = [*first, q, k, v, *more.values()]
+    if dropout:
+        more["dropout_probability"] = dropout
+    o = tensor((batch, heads, rows, v_width or width), result or dtype, layout, ragged=offsets[0])
+    results = [o]
+    if stats:
+        more["statsdesc"] = tensor((batch, heads, rows, 1), stats)
+        results.append(more["statsdesc"])
+    scale = tensor.value(1 / sqrt(width))
+    one = node("sdpa_forward", qdesc=q, kdesc=k, vdesc=v, odesc=o, scaledesc=scale, **more)
+    return Graph((one,), (*inputs, *results))
+
+
+def attention_backward(
+    dtype: str = "bfloat16", *, width: int = 64, v_width: int = 0, rows: int = 256, stats: str = "float32"
+) -> Graph:
+    """One node for the gradients of attention."""
+    tensor = Tensors()
+    wide, narrow = (2, 8, rows, width), (2, 8, rows, v_width or width)
+    q, k, v, o, do = (tensor(shape, dtype) for shape in (wide, wide, narrow, narrow, narrow))
+    rest = tensor((2, 8, rows, 1), stats)
+    dq, dk, dv = (tensor(shape, dtype) for shape in (wide, wide, narrow))
+    names = ("qdesc", "kdesc", "vdesc", "odesc", "doddesc", "statsdesc", "dqdesc", "dkdesc", "dvdesc")
+    operands = (q, k, v, o, do, rest, dq, dk, dv)
+    scale = tensor.value(1 / sqrt(width))
+    one = node("sdpa_backward", scaledesc=scale, **dict(zip(names, operands, strict=True)))
+    return Graph((one,), operands)
+
+
+def composed_attention(
+    dtype: str = "bfloat16", *, width: int = 64, rows: int = 256, compute: str = "float32"
+) -> Graph:
+    """Attention as single operations: product, scale, softmax, product."""
+    tensor, nodes = Tensors(), list[Node]()
+    shape, scores, row = (2, 8, rows, width), (2, 8, rows, rows), (2, 8, rows, 1)
+    q, v, o = (tensor(shape, dtype) for _ in range(3))
+    k = tensor((2, 8, width, rows), dtype, (8 * rows * width, rows * width, 1, width))
+
+    def virtual(shape: Shape, kept: str = "float32") -> Tensor:
+        return tensor(shape, kept, virtual=True)
+
+    def pointwise(mode: str, x: Tensor, b: Tensor | None = None, kept: str = "float32") -> Tensor:
+        y = virtual(x.spec.shape, kept)
+        more = {} if b is None else {"bdesc": b}
+        nodes.append(node("pointwise", mode=mode, math_prec=compute, xdesc=x, ydesc=y, **more))
+        return y
+
+    def reduction(operator: str, x: Tensor) -> Tensor:
+        y = virtual(row)
+        nodes.append(node("reduction", operator=operator, comp_type=compute, xdesc=x, ydesc=y))
+        return y
+
+    score = virtual(scores)
+    nodes.append(node("matmul", comp_type=compute, adesc=q, bdesc=k, cdesc=score))
+    score = pointwise("mul", score, tensor.value(1 / sqrt(width)))
+    largest = reduction("max", score)
+    powers = pointwise("exp", pointwise("sub", score, largest))
+    total = reduction("add", powers)
+    pointwise("add", largest, pointwise("log", total))
+    weights = pointwise("div", powers, total, dtype)
+    nodes.append(node("matmul", comp_type=compute, adesc=weights, bdesc=v, cdesc=o))
+    return Graph(tuple(nodes), (q, k, v, o))
+
+
+def convolution(
+    x: Shape,
+    w: Shape,
+    dtype: str = "float16",
+    layout: Layout = "nhwc",
+    *,
+    direction: str = "forward",
+    result: str = "",
+    compute: str = "float32",
+    w_dtype: str = "",
+    w_layout: Layout | None = None,
+    y_layout: Layout | None = None,
+    padding: int = 1,
+    stride: int = 1,
+    steps: tuple[str, ...] = (),
+    bias: str = "",
+) -> Graph:
+    """A convolution, with a bias of a dtype and pointwise operations behind it."""
+    tensor, axes = Tensors(), len(x) - 2
+    y = conv_output_shape(x, w, padding=padding, stride=stride, dilation=1, groups=x[1] // w[1])
+    roles = ROLES[direction]
+    specs = {
+        "x": tensor(x, dtype, layout),
+        "w": tensor(w, w_dtype or dtype, w_layout or layout),
+        "y": tensor(y, dtype, y_layout or layout),
+    }
+    last = roles.operands[-1]
+    if result:
+        specs[last] = specs[last]._replace(spec=specs[last].spec._replace(dtype=result))
+    steps = ("add", *steps) if bias else steps
+    between = [tensor(y, "float32", y_layout or layout, virtual=True) for _ in steps]
+    outputs = [*between, specs[last]]
+    named = dict(zip(roles.operands, roles.names, strict=True))
+    ends: dict[str, Any] = {named[name]: one for name, one in specs.items()} | {named[last]: outputs[0]}
+    nodes = [
+        node(
+            f"conv_{direction}",
+            **ends,
+            alpha=1.0,
+            beta=0.0,
+            comp_type=compute,
+            conv_mode="cross_correlation",
+            spatial_dims=axes,
+            pre_paddings=[padding] * axes,
+            post_paddings=[padding] * axes,
+            filter_strides=[stride] * axes,
+            dilations=[1] * axes,
+        )
+    ]
+    inputs = [specs[name] for name in roles.operands[:-1]]
+    for mode, read, written in zip(steps, outputs, outputs[1:], strict=False):
+        more = {}
+        if mode == "add":
+            more["bdesc"] = tensor((1, w[0], *(1,) * axes), bias or dtype, layout)
+            inputs.append(more["bdesc"])
+        nodes.append(node("pointwise", mode=mode, math_prec=compute, xdesc=read, ydesc=written, **more))
+    return Graph(tuple(nodes), (*inputs, specs[last]))
+
+
+def matmul(
+    a: str, b: str, c: str, compute: str = "float32", *, sizes: tuple[int, int, int] = (256, 128, 64),
+    epilogue: str = "", transposed: bool = False,
+) -> Graph:  # fmt: skip
+    """A product of matrices of these dtypes."""
+    tensor, (rows, inner, columns) = Tensors(), sizes
+    x = tensor((1, rows, inner), a)
+    strides = (inner * columns, 1, inner) if transposed else (inner * columns, columns, 1)
+    y, z = tensor((1, inner, columns), b, strides), tensor((1, rows, columns), c)
+    if not epilogue:
+        return Graph((node("matmul", comp_type=compute, adesc=x, bdesc=y, cdesc=z),), (x, y, z))
+    between = tensor((1, rows, columns), compute, virtual=True)
+    first = node("matmul", comp_type=compute, adesc=x, bdesc=y, cdesc=between)
+    second = node("pointwise", mode=epilogue, math_prec=compute, xdesc=between, ydesc=z)
+    return Graph((first, second), (x, y, z))
+
+
+def norm(
+    mode: str,
+    x: Shape = (512, 1024, 1, 1),
+    dtype: str = "bfloat16",
+    layout: Layout = "nchw",
+    *,
+    weights: str = "float32",
+    statistics: str = "float32",
+    phase: str = "training",
+    activation: str = "",
+) -> Graph:
+    """A normalisation with scale and bias; mean and inverse deviation are results of training."""
+    tensor, rank = Tensors(), len(x)
+    weight = (1, x[1], *x[2:]) if mode in ("layer_norm", "rms_norm") else (1, x[1], *(1,) * (rank - 2))
+    row = {"batch_norm": (1, x[1]), "instance_norm": x[:2]}.get(mode, (x[0], 1))
+    row = (*row, *(1,) * (rank - 2))
+    source, scale, bias = tensor(x, dtype, layout), tensor(weight, weights), tensor(weight, weights)
+    y = tensor(x, dtype, layout)
+    more: dict[str, Any] = {}
+    if phase == "training" or mode == "batch_norm":
+        more = {name: tensor(row, statistics) for name in ("mean_desc", "inv_variance_desc")}
+    results = list(more.values()) if phase == "training" else []
+    inputs = [source, scale, bias, *([] if phase == "training" else more.values())]
+    if mode == "batch_norm" and phase == "training":
+        for name in ("input_running_mean_desc", "input_running_var_desc"):
+            more[name] = tensor(row, statistics)
+            inputs.append(more[name])
+        for name in ("output_running_mean_desc", "output_running_var_desc"):
+            more[name] = tensor(row, statistics)
+            results.append(more[name])
+        more["exp_avg_factor_desc"] = tensor.value(0.1, rank=rank)
+    written = tensor(x, "float32", layout, virtual=True) if activation else y
+    if mode != "batch_norm" or phase == "training":
+        more["epsilon_desc"] = tensor.value(1e-5, rank=rank)
+    nodes = [
+        node(
+            "norm_forward", mode=mode, phase=phase, xdesc=source, scale_desc=scale, bias_desc=bias,
+            ydesc=written, **more,
+        )
+    ]  # fmt: skip
+    if activation:
+        nodes.append(node("pointwise", mode=activation, math_prec="float32", xdesc=written, ydesc=y))
+    return Graph(tuple(nodes), (*inputs, y, *results))
+
+
+def pointwise(mode: str, x: Tensor, y: Tensor, **more: Any) -> Graph:
+    return Graph((node("pointwise", mode=mode, math_prec="float32", xdesc=x, ydesc=y, **more),), (x, y))
+
+
+def transposed_copy() -> Graph:
+    tensor = Tensors()
+    x, y = tensor((2, 2, 3), "float32"), tensor((2, 2, 3), "float32", (6, 1, 2))
+    return Graph((node("transpose", xdesc=x, ydesc=y, permutation=(0, 1, 2)),), (x, y))
+
+
+def part() -> Graph:
+    tensor = Tensors()
+    x, y = tensor((2, 8, 16, 16), "float32"), tensor((2, 8, 8, 16), "float32", (2048, 256, 16, 1))
+    one = node(
+        "slice", xdesc=x, ydesc=y, start_indices=(0, 0, 0, 0), limit_indices=(2, 8, 8, 16), strides=(1, 1, 1, 1)
+    )
+    return Graph((one,), (x, y))
+
+
+def softmax() -> Graph:
+    tensor = Tensors()
+    x, y = tensor((2, 8, 16, 16), "float32"), tensor((2, 8, 16, 16), "float32")
+    return Graph((node("softmax", xdesc=x, ydesc=y),), (x, y))
+
+
+FE = "https://github.com/NVIDIA/cudnn-frontend/issues"
+TE = "https://github.com/NVIDIA/TransformerEngine/issues"
+TORCH = "https://github.com/pytorch/pytorch"
+REJECTED: dict[str, Rejected] = {
+    "backward, heads of 192 and 128": Rejected(
+        f"{TE}/1591", 80, lambda: attention_backward("float16", width=192, v_width=128), ("head",)
+    ),
+    "backward, heads of 256 on A100": Rejected(f"{TE}/1115", 80, lambda: attention_backward(width=256), ("head",)),
+    "values of 144": Rejected(f"{TORCH}/issues/129579", 80, lambda: attention(width=128, v_width=144), ("head",)),
+    "attention on T4": Rejected(f"{FE}/120", 75, lambda: attention("float16"), ("architecture", "GPU")),
+    "composed attention on T4": Rejected(f"{FE}/120", 75, lambda: composed_attention("float16"), ("architecture", "GPU")),
+    "attention on Turing": Rejected("https://github.com/karpathy/llm.c/issues/761", 75, lambda: attention(stats="float32"), ("architecture", "GPU")),
+    "attention on V100": Rejected("https://github.com/karpathy/llm.c/issues/366", 70, lambda: attention("float16"), ("architecture", "GPU")),
+    "attention in float32": Rejected(f"{FE}/424", 90, lambda: attention("float32"), ("float32",)),
+    "composed attention in float32": Rejected(f"{FE}/424", 90, lambda: composed_attention("float32"), ("float32",)),
+    "heads of 192 on Blackwell": Rejected(f"{FE}/242", 100, lambda: attention_backward(width=192), ("head",)),
+    "heads of 512": Rejected("https://github.com/NVIDIA/cudnn-frontend/pull/897", 90, lambda: attention(width=512), ("head",)),
+    "heads of 256": Rejected("https://github.com/pytorch/pytorch/pull/130494", 80, lambda: attention(width=256, stats="float32"), ("head",)),
+    "heads of 100": Rejected(f"{FE}/874", 80, lambda: attention(width=100), ("head",)),
+    "heads of 256 backward": Rejected(f"{FE}/874", 80, lambda: attention_backward("float16", width=256), ("head",)),
+    "one node, heads of 192 and 128 on A100": Rejected("https://github.com/jax-ml/jax/pull/28872", 80, lambda: attention(width=192, v_width=128), ("head",)),
+    "packed sequences on A100": Rejected("https://github.com/jax-ml/jax/pull/28872", 80, lambda: attention(ragged=True), ("ragged",)),
+    "fp8 attention on A100": Rejected("https://github.com/pytorch/pytorch/pull/182919", 80, lambda: attention("float8_e4m3"), ("float8", "GPU", "architecture")),
+    "fp8 attention with bf16 results": Rejected("https://github.com/vllm-project/vllm/pull/45251", 90, lambda: attention("float8_e4m3", result="bfloat16"), ("float8", "result", "bfloat16")),
+    "pages and packed sequences": Rejected(f"{FE}/132", 90, lambda: attention(ragged=True, paged=True), ("ragged", "page")),
+    "keys of another dtype": Rejected("https://github.com/flashinfer-ai/flashinfer/pull/4270", 90, lambda: attention("bfloat16", k_dtype="float16"), ("dtype", "bfloat16", "float16")),
+    "half statistics": Rejected("https://github.com/Lightning-AI/lightning-thunder/issues/625", 90, lambda: attention(stats="bfloat16"), ("stat", "float32")),
+    "batch norm of 35 channels": Rejected(f"{FE}/133", 89, lambda: norm("batch_norm", (160, 35, 48, 24), "float16"), ("channel", "layout")),
+    "batch norm inference": Rejected(f"{FE}/133", 89, lambda: norm("batch_norm", (16, 64, 48, 24), "float16", "nhwc", phase="inference"), ("phase", "inference")),
+    "layer norm and relu": Rejected(f"{FE}/88", 80, lambda: norm("layer_norm", dtype="float16", activation="relu_fwd"), ("operation", "fus")),
+    "half statistics of a layer norm": Rejected("https://github.com/pytorch/pytorch/pull/159682", 90, lambda: norm("layer_norm", dtype="float16", statistics="float16"), ("float32",)),
+    "group norm": Rejected("https://github.com/pytorch/pytorch/pull/159682", 90, lambda: norm("group_norm", (8, 64, 28, 28), "float16", "nhwc"), ("group_norm", "operation", "mode")),
+    "slice alone": Rejected(f"{FE}/172", 86, part, ("slice", "operation")),
+    "transposition": Rejected(f"{FE}/119", 80, transposed_copy, ("transpos", "operation")),
+    "softmax alone": Rejected("https://github.com/apache/tvm/pull/5214", 90, softmax, ("softmax", "operation")),
+    "fp8 convolution in NCHW": Rejected(f"{FE}/131", 90, lambda: convolution((1, 3, 16, 16), (64, 3, 3, 3), "float8_e4m3", "nchw", padding=0), ("layout", "NHWC", "channel")),
+    "fp8 convolution on A100": Rejected("https://github.com/openxla/xla/pull/12243", 80, lambda: convolution((1, 16, 16, 16), (64, 16, 3, 3), "float8_e4m3"), ("float8", "GPU", "architecture")),
+    "int8 convolution in NCHW": Rejected("https://github.com/apache/tvm/pull/10021", 75, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "int8", "nchw", compute="int32"), ("layout", "NHWC")),
+    "int8 to int32 in NCHW": Rejected("https://github.com/apache/tvm/pull/9898", 80, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "int8", "nchw", compute="int32", result="int32"), ("layout", "NHWC")),
+    "int8 computed in float32": Rejected(f"{FE}/31", 80, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "int8", compute="float32", steps=("relu_fwd",)), ("compute", "int32")),
+    "int8, 3 channels": Rejected("https://github.com/LitLeo/TensorRT_Tutorial/issues/4", 61, lambda: convolution((1, 3, 60, 96), (1, 3, 3, 3), "int8", "nchw", compute="int32", result="float32"), ("architecture", "GPU", "channel", "layout")),
+    "convolution in a network on GTX 1080 Ti": Rejected("https://github.com/rwth-i6/returnn/issues/1508", 61, lambda: convolution((8, 1, 80, 40), (32, 1, 3, 3), "float32", "nchw"), ("architecture", "GPU")),
+    "convolution in 3 axes on V100": Rejected("https://github.com/zh-nj/lmdeploy-v100/issues/3", 70, lambda: convolution((1, 3, 2, 16, 16), (1152, 3, 2, 16, 16), "bfloat16", padding=0), ("architecture", "GPU", "bfloat16")),
+    "half accumulation of the gradient": Rejected("https://github.com/Oneflow-Inc/oneflow/pull/3000", 90, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "bfloat16", direction="backward_filter", compute="float16"), ("compute",)),
+    "convolution of two layouts": Rejected("https://github.com/apache/tvm/pull/9600", 90, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "bfloat16", "nhwc", w_layout="nchw", y_layout="nchw"), ("layout",)),
+    "gradient of mixed dtypes": Rejected("https://github.com/pytorch/pytorch/issues/88571", 80, lambda: convolution((8, 3, 10, 10), (3, 3, 5, 5), "bfloat16", w_dtype="float32"), ("dtype", "float32")),
+    "bfloat16 product with float16 result": Rejected(f"{FE}/203", 103, lambda: matmul("bfloat16", "bfloat16", "float16"), ("float16", "dtype")),
+    "float32 product on V100": Rejected(f"{FE}/39", 70, lambda: matmul("float32", "float32", "float32"), ("GPU", "architecture")),
+    "product of bfloat16 computed in float16": Rejected(f"{FE}/75", 90, lambda: matmul("bfloat16", "bfloat16", "bfloat16", "float16"), ("compute",)),
+    "product on T4": Rejected(f"{FE}/78", 75, lambda: matmul("bfloat16", "bfloat16", "float32"), ("GPU", "architecture", "bfloat16")),
+    "product of int8 and bfloat16": Rejected("https://github.com/uxlfoundation/oneDNN/issues/4481", 80, lambda: matmul("bfloat16", "int8", "bfloat16"), ("dtype", "int8")),
+    "fp8 product on A100": Rejected(f"{FE}/199", 80, lambda: matmul("float8_e4m3", "float8_e4m3", "bfloat16", transposed=True), ("float8", "GPU")),
+    "odd product of int8": Rejected("https://github.com/apache/tvm/pull/9898", 80, lambda: matmul("int8", "int8", "int32", "int32", sizes=(255, 127, 63)), ("multiple", "alignment")),
+}  # fmt: skip
