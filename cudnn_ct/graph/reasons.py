@@ -26,7 +26,7 @@ __all__ = ["EngineLines", "lines_of_graph", "parse", "recorded"]
 LEVELS = 1 << 1 | 1 << 2  # errors and warnings; the level below also prints every argument of every call
 _HEAD = re.compile(r"\s*(?:Warning|Error): (CUDNN_STATUS_\w+); Reason: (.*)", re.DOTALL)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-KNOB_NEEDED = "knob must be set"
+KNOB_NEEDED = ("knob must be set", "process_knob_choices()")  # the latter in cuDNN 9.19
 MAX_VALUES = 64
 _lock = threading.RLock()  # the callback belongs to the process
 
@@ -121,7 +121,7 @@ def _supports(native: BackendDescriptor, number: int, context: Context | Planner
         return False
     if _has_workspace(engine, ()):
         return True
-    if not any(KNOB_NEEDED in line.text for line in lines):
+    if not any(text in line.text for line in lines for text in KNOB_NEEDED):
         return False
     # Engines for attention have no default for the first of their knobs.
     del lines[:]

@@ -1,0 +1,214 @@
+"""Explain why cuDNN rejects a graph: the property that must change, for each engine, in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from .._caches import BoundedDict
+from ..context import Context
+from ..errors import AllocationError, CudnnError, format_version
+from ..shapes.specs import TensorSpec
+from .changes import COMPUTE, name_of, supported_changes
+from .offline import Planner, compute_capability
+from .operations import Graph, Node, Tensor
+from .reasons import EngineLines, Line, lines_of_graph
+from .translations import TRANSLATIONS, Translation
+
+__all__ = ["Explanation", "Reason", "explain_graph", "translated"]
+
+KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
+ALL = -1  # the number that stands for the graph itself
+MAX_KNOWN = 64
+
+
+class Reason(NamedTuple):
+    """Why some engines reject a graph.
+
+    Attributes
+    ----------
+    engines : tuple of int
+        Their numbers; empty if cuDNN rejects the graph before it looks for an engine.
+    must_change : str
+        The property that must change: ``"graph"`` (dtypes, shapes, layouts, operations), ``"gpu"``, or
+        ``"engine"`` (its knobs, or how it is made); ``"other"`` if it is not known.
+    words : str
+        The reason in plain words, or cuDNN's own line if it has no translation.
+    line : str
+        cuDNN's own line.
+    """
+
+    engines: tuple[int, ...]
+    must_change: str
+    words: str
+    line: str
+
+    def __str__(self) -> str:
+        who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
+        behind = "" if self.words == self.line else f" (cuDNN: {self.line})"
+        return f"{who if self.engines else ''}{self.words}{behind}"
+
+
+class Explanation(NamedTuple):
+    """Why cuDNN supports a graph or not; ``print`` it.
+
+    Attributes
+    ----------
+    problem : str
+        The operation or graph, and the GPU.
+    supported : tuple of int
+        Numbers of the engines that support it.
+    changes : tuple of str
+        Changes of one property, of which each suffices for an engine to support it.
+    reasons : tuple of Reason
+        Why the other engines reject it: those first that name a property of the graph.
+    """
+
+    problem: str
+    supported: tuple[int, ...] = ()
+    changes: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"is supported by {_named(self.supported)}" if self.supported else "is not supported"
+        lines = [f"{self.problem} {head}"]
+        if self.changes:
+            lines.append("one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:")
+            lines += [f"  {change}" for change in self.changes]
+        if self.reasons:
+            lines.append("rejected by:" if self.supported else "reasons:")
+            lines += [f"  {reason}" for reason in self.reasons]
+        return "\n".join(lines)
+
+
+def explain_graph(graph: Graph, context: Context | Planner, problem: str = "") -> Explanation:
+    """Return why cuDNN supports a graph or not, on the device of a context or of a planner.
+
+    The graph is planned once more with each engine, without compiling. If no engine supports it, it is also
+    planned with single properties changed. Takes milliseconds, and up to a second for a norm.
+    """
+    where = "" if isinstance(context, Context) else f" on {context.description.get('deviceName', 'this GPU')}"
+    what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
+    about = f"{what}{where}, cuDNN {format_version(context.library.version)},"
+    rows = lines_of_graph(graph, context)
+    supported = tuple(row.number for row in rows if not row.lines)
+    changes = () if supported else tuple(supported_changes(graph, context))
+    facts = facts_of(graph, compute_capability(context))
+    return Explanation(about, supported, changes, tuple(_reasons(rows, facts)))
+
+
+def reasons_for_error(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
+    """Return the explanation for an error, from a cache if the graph was explained before.
+
+    An error while explaining replaces no other error: it returns None.
+    """
+    key = repr(graph), context.library.version, compute_capability(context)
+    if key not in _known:
+        try:
+            _known[key] = explain_graph(graph, context, str(problem))
+        except AllocationError:
+            return None
+        except CudnnError:
+            _known[key] = None
+    found: Explanation | None = _known[key]
+    return found
+
+
+_known = BoundedDict(MAX_KNOWN)
+
+
+def _reasons(rows: list[EngineLines], facts: dict[str, Any]) -> Iterator[Reason]:
+    """Yield the reasons of engines, those with the same words together."""
+    found: dict[tuple[str, str], tuple[list[int], str]] = {}
+    for row in rows:
+        if row.lines:
+            kind, words, line = translated(row.lines, facts)
+            found.setdefault((kind, words), ([], line))[0].append(row.number)
+    for (kind, words), (engines, line) in sorted(found.items(), key=lambda one: KINDS.index(one[0][0])):
+        yield Reason(() if engines == [ALL] else tuple(engines), kind, words, line)
+
+
+def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what must change, the reason in plain words, and cuDNN's line, for the lines of one engine.
+
+    The first line that names a property of the graph is taken, then one that names the GPU, and so on. A line
+    without a translation is returned as it is.
+    """
+    best: tuple[str, str, str] | None = None
+    for line in lines:
+        for row in TRANSLATIONS:
+            match = _pattern(row.pattern).search(line.text)
+            if match is None:
+                continue
+            if best is None or KINDS.index(row.must_change) < KINDS.index(best[0]):
+                best = row.must_change, _worded(row, match, facts), line.text
+            break
+    return best or ("other", lines[0].text, lines[0].text)
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
+
+
+class _Missing:
+    """The value of a fact that a graph lacks; using it makes the facts of a sentence unusable."""
+
+
+def _worded(row: Translation, match: re.Match[str], facts: dict[str, Any]) -> str:
+    """Return the sentence of a row; its facts are left out if the graph lacks one of them."""
+    try:
+        have = row.have.format(**facts, **match.groupdict())
+    except (KeyError, AttributeError, IndexError):
+        have = ""
+    must = row.must.format(**{**facts, **match.groupdict()}) if "{" in row.must else row.must
+    return f"{have}: {must}" if have else must
+
+
+# --- facts -------------------------------------------------------------------------------------------------
+
+
+def facts_of(graph: Graph, capability: tuple[int, int]) -> dict[str, Any]:
+    """Return the facts of a graph that sentences name: tensors, compute types, modes, and the GPU."""
+    facts: dict[str, Any] = {"gpu": ".".join(map(str, capability))}
+    facts["operations"] = ", ".join(one.row for one in graph.nodes)
+    computed: list[str] = []
+    for one in graph.nodes:
+        for attribute, value in one.attributes.items():
+            if attribute in COMPUTE:
+                computed.append(str(value))
+            elif isinstance(value, Tensor):
+                facts.setdefault(name_of(attribute), value.spec)
+            elif isinstance(value, str):
+                facts.setdefault(attribute, value)
+    facts["compute"] = " and ".join(dict.fromkeys(computed)) or "float32"
+    facts["dtypes"] = " and ".join(dict.fromkeys(one.spec.dtype for one in graph.operands))
+    facts["layouts"] = _layouts(graph.nodes)
+    return facts
+
+
+def _layouts(nodes: tuple[Node, ...]) -> str:
+    """Return the layout of each tensor of the first node, such as ``"x nhwc, w nchw"``."""
+    tensors = {name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)}
+    return ", ".join(f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3)
+
+
+def _layout(spec: TensorSpec) -> str:
+    return spec.layout or f"of strides {spec.strides}"
+
+
+def _named(engines: tuple[int, ...]) -> str:
+    return f"{'engine' if len(engines) == 1 else 'engines'} {_ranges(engines)}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return numbers with ranges: ``"0 to 7, 12"``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
