@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import Any
 
 from .. import _lib
 from .._config import config
+from .._dlopen import open_library
 from ..doctor import libraryset, stub_libcuda
-from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
+from ..errors import BadParamError, CudnnError, NotSupportedError, format_version, warn_caller
 from ..graph.offline import Planner
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
@@ -64,7 +66,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
     # The descriptor of a file in memory with all functions that the libraries need.
     found = libraryset.read(os.path.dirname(library.path))
-    stub = stub_libcuda.in_memory(found.driver_functions if found else ())
+    stub = stub_libcuda.in_memory(found.driver_functions if found else (), planning=True)
     environ = {
         **os.environ,
         "CUDNN_CT_LIBRARY": library.path,
@@ -73,6 +75,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     request = {
         "device": description,
         "convolutions": [convolution._asdict() for convolution in wanted],
+        "nvrtc": library.find_nvrtc(),
         "allow_tf32": config.allow_tf32,
     }
     try:
@@ -89,11 +92,22 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise PlanningError(f"the planning process did not run: {error}") from None
     finally:
         os.close(stub)
+    _warn_of_missing(done.stderr)
     try:
         return _result(done)
     except PlanningError as error:
         library.with_diagnosis(error)
         raise
+
+
+def _warn_of_missing(errors: str) -> None:
+    """Warn if cuDNN looked up functions that the stub of the driver lacks: it then has fewer engines."""
+    missing = sorted(set(re.findall(r"Could not load symbol (cu\w+)", errors)))
+    if missing:
+        warn_caller(
+            f"engines that are compiled at run time may be missing: cuDNN looks up {', '.join(missing)}, "
+            "which the stub of the CUDA driver lacks; use a newer cudnn_ct"
+        )
 
 
 def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
@@ -123,6 +137,8 @@ def answer() -> None:
     request = json.load(sys.stdin)
     result: dict[str, Any]
     try:
+        if request["nvrtc"]:
+            open_library(request["nvrtc"])
         planner = Planner(request["device"])
         problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
         result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
