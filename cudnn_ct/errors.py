@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .graph.explain import Explanation, Reason
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -61,7 +65,22 @@ class BadParamError(CudnnError, ValueError):
 
 
 class NotSupportedError(CudnnError):
-    """The request is valid, but this cuDNN does not support it on this GPU (status 3xxx)."""
+    """The request is valid, but this cuDNN does not support it on this GPU (status 3xxx).
+
+    Attributes
+    ----------
+    explanation : Explanation or None
+        Why each engine of the graph API rejects the request; None if it is not computed by a graph, or if
+        engines support it and other limits, such as ``workspace_limit``, exclude them.
+    reasons : tuple of Reason
+        The reasons of the explanation, those first that name a property of the request.
+    """
+
+    explanation: Explanation | None = None
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.explanation.reasons if self.explanation else ()
 
 
 class InternalError(CudnnError):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import AllocationError, CudnnError, format_version
+from ..errors import CudnnError, format_version
 from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
 from .offline import Planner, compute_capability
@@ -17,11 +17,12 @@ from .operations import Graph, Node, Tensor
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
-__all__ = ["Explanation", "Reason", "explain_graph", "translated"]
+__all__ = ["Explanation", "Reason", "explain_graph", "explanation_of_rejection", "facts_of", "translated"]
 
 KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
-MAX_KNOWN = 64
+MAX_KNOWN = 64  # explanations that are kept for further errors
+MAX_SHOWN = 3  # reasons in the message of an error
 
 
 class Reason(NamedTuple):
@@ -71,6 +72,13 @@ class Explanation(NamedTuple):
     changes: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
+    def summary(self) -> list[str]:
+        """Return the most useful reasons, one a line, for the message of an error."""
+        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [*self.reasons[:1]]
+        lines = [f"reason: {reason}" for reason in shown]
+        left = len(self.reasons) - len(shown)
+        return [*lines, f"({left} more: print the error's explanation)"] if left else lines
+
     def __str__(self) -> str:
         head = f"is supported by {_named(self.supported)}" if self.supported else "is not supported"
         lines = [f"{self.problem} {head}"]
@@ -83,37 +91,39 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-def explain_graph(graph: Graph, context: Context | Planner, problem: str = "") -> Explanation:
+def explain_graph(
+    graph: Graph, context: Context | Planner, problem: str = "", *, changes: bool = True
+) -> Explanation:
     """Return why cuDNN supports a graph or not, on the device of a context or of a planner.
 
-    The graph is planned once more with each engine, without compiling. If no engine supports it, it is also
-    planned with single properties changed. Takes milliseconds, and up to a second for a norm.
+    The graph is planned once more with each engine, without compiling. If no engine supports it, and
+    ``changes`` is set, it is also planned with single properties changed. Takes milliseconds, and up to a
+    second for a norm.
     """
-    where = "" if isinstance(context, Context) else f" on {context.description.get('deviceName', 'this GPU')}"
+    where = f" on {context.description.get('deviceName', 'this GPU')}" if isinstance(context, Planner) else ""
     what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
     about = f"{what}{where}, cuDNN {format_version(context.library.version)},"
     rows = lines_of_graph(graph, context)
     supported = tuple(row.number for row in rows if not row.lines)
-    changes = () if supported else tuple(supported_changes(graph, context))
+    found = tuple(supported_changes(graph, context)) if changes and not supported else ()
     facts = facts_of(graph, compute_capability(context))
-    return Explanation(about, supported, changes, tuple(_reasons(rows, facts)))
+    return Explanation(about, supported, found, tuple(_reasons(rows, facts)))
 
 
-def reasons_for_error(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
-    """Return the explanation for an error, from a cache if the graph was explained before.
+def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
+    """Return the explanation for the error of a rejected problem; None if an engine supports the graph.
 
-    An error while explaining replaces no other error: it returns None.
+    It is kept for further errors. An error while explaining does not replace the error that is explained.
+    Changed graphs are not planned: an error must not depend on how cuDNN handles other graphs.
     """
     key = repr(graph), context.library.version, compute_capability(context)
-    if key not in _known:
+    found: Explanation | None = _known.get(key)
+    if found is None:
         try:
-            _known[key] = explain_graph(graph, context, str(problem))
-        except AllocationError:
-            return None
+            found = _known[key] = explain_graph(graph, context, str(problem), changes=False)
         except CudnnError:
-            _known[key] = None
-    found: Explanation | None = _known[key]
-    return found
+            return None
+    return None if found.supported else found
 
 
 _known = BoundedDict(MAX_KNOWN)
@@ -153,10 +163,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-class _Missing:
-    """The value of a fact that a graph lacks; using it makes the facts of a sentence unusable."""
-
-
 def _worded(row: Translation, match: re.Match[str], facts: dict[str, Any]) -> str:
     """Return the sentence of a row; its facts are left out if the graph lacks one of them."""
     try:
@@ -183,6 +189,9 @@ def facts_of(graph: Graph, capability: tuple[int, int]) -> dict[str, Any]:
                 facts.setdefault(name_of(attribute), value.spec)
             elif isinstance(value, str):
                 facts.setdefault(attribute, value)
+    for gradient, name in (("dx", "x"), ("dw", "w"), ("dy", "y")):
+        if gradient in facts:
+            facts.setdefault(name, facts[gradient])
     facts["compute"] = " and ".join(dict.fromkeys(computed)) or "float32"
     facts["dtypes"] = " and ".join(dict.fromkeys(one.spec.dtype for one in graph.operands))
     facts["layouts"] = _layouts(graph.nodes)

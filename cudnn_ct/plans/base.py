@@ -145,10 +145,16 @@ class SelectedPlan:
         return self.plan.describe()
 
 
-def unsupported(problem: Any, reasons: Sequence[str]) -> NotSupportedError:
-    """Return the error for a problem whose implementations were all rejected, with a line for each reason."""
+def unsupported(problem: Any, reasons: Sequence[str], explanation: Any = None) -> NotSupportedError:
+    """Return the error for a problem whose implementations were all rejected, with a line for each reason.
+
+    ``explanation`` is a :class:`~cudnn_ct.graph.explain.Explanation`, if the problem has a graph.
+    """
     first = f"cuDNN does not support this {problem}"
-    return NotSupportedError("\n  rejected: ".join([first, *reasons]))
+    lines = "\n  rejected: ".join([first, *reasons])
+    error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
+    error.explanation = explanation
+    return error
 
 
 def tensors_of(problem: Any) -> dict[str, TensorSpec]:
