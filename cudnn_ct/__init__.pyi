@@ -45,6 +45,9 @@ from .errors import LibraryNotFoundError as LibraryNotFoundError
 from .errors import NotInitializedError as NotInitializedError
 from .errors import NotSupportedError as NotSupportedError
 from .errors import VersionMismatchError as VersionMismatchError
+from .explain import explain as explain
+from .graph.explain import Explanation as Explanation
+from .graph.explain import Reason as Reason
 from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms

@@ -33,9 +33,7 @@ class Tensors:
     def __init__(self) -> None:
         self._numbers = count(1)
 
-    def __call__(
-        self, shape: Shape, dtype: str, layout: Layout | Shape = "nchw", **facts: Any
-    ) -> Tensor:
+    def __call__(self, shape: Shape, dtype: str, layout: Layout | Shape = "nchw", **facts: Any) -> Tensor:
         strides = packed_strides(shape, layout) if isinstance(layout, str) else layout
         return Tensor(next(self._numbers), TensorSpec(shape, strides, dtype), **facts)
 
@@ -86,11 +84,25 @@ def attention(
             more[name] = tensor((1, 1, 1, 1), "int64")
     if sink:
         more["sink_desc"] = tensor((1, heads, 1, 1), sink)
+    if dtype.startswith("float8"):
+        for name in (
+            "descale_qdesc",
+            "descale_kdesc",
+            "descale_vdesc",
+            "descale_sdesc",
+            "scale_sdesc",
+            "scale_odesc",
+        ):
+            more[name] = tensor((1, 1, 1, 1), "float32")
     inputs = [*first, q, k, v, *more.values()]
     if dropout:
         more["dropout_probability"] = dropout
     o = tensor((batch, heads, rows, v_width or width), result or dtype, layout, ragged=offsets[0])
     results = [o]
+    if dtype.startswith("float8"):
+        for name in ("amax_sdesc", "amax_odesc"):
+            more[name] = tensor((1, 1, 1, 1), "float32")
+            results.append(more[name])
     if stats:
         more["statsdesc"] = tensor((batch, heads, rows, 1), stats)
         results.append(more["statsdesc"])
@@ -100,21 +112,32 @@ def attention(
 
 
 def attention_backward(
-    dtype: str = "bfloat16", *, width: int = 64, v_width: int = 0, rows: int = 256, stats: str = "float32", broadcast: bool = False
+    dtype: str = "bfloat16",
+    *,
+    width: int = 64,
+    v_width: int = 0,
+    rows: int = 256,
+    sink: str = "",
+    ragged: bool = False,
 ) -> Graph:
-    """One node for the gradients of attention."""
+    """One node for the gradients of attention; ``sink`` is the dtype of the sinks, if there are any."""
     tensor = Tensors()
+    more: dict[str, Any] = {}
+    offsets = tensor((3, 1, 1, 1), "int64") if ragged else None
+    first = (offsets,) if offsets else ()
+    if ragged:
+        more = {name: tensor((2, 1, 1, 1), "int32") for name in ("seq_len_qdesc", "seq_len_kvdesc")}
+    if sink:
+        more = {name: tensor((1, 8, 1, 1), sink) for name in ("sink_desc", "dsink_desc")}
     wide, narrow = (2, 8, rows, width), (2, 8, rows, v_width or width)
-    q, k, v, o, do = (tensor(shape, dtype) for shape in (wide, wide, narrow, narrow, narrow))
-    if broadcast:
-        do = do._replace(spec=do.spec._replace(strides=(1, 1, 1, 0)))
-    rest = tensor((2, 8, rows, 1), stats)
-    dq, dk, dv = (tensor(shape, dtype) for shape in (wide, wide, narrow))
+    q, k, v, o, do = (tensor(shape, dtype, ragged=offsets) for shape in (wide, wide, narrow, narrow, narrow))
+    rest = tensor((2, 8, rows, 1), "float32")
+    dq, dk, dv = (tensor(shape, dtype, ragged=offsets) for shape in (wide, wide, narrow))
     names = ("qdesc", "kdesc", "vdesc", "odesc", "doddesc", "statsdesc", "dqdesc", "dkdesc", "dvdesc")
     operands = (q, k, v, o, do, rest, dq, dk, dv)
     scale = tensor.value(1 / sqrt(width))
-    one = node("sdpa_backward", scaledesc=scale, **dict(zip(names, operands, strict=True)))
-    return Graph((one,), operands)
+    one = node("sdpa_backward", scaledesc=scale, **dict(zip(names, operands, strict=True)), **more)
+    return Graph((one,), (*first, *operands, *more.values()))
 
 
 def composed_attention(
@@ -273,72 +296,250 @@ def norm(
     return Graph(tuple(nodes), (*inputs, y, *results))
 
 
-def pointwise(mode: str, x: Tensor, y: Tensor, **more: Any) -> Graph:
-    return Graph((node("pointwise", mode=mode, math_prec="float32", xdesc=x, ydesc=y, **more),), (x, y))
-
-
 def transposed_copy() -> Graph:
     tensor = Tensors()
     x, y = tensor((2, 2, 3), "float32"), tensor((2, 2, 3), "float32", (6, 1, 2))
-    return Graph((node("transpose", xdesc=x, ydesc=y, permutation=(0, 1, 2)),), (x, y))
+    return Graph((node("pointwise", mode="identity", math_prec="float32", xdesc=x, ydesc=y),), (x, y))
+
+
+def two_convolutions() -> Graph:
+    first = convolution((1, 1, 64, 64), (1, 1, 3, 3), "float32", padding=0)
+    second = convolution((1, 1, 62, 62), (1, 1, 3, 3), "float32", padding=0)
+    x, w, y = first.operands
+    between = y._replace(virtual=True)
+    other, last = (one._replace(uid=one.uid + 10) for one in second.operands[1:])
+    nodes = (
+        first.nodes[0]._replace(attributes={**first.nodes[0].attributes, "y": between}),
+        second.nodes[0]._replace(
+            attributes={**second.nodes[0].attributes, "x": between, "w": other, "y": last}
+        ),
+    )
+    return Graph(nodes, (x, w, other, last))
 
 
 def part() -> Graph:
     tensor = Tensors()
     x, y = tensor((2, 8, 16, 16), "float32"), tensor((2, 8, 8, 16), "float32", (2048, 256, 16, 1))
     one = node(
-        "slice", xdesc=x, ydesc=y, start_indices=(0, 0, 0, 0), limit_indices=(2, 8, 8, 16), strides=(1, 1, 1, 1)
+        "slice",
+        xdesc=x,
+        ydesc=y,
+        start_indices=(0, 0, 0, 0),
+        limit_indices=(2, 8, 8, 16),
+        strides=(1, 1, 1, 1),
     )
     return Graph((one,), (x, y))
-
-
-def softmax() -> Graph:
-    tensor = Tensors()
-    x, y = tensor((2, 8, 16, 16), "float32"), tensor((2, 8, 16, 16), "float32")
-    return Graph((node("softmax", xdesc=x, ydesc=y),), (x, y))
 
 
 FE = "https://github.com/NVIDIA/cudnn-frontend/issues"
 TE = "https://github.com/NVIDIA/TransformerEngine/issues"
 TORCH = "https://github.com/pytorch/pytorch"
+JAX = "https://github.com/jax-ml/jax"
 REJECTED: dict[str, Rejected] = {
+    # heads of attention
     "backward, heads of 192 and 128": Rejected(
-        f"{TE}/1591", 80, lambda: attention_backward("float16", width=192, v_width=128), ("head",)
+        f"{TE}/1591", 80, lambda: attention_backward("float16", width=192, v_width=128), ("head width",)
     ),
-    "backward, heads of 256 on A100": Rejected(f"{TE}/1115", 80, lambda: attention_backward(width=256), ("head",)),
-    "attention on T4": Rejected(f"{FE}/120", 75, lambda: attention("float16"), ("architecture", "GPU")),
-    "composed attention on T4": Rejected(f"{FE}/120", 75, lambda: composed_attention("float16"), ("architecture", "GPU")),
-    "attention on Turing": Rejected("https://github.com/karpathy/llm.c/issues/761", 75, lambda: attention(stats="float32"), ("architecture", "GPU")),
-    "attention on V100": Rejected("https://github.com/karpathy/llm.c/issues/366", 70, lambda: attention("float16"), ("architecture", "GPU")),
-    "attention in float32": Rejected(f"{FE}/424", 90, lambda: attention("float32"), ("float32",)),
-    "heads of 192 on Blackwell": Rejected(f"{FE}/242", 100, lambda: attention_backward(width=192), ("head",)),
-    "heads of 100": Rejected(f"{FE}/874", 80, lambda: attention(width=100), ("head",)),
-    "heads of 256 backward": Rejected(f"{FE}/874", 80, lambda: attention_backward("float16", width=256), ("head",)),
-    "fp8 attention on A100": Rejected("https://github.com/pytorch/pytorch/pull/182919", 80, lambda: attention("float8_e4m3"), ("float8", "GPU", "architecture")),
-    "fp8 attention with bf16 results": Rejected("https://github.com/vllm-project/vllm/pull/45251", 90, lambda: attention("float8_e4m3", result="bfloat16"), ("float8", "result", "bfloat16")),
-    "pages and packed sequences": Rejected(f"{FE}/132", 90, lambda: attention(ragged=True, paged=True), ("ragged", "page")),
-    "keys of another dtype": Rejected("https://github.com/flashinfer-ai/flashinfer/pull/4270", 90, lambda: attention("bfloat16", k_dtype="float16"), ("dtype", "bfloat16", "float16")),
-    "batch norm of 35 channels": Rejected(f"{FE}/133", 89, lambda: norm("batch_norm", (160, 35, 48, 24), "float16"), ("channel", "layout")),
-    "batch norm inference": Rejected(f"{FE}/133", 89, lambda: norm("batch_norm", (16, 64, 48, 24), "float16", "nhwc", phase="inference"), ("phase", "inference")),
-    "layer norm and relu": Rejected(f"{FE}/88", 80, lambda: norm("layer_norm", dtype="float16", activation="relu_fwd"), ("operation", "fus")),
-    "group norm": Rejected("https://github.com/pytorch/pytorch/pull/159682", 90, lambda: norm("group_norm", (8, 64, 28, 28), "float16", "nhwc"), ("group_norm", "operation", "mode")),
-    "slice alone": Rejected(f"{FE}/172", 86, part, ("slice", "operation")),
-    "transposition": Rejected(f"{FE}/119", 80, transposed_copy, ("transpos", "operation")),
-    "softmax alone": Rejected("https://github.com/apache/tvm/pull/5214", 90, softmax, ("softmax", "operation")),
-    "fp8 convolution on A100": Rejected("https://github.com/openxla/xla/pull/12243", 80, lambda: convolution((1, 16, 16, 16), (64, 16, 3, 3), "float8_e4m3"), ("float8", "GPU", "architecture")),
-    "int8 computed in float32": Rejected(f"{FE}/31", 80, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "int8", compute="float32", steps=("relu_fwd",)), ("compute", "int32")),
-    "convolution in 3 axes on V100": Rejected("https://github.com/zh-nj/lmdeploy-v100/issues/3", 70, lambda: convolution((1, 3, 2, 16, 16), (1152, 3, 2, 16, 16), "bfloat16", padding=0), ("architecture", "GPU", "bfloat16")),
-    "half accumulation of the gradient": Rejected("https://github.com/Oneflow-Inc/oneflow/pull/3000", 90, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "bfloat16", direction="backward_filter", compute="float16"), ("compute",)),
-    "gradient of mixed dtypes": Rejected("https://github.com/pytorch/pytorch/issues/88571", 80, lambda: convolution((8, 3, 10, 10), (3, 3, 5, 5), "bfloat16", w_dtype="float32"), ("dtype", "float32")),
-    "float32 product on V100": Rejected(f"{FE}/39", 70, lambda: matmul("float32", "float32", "float32"), ("GPU", "architecture")),
-    "product of bfloat16 computed in float16": Rejected(f"{FE}/75", 90, lambda: matmul("bfloat16", "bfloat16", "bfloat16", "float16"), ("compute",)),
-    "product on T4": Rejected(f"{FE}/78", 75, lambda: matmul("bfloat16", "bfloat16", "float32"), ("GPU", "architecture", "bfloat16")),
-    "product of int8 and bfloat16": Rejected("https://github.com/uxlfoundation/oneDNN/issues/4481", 80, lambda: matmul("bfloat16", "int8", "bfloat16"), ("dtype", "int8")),
-    "fp8 product on A100": Rejected(f"{FE}/199", 80, lambda: matmul("float8_e4m3", "float8_e4m3", "bfloat16", transposed=True), ("float8", "GPU")),
-    "convolution and relu in float32": Rejected(f"{FE}/104", 75, lambda: convolution((256, 3, 224, 224), (32, 3, 5, 5), "float32", "nchw", padding=0, steps=("relu_fwd",)), ("layout", "NHWC", "float32", "GPU")),
-    "gradient and relu in float32": Rejected(f"{FE}/40", 75, lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "float32", "nchw", direction="backward_data", steps=("relu_fwd",)), ("layout", "GPU", "float32")),
-    "gradient in float64 computed in float32": Rejected("https://github.com/Theano/Theano/issues/5555", 90, lambda: convolution((7, 64, 24, 32), (3, 64, 1, 1), "float64", "nchw", direction="backward_data", padding=0), ("dtype", "compute")),
-    "forward in float64 computed in float32": Rejected("https://github.com/Theano/Theano/issues/5649", 90, lambda: convolution((7, 64, 24, 32), (3, 64, 1, 1), "float64", "nchw", padding=0), ("dtype", "compute")),
-    "batch norm and relu in NCHW": Rejected("https://github.com/sony/nnabla/pull/1023", 75, lambda: norm("batch_norm", (16, 66, 28, 28), "float16", activation="relu_fwd"), ("layout", "channel", "operation")),
-    "scores in float16": Rejected(f"{FE}/147", 90, lambda: composed_attention(compute="float16"), ("compute", "float32")),
-}  # fmt: skip
+    "backward, heads of 256": Rejected(
+        f"{TE}/1115", 80, lambda: attention_backward(width=256), ("head width",)
+    ),
+    "backward, heads of 128 and 144": Rejected(
+        f"{TORCH}/issues/129579", 80, lambda: attention_backward(width=128, v_width=144), ("head width",)
+    ),
+    "backward, heads of 256 in PyTorch": Rejected(
+        f"{TORCH}/pull/130494", 89, lambda: attention_backward("float16", width=256), ("head width",)
+    ),
+    "backward, heads of 256 in JAX": Rejected(
+        f"{JAX}/pull/24607", 86, lambda: attention_backward(width=256), ("head width",)
+    ),
+    "backward, heads of 256 in Keras": Rejected(
+        "https://github.com/keras-team/keras/pull/21333",
+        80,
+        lambda: attention_backward("bfloat16", width=256, rows=512),
+        ("head width",),
+    ),
+    "backward, latent heads in JAX": Rejected(
+        f"{JAX}/pull/28872", 86, lambda: attention_backward(width=192, v_width=128), ("head width",)
+    ),
+    "backward, heads of 192": Rejected(
+        f"{FE}/242", 103, lambda: attention_backward(width=192), ("head width",)
+    ),
+    "backward, heads of 256 on sm_80": Rejected(
+        f"{FE}/874", 80, lambda: attention_backward("float16", width=256, rows=128), ("head width",)
+    ),
+    "forward, heads of 100": Rejected(
+        f"{FE}/874", 80, lambda: attention(width=100), ("head width", "multiple of 8")
+    ),
+    # GPUs
+    "attention on T4": Rejected(f"{FE}/120", 75, lambda: attention("float16"), ("must be 8.0 or newer",)),
+    "composed attention on T4": Rejected(
+        f"{FE}/120", 75, lambda: composed_attention("float16"), ("must be 8.0 or newer",)
+    ),
+    "attention on Turing": Rejected(
+        "https://github.com/karpathy/llm.c/issues/761",
+        75,
+        lambda: attention(stats="float32"),
+        ("must be 8.0 or newer",),
+    ),
+    "backward attention on Turing": Rejected(
+        "https://github.com/karpathy/llm.c/issues/761", 75, attention_backward, ("must be 8.0 or newer",)
+    ),
+    "float32 product on V100": Rejected(
+        f"{FE}/39", 70, lambda: matmul("float32", "float32", "float32"), ("must be 8.0 or newer",)
+    ),
+    "fused batch norm on Jetson Nano": Rejected(
+        "https://github.com/sony/nnabla-ext-cuda/pull/262",
+        53,
+        lambda: norm("batch_norm", (16, 64, 28, 28), "float16", "nhwc", activation="relu_fwd"),
+        ("capability",),
+    ),
+    # dtypes
+    "attention in float32": Rejected(
+        f"{FE}/424", 90, lambda: attention("float32", rows=512, keys=512), ("must be float16 or bfloat16",)
+    ),
+    "backward attention in float32": Rejected(
+        f"{FE}/424", 90, lambda: attention_backward("float32", rows=512), ("must be float16 or bfloat16",)
+    ),
+    "fp8 attention on A100": Rejected(
+        f"{TORCH}/pull/182919", 80, lambda: attention("float8_e4m3"), ("float8", "capability")
+    ),
+    "fp8 attention with bf16 results": Rejected(
+        "https://github.com/vllm-project/vllm/pull/45251",
+        90,
+        lambda: attention("float8_e4m3", result="bfloat16"),
+        ("F16 output",),
+    ),
+    "fp8 convolution on V100": Rejected(
+        "https://github.com/openxla/xla/pull/45534",
+        70,
+        lambda: convolution((1, 16, 16, 16), (64, 16, 3, 3), "float8_e4m3"),
+        ("float8",),
+    ),
+    "fp8 convolution on A100": Rejected(
+        f"{FE}/131",
+        80,
+        lambda: convolution((1, 16, 16, 16), (64, 16, 3, 3), "float8_e4m3", padding=0),
+        ("float8",),
+    ),
+    "fp4 convolution": Rejected(
+        f"{FE}/499", 120, lambda: convolution((1, 64, 32, 32), (64, 64, 3, 3), "float4_e2m1"), ("float4",)
+    ),
+    "float32 convolution computed in float16": Rejected(
+        "https://github.com/NVIDIA/caffe/issues/514",
+        90,
+        lambda: convolution((8, 64, 28, 28), (64, 64, 3, 3), "float32", "nchw", compute="float16"),
+        ("compute type",),
+    ),
+    "gradient in float64 computed in float32": Rejected(
+        "https://github.com/Theano/Theano/issues/5555",
+        90,
+        lambda: convolution(
+            (7, 64, 24, 32), (3, 64, 1, 1), "float64", "nchw", direction="backward_data", padding=0
+        ),
+        ("computed in float32",),
+    ),
+    "forward in float64 computed in float32": Rejected(
+        "https://github.com/Theano/Theano/issues/5649",
+        90,
+        lambda: convolution((7, 64, 24, 32), (3, 64, 1, 1), "float64", "nchw", padding=0),
+        ("computed in float32",),
+    ),
+    "int8 to int32, fused": Rejected(
+        f"{FE}/31",
+        80,
+        lambda: convolution(
+            (8, 64, 28, 28),
+            (64, 64, 3, 3),
+            "int8",
+            "nchw",
+            compute="int32",
+            bias="float32",
+            steps=("relu_fwd",),
+        ),
+        ("layout", "NHWC", "dtype"),
+    ),
+    "product of int8 and float32 result": Rejected(
+        "https://github.com/apache/tvm/pull/9898",
+        75,
+        lambda: matmul("int8", "int8", "int32", "int32"),
+        ("capability",),
+    ),
+    "backward, half sinks": Rejected(
+        "https://github.com/ml-explore/mlx/pull/3118",
+        90,
+        lambda: attention_backward(sink="bfloat16"),
+        ("sink",),
+    ),
+    "fp4 convolution of 1x1": Rejected(
+        f"{FE}/499",
+        120,
+        lambda: convolution((1, 64, 32, 32), (64, 64, 1, 1), "float4_e2m1", padding=0),
+        ("float4",),
+    ),
+    "backward, packed sequences on A100": Rejected(
+        f"{JAX}/pull/28872", 80, lambda: attention_backward(ragged=True), ("ragged",)
+    ),
+    "backward, packed latent heads": Rejected(
+        f"{TE}/2285",
+        100,
+        lambda: attention_backward(width=192, v_width=128, ragged=True),
+        ("ragged", "head width"),
+    ),
+    "fp8 product on A100": Rejected(
+        "https://github.com/openxla/xla/pull/12243",
+        80,
+        lambda: matmul("float8_e4m3", "float8_e4m3", "bfloat16", transposed=True),
+        ("float8",),
+    ),
+    # layouts and sizes
+    "convolution and relu in float32": Rejected(
+        f"{FE}/104",
+        75,
+        lambda: convolution(
+            (256, 3, 224, 224), (32, 3, 5, 5), "float32", "nchw", padding=0, steps=("relu_fwd",)
+        ),
+        ("NHWC",),
+    ),
+    "gradient and relu in float32": Rejected(
+        f"{FE}/40",
+        75,
+        lambda: convolution(
+            (8, 64, 28, 28), (64, 64, 3, 3), "float32", "nchw", direction="backward_data", steps=("relu_fwd",)
+        ),
+        ("NHWC",),
+    ),
+    "copy to other strides": Rejected(f"{FE}/119", 80, transposed_copy, ("layout",)),
+    "batch norm of 35 channels": Rejected(
+        f"{FE}/133", 89, lambda: norm("batch_norm", (160, 35, 48, 24), "float16"), ("35 channels",)
+    ),
+    "batch norm of 6 channels": Rejected(
+        "https://github.com/tensorflow/tensorflow/pull/50914",
+        80,
+        lambda: norm("batch_norm", (16, 6, 28, 28), "float16", "nhwc"),
+        ("6 channels",),
+    ),
+    "batch norm and relu in NCHW": Rejected(
+        "https://github.com/sony/nnabla/pull/1023",
+        75,
+        lambda: norm("batch_norm", (16, 66, 28, 28), "float16", activation="relu_fwd"),
+        ("channel", "layout"),
+    ),
+    "pages and packed sequences": Rejected(
+        f"{FE}/132", 90, lambda: attention(ragged=True, paged=True), ("ragged",)
+    ),
+    # operations
+    "two convolutions": Rejected(f"{FE}/104", 80, two_convolutions, ("one convolution only",)),
+    "batch norm inference": Rejected(
+        f"{FE}/133",
+        89,
+        lambda: norm("batch_norm", (16, 64, 48, 24), "float16", "nhwc", phase="inference"),
+        ("phase inference",),
+    ),
+    "layer norm and relu": Rejected(
+        f"{FE}/88",
+        80,
+        lambda: norm("layer_norm", dtype="float16", activation="relu_fwd"),
+        ("only operation", "is norm_forward, pointwise"),
+    ),
+    "slice alone": Rejected(f"{FE}/172", 86, part, ("slice",)),
+}

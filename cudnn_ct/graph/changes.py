@@ -55,7 +55,13 @@ def _supported(graph: Graph, context: Context | Planner) -> bool:
 
 def _changes(graph: Graph) -> Iterator[_Change]:
     made = {repr(graph)}
-    for change in (*_computed(graph), *_stored(graph), *_one_stored(graph), *_laid_out(graph), *_sized(graph)):
+    for change in (
+        *_computed(graph),
+        *_stored(graph),
+        *_one_stored(graph),
+        *_laid_out(graph),
+        *_sized(graph),
+    ):
         if repr(change.graph) not in made:
             made.add(repr(change.graph))
             yield change
@@ -66,7 +72,9 @@ def _changes(graph: Graph) -> Iterator[_Change]:
 
 def _computed(graph: Graph) -> Iterator[_Change]:
     """Yield changes of the compute type."""
-    used = sorted({str(one.attributes[name]) for one in graph.nodes for name in COMPUTE if name in one.attributes})
+    used = sorted(
+        {str(one.attributes[name]) for one in graph.nodes for name in COMPUTE if name in one.attributes}
+    )
     for dtype in ("float32", "int32"):
 
         def computed(one: Node, dtype: str = dtype) -> Node:
@@ -84,7 +92,9 @@ def _stored(graph: Graph) -> Iterator[_Change]:
         for new in FLOATS:
 
             def stored(one: Tensor, old: tuple[str, ...] = old, new: str = new) -> Tensor:
-                changes = one.spec.dtype in old and one.value is None and not (one.virtual and old == ("float32",))
+                changes = (
+                    one.spec.dtype in old and one.value is None and not (one.virtual and old == ("float32",))
+                )
                 return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
             yield _Change(f"operands must be {new} (are {' and '.join(old)})", _mapped(graph, tensor=stored))
@@ -255,7 +265,9 @@ def _mapped(
             return _mapped(value, tensor, node)
         if isinstance(value, Node):
             changed = node(value)
-            return changed._replace(attributes={name: mapped(each) for name, each in changed.attributes.items()})
+            return changed._replace(
+                attributes={name: mapped(each) for name, each in changed.attributes.items()}
+            )
         if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
             return tuple(mapped(each) for each in value)
         return value

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import CudnnError, format_version
+from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
 from ..shapes.specs import TensorSpec
-from .changes import COMPUTE, name_of, supported_changes
+from .changes import COMPUTE, MODES, name_of, supported_changes
+from .engines import heuristic_configs
 from .offline import Planner, compute_capability
-from .operations import Graph, Node, Tensor
+from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
@@ -22,6 +23,7 @@ __all__ = ["Explanation", "Reason", "explain_graph", "explanation_of_rejection",
 KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
 MAX_KNOWN = 64  # explanations that are kept for further errors
+NOT_OFFERED = "cuDNN's heuristics do not offer this engine; it may fail when it is compiled"
 MAX_SHOWN = 3  # reasons in the message of an error
 
 
@@ -48,7 +50,8 @@ class Reason(NamedTuple):
 
     def __str__(self) -> str:
         who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
-        behind = "" if self.words == self.line else f" (cuDNN: {self.line})"
+        line = self.line.partition(" at: ")[0]  # without the condition in cuDNN's sources
+        behind = "" if line in ("", self.words) else f" (cuDNN: {line})"
         return f"{who if self.engines else ''}{self.words}{behind}"
 
 
@@ -65,25 +68,35 @@ class Explanation(NamedTuple):
         Changes of one property, of which each suffices for an engine to support it.
     reasons : tuple of Reason
         Why the other engines reject it: those first that name a property of the graph.
+    computed_by : str
+        How the call was computed, if one was explained that is supported.
+    graph : optional
+        The graph, from ``cudnn_ct.graph.operations``.
     """
 
     problem: str
     supported: tuple[int, ...] = ()
     changes: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
+    computed_by: str = ""
+    graph: Graph | None = None
 
     def summary(self) -> list[str]:
         """Return the most useful reasons, one a line, for the message of an error."""
-        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [*self.reasons[:1]]
+        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [
+            *self.reasons[:1]
+        ]
         lines = [f"reason: {reason}" for reason in shown]
         left = len(self.reasons) - len(shown)
         return [*lines, f"({left} more: print the error's explanation)"] if left else lines
 
     def __str__(self) -> str:
-        head = f"is supported by {_named(self.supported)}" if self.supported else "is not supported"
-        lines = [f"{self.problem} {head}"]
+        how = _named(self.supported) if self.supported else self.computed_by
+        lines = [f"{self.problem} {f'is supported by {how}' if how else 'is not supported'}"]
         if self.changes:
-            lines.append("one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:")
+            lines.append(
+                "one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:"
+            )
             lines += [f"  {change}" for change in self.changes]
         if self.reasons:
             lines.append("rejected by:" if self.supported else "reasons:")
@@ -104,10 +117,22 @@ def explain_graph(
     what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
     about = f"{what}{where}, cuDNN {format_version(context.library.version)},"
     rows = lines_of_graph(graph, context)
-    supported = tuple(row.number for row in rows if not row.lines)
+    supported = tuple(sorted(_offered(graph, context)))
+    rows = [row for row in rows if row.number not in supported]
     found = tuple(supported_changes(graph, context)) if changes and not supported else ()
     facts = facts_of(graph, compute_capability(context))
-    return Explanation(about, supported, found, tuple(_reasons(rows, facts)))
+    return Explanation(about, supported, found, tuple(_reasons(rows, facts)), graph=graph)
+
+
+def _offered(graph: Graph, context: Context | Planner) -> set[int]:
+    """Return the engines that the heuristics offer; others may fail when they are compiled."""
+    try:
+        return {
+            offer.engine.number
+            for offer in heuristic_configs(operation_graph(graph, context), context, MODES)
+        }
+    except (NotSupportedError, BadParamError):
+        return set()
 
 
 def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
@@ -133,9 +158,8 @@ def _reasons(rows: list[EngineLines], facts: dict[str, Any]) -> Iterator[Reason]
     """Yield the reasons of engines, those with the same words together."""
     found: dict[tuple[str, str], tuple[list[int], str]] = {}
     for row in rows:
-        if row.lines:
-            kind, words, line = translated(row.lines, facts)
-            found.setdefault((kind, words), ([], line))[0].append(row.number)
+        kind, words, line = translated(row.lines, facts) if row.lines else ("engine", NOT_OFFERED, "")
+        found.setdefault((kind, words), ([], line))[0].append(row.number)
     for (kind, words), (engines, line) in sorted(found.items(), key=lambda one: KINDS.index(one[0][0])):
         yield Reason(() if engines == [ALL] else tuple(engines), kind, words, line)
 
@@ -144,18 +168,35 @@ def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str
     """Return what must change, the reason in plain words, and cuDNN's line, for the lines of one engine.
 
     The first line that names a property of the graph is taken, then one that names the GPU, and so on. A line
-    without a translation is returned as it is.
+    without a translation is returned as it is; what must change is known from its status.
     """
-    best: tuple[str, str, str] | None = None
-    for line in lines:
-        for row in TRANSLATIONS:
-            match = _pattern(row.pattern).search(line.text)
-            if match is None:
-                continue
-            if best is None or KINDS.index(row.must_change) < KINDS.index(best[0]):
-                best = row.must_change, _worded(row, match, facts), line.text
-            break
-    return best or ("other", lines[0].text, lines[0].text)
+    found = [_translated(line, facts) for line in lines]
+    found = [one for one in found if one is not None] or [("other", lines[0].text, lines[0].text)]
+    return min(found, key=lambda one: KINDS.index(one[0]))
+
+
+def _translated(line: Line, facts: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Return the translation of one line; None for a line that only passes an error on."""
+    for row in TRANSLATIONS:
+        match = _pattern(row.pattern).search(line.text)
+        if match is not None:
+            return row.must_change, _worded(row, match, facts), line.text
+    if _CALL.fullmatch(line.text):
+        return None
+    words, _, condition = line.text.partition(" at: ")
+    kind = next((kind for status, kind in _STATUSES.items() if line.status.startswith(status)), "other")
+    return (kind, words, line.text) if condition else ("other", line.text, line.text)
+
+
+_CALL = re.compile(r"!?[\w.:>*\[\]-]+\(.*\)|status|\(CUDNN_STATUS_NOT_INITIALIZED == status\).*")
+_STATUSES = {
+    "CUDNN_STATUS_BAD_PARAM": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH": "gpu",
+    "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_LAYOUT": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_PADDING": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_SHAPE": "graph",
+}
 
 
 @cache
@@ -200,8 +241,12 @@ def facts_of(graph: Graph, capability: tuple[int, int]) -> dict[str, Any]:
 
 def _layouts(nodes: tuple[Node, ...]) -> str:
     """Return the layout of each tensor of the first node, such as ``"x nhwc, w nchw"``."""
-    tensors = {name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)}
-    return ", ".join(f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3)
+    tensors = {
+        name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)
+    }
+    return ", ".join(
+        f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3
+    )
 
 
 def _layout(spec: TensorSpec) -> str:
@@ -220,4 +265,6 @@ def _ranges(numbers: tuple[int, ...]) -> str:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
+    )

@@ -38,7 +38,8 @@ CONV_TYPES = "x is {x.dtype}, w is {w.dtype}, y is {y.dtype}, computed in {compu
 
 TRANSLATIONS = (
     # --- attention -----------------------------------------------------------------------------------------
-    _row("graph", r"SDPA only supports FP16/BF16/FP8 I/O", "q is {q.dtype}", HALF, NEW),
+    _row("graph", r"only supports FP16/BF16 I/O for selected engine", "operands are {dtypes}", "this engine needs float16 or bfloat16 operands", NEW),
+    _row("graph", r"SDPA (?:bprop )?only supports FP16/BF16", "q is {q.dtype}", HALF, NEW),
     _row(
         "graph", r"(?:SDPA|MHA) only supports FP32 I/O for selected engine",
         "operands are {dtypes}", "this engine needs float16 or bfloat16 operands",
@@ -46,6 +47,8 @@ TRANSLATIONS = (
     _row("graph", r"MHA matmuls only support FP32 compute type", "the compute type is {compute}", "it must be float32"),
     _row("graph", r"Q and K need to have the same datatype", "q is {q.dtype}, k is {k.dtype}", "they must have one dtype"),
     _row("graph", r"K and V need to have the same datatype", "k is {k.dtype}, v is {v.dtype}", "they must have one dtype"),
+    _row("graph", r"Sink tensor must have FLOAT data type", "sink is {sink.dtype}", "it must be float32", NEW),
+    _row("graph", r"ragged \(THD\) layouts require a ragged \(packed\) Stats", "", "with ragged q, stats must be ragged too", NEW),
     _row("graph", r"head dim <= (?P<most>\d+)", WIDTH, "the head width must be {most} at most on this GPU", NEW),
     _row(
         "graph", r"Embedding dim per head for (?P<names>[\w, ]+?) is not less than equal to (?P<most>\d+)",
@@ -103,6 +106,7 @@ TRANSLATIONS = (
     _row("graph", r"fillup_num_execution_groups|matcher_casted == nullptr|check_for_fwd_norm_op_support", "the graph is {operations} with mode {mode}, phase {phase}", "this mode, phase or operation is not supported: compute it with another one"),
     # --- other graphs --------------------------------------------------------------------------------------
     _row("graph", r"\(mmaNodeCount == 0\) && !is_pointwise_fusion", "the graph is {operations}", "it must have a matmul, a convolution, a pointwise or a resample operation: other operations are not supported alone", NEW),
+    _row("graph", r"^mmaNodeCount > 1", "the graph is {operations}", "it must have one convolution only"),
     _row("graph", r"buildDAG\(\)", "the graph is {operations}", "this version of cuDNN does not plan it as a graph of its own: another version, or other operations that compute the same, may work", OLD),
     _row("graph", r"getSizeOfDescriptor\(descriptorType", "the graph is {operations}", "this version of cuDNN does not have the operation", OLD),
     # --- GPUs ----------------------------------------------------------------------------------------------

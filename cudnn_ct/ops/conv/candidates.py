@@ -94,7 +94,9 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
 
 def graph_of(problem: Any) -> Graph:
     """Return the graph that engines compute: on contiguous and aligned copies of operands that need them."""
-    return graph.graph_of(_in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem)))))
+    return graph.graph_of(
+        _in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem))))
+    )
 
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:
