@@ -38,7 +38,7 @@ __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 class CandidateSource(Protocol):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
-    A source of engines also has ``graph_of``, which returns the graph of a problem: for the reasons of an error.
+    A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
     """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:

@@ -23,7 +23,7 @@ __all__ = ["explain"]
 
 
 def explain(
-    what: Callable[..., Any] | NotSupportedError | Graph,
+    what: Callable[..., Any] | NotSupportedError | Graph | ConvProblem | FusedConv,
     /,
     *args: Any,
     device: Mapping[str, object] | str | os.PathLike[str] | None = None,

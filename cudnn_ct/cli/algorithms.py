@@ -48,8 +48,8 @@ def command(
     With --device FILE, which `cudnn-ct device --export` writes on another machine, cuDNN plans for that GPU.
     The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
 
-    With --explain, the reasons of the engines that reject the convolution follow, in plain words with cuDNN's own
-    line, and the changes with which an engine supports it.
+    With --explain, the reasons of the engines that reject the convolution follow, in plain words and in
+    cuDNN's, and changes of the convolution that an engine supports.
 
     Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """

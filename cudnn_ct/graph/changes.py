@@ -1,11 +1,11 @@
 """Changes of a rejected graph, of one property each, that cuDNN has engines for."""
 
-# cuDNN's lines name the check that failed first. Whether a graph with another dtype, layout or size is supported
-# is found by querying the heuristics again, which compiles nothing.
+# cuDNN's lines name the check that failed first. To find what is supported, the heuristics are queried again
+# for graphs with another dtype, layout or size, which compiles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..context import Context
@@ -81,12 +81,14 @@ def _computed(graph: Graph) -> Iterator[_Change]:
             return _with(one, **{name: dtype for name in COMPUTE if name in one.attributes})
 
         yield _Change(
-            f"the compute type must be {dtype} (is {' and '.join(used)})", _mapped(graph, node=computed)
+            f"the compute type must be {dtype} (is {_listed(used) if used else 'float32'})",
+            _mapped(graph, node=computed),
         )
 
 
 def _stored(graph: Graph) -> Iterator[_Change]:
     """Yield changes of the dtype of all operands that have one dtype, or of all operands."""
+    names = names_of(graph)
     dtypes = sorted({one.spec.dtype for one in graph.operands if _is_float(one)})
     for old in [(dtype,) for dtype in dtypes] + ([tuple(dtypes)] if len(dtypes) > 1 else []):
         for new in FLOATS:
@@ -97,7 +99,9 @@ def _stored(graph: Graph) -> Iterator[_Change]:
                 )
                 return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
-            yield _Change(f"operands must be {new} (are {' and '.join(old)})", _mapped(graph, tensor=stored))
+            those = [names[one.uid] for one in graph.operands if one.spec.dtype in old]
+            words = f"{_listed(those)} must be {new} ({'is' if len(those) == 1 else 'are'} {_listed(old)})"
+            yield _Change(words, _mapped(graph, tensor=stored))
 
 
 def _one_stored(graph: Graph) -> Iterator[_Change]:
@@ -136,7 +140,9 @@ def _sized(graph: Graph) -> Iterator[_Change]:
             heads = {value.uid for name, value in named.items() if name in _HEADS}
             for limit in (10**9, 256, MAX_WIDTH, 64):
                 new = [min(_rounded(width), limit) for width in widths]
-                words = f"the width of a head must be {_numbers(new)} or another supported one (is {_numbers(widths)})"
+                words = (
+                    f"the head width must be {_numbers(new)} or another supported one (is {_numbers(widths)})"
+                )
                 yield _Change(words, _resized(graph, dict(zip(widths, new, strict=True)), heads, (-1,)))
         elif one.row.startswith("conv_"):
             weight = next(named[name] for name in ("w", "dw") if name in named)
@@ -240,6 +246,12 @@ def name_of(attribute: str) -> str:
     if attribute == "doddesc":
         return "do"
     return attribute.removesuffix("desc").removesuffix("_") or attribute
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words with commas and "and"."""
+    *first, last = dict.fromkeys(words)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _is_float(tensor: Tensor) -> bool:

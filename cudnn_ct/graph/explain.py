@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 from .._caches import BoundedDict
@@ -170,15 +169,15 @@ def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str
     The first line that names a property of the graph is taken, then one that names the GPU, and so on. A line
     without a translation is returned as it is; what must change is known from its status.
     """
-    found = [_translated(line, facts) for line in lines]
-    found = [one for one in found if one is not None] or [("other", lines[0].text, lines[0].text)]
+    found = [one for one in (_translated(line, facts) for line in lines) if one is not None]
+    found = found or [("other", lines[0].text, lines[0].text)]
     return min(found, key=lambda one: KINDS.index(one[0]))
 
 
 def _translated(line: Line, facts: dict[str, Any]) -> tuple[str, str, str] | None:
     """Return the translation of one line; None for a line that only passes an error on."""
     for row in TRANSLATIONS:
-        match = _pattern(row.pattern).search(line.text)
+        match = re.search(row.pattern, line.text)
         if match is not None:
             return row.must_change, _worded(row, match, facts), line.text
     if _CALL.fullmatch(line.text):
@@ -197,11 +196,6 @@ _STATUSES = {
     "CUDNN_STATUS_NOT_SUPPORTED_PADDING": "graph",
     "CUDNN_STATUS_NOT_SUPPORTED_SHAPE": "graph",
 }
-
-
-@cache
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text)
 
 
 def _worded(row: Translation, match: re.Match[str], facts: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Reasons why cuDNN rejects a graph: its own lines for each engine, received by a callback."""
 
-# cuDNN's last error text has one line, or none. A callback receives the line of every check that failed. It is
-# installed only after planning has failed, so that successful calls have no additional cost.
+# cuDNN's last error text has one line, or none. A callback receives the line of every check that failed.
+# It is set only after planning has failed, so that successful calls have no additional cost.
 
 from __future__ import annotations
 
