@@ -35,11 +35,10 @@ _PUBLIC = {
     ),
     "errors": (
         "AllocationError BadParamError CudnnError CudnnWarning ExecutionFailedError InternalError "
-        "LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError "
+        "Explanation LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError Reason "
         "VersionMismatchError"
     ),
-    "explain": "explain",
-    "graph.explain": "Explanation Reason",
+    "explanations": "explain",
     "ops.activation": "activation activation_backward",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",

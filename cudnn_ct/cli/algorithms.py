@@ -11,8 +11,7 @@ import click
 import cudnn_ct as ct
 
 from .._config import config
-from ..errors import BadParamError
-from ..graph.explain import Explanation
+from ..errors import BadParamError, Explanation
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here

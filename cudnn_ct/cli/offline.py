@@ -21,8 +21,16 @@ from .. import _lib
 from .._config import config
 from .._dlopen import open_library
 from ..doctor import libraryset, stub_libcuda
-from ..errors import BadParamError, CudnnError, NotSupportedError, format_version, warn_caller
-from ..graph.explain import Explanation, Reason, explain_graph
+from ..errors import (
+    BadParamError,
+    CudnnError,
+    Explanation,
+    NotSupportedError,
+    Reason,
+    format_version,
+    warn_caller,
+)
+from ..graph.explain import explain_graph
 from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates

@@ -4,103 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
+from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, Reason, format_version
 from ..shapes.specs import TensorSpec
-from .changes import COMPUTE, MODES, name_of, supported_changes
-from .engines import heuristic_configs
+from .changes import COMPUTE, name_of, supported_changes
+from .engines import HEURISTICS, heuristic_configs
 from .offline import Planner, compute_capability
 from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
-__all__ = ["Explanation", "Reason", "explain_graph", "explanation_of_rejection", "facts_of", "translated"]
+__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
 
 KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
 MAX_KNOWN = 64  # explanations that are kept for further errors
 NOT_OFFERED = "cuDNN's heuristics do not offer this engine; it may fail when it is compiled"
-MAX_SHOWN = 3  # reasons in the message of an error
-
-
-class Reason(NamedTuple):
-    """Why some engines reject a graph.
-
-    Attributes
-    ----------
-    engines : tuple of int
-        Their numbers; empty if cuDNN rejects the graph before it looks for an engine.
-    must_change : str
-        The property that must change: ``"graph"`` (dtypes, shapes, layouts, operations), ``"gpu"``, or
-        ``"engine"`` (its knobs, or how it is made); ``"other"`` if it is not known.
-    words : str
-        The reason in plain words, or cuDNN's own line if it has no translation.
-    line : str
-        cuDNN's own line.
-    """
-
-    engines: tuple[int, ...]
-    must_change: str
-    words: str
-    line: str
-
-    def __str__(self) -> str:
-        who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
-        line = self.line.partition(" at: ")[0]  # without the condition in cuDNN's sources
-        behind = "" if line in ("", self.words) else f" (cuDNN: {line})"
-        return f"{who if self.engines else ''}{self.words}{behind}"
-
-
-class Explanation(NamedTuple):
-    """Why cuDNN supports a graph or not; ``print`` it.
-
-    Attributes
-    ----------
-    problem : str
-        The operation or graph, and the GPU.
-    supported : tuple of int
-        Numbers of the engines that support it.
-    changes : tuple of str
-        Changes of one property, of which each suffices for an engine to support it.
-    reasons : tuple of Reason
-        Why the other engines reject it: those first that name a property of the graph.
-    computed_by : str
-        How the call was computed, if one was explained that is supported.
-    graph : optional
-        The graph, from ``cudnn_ct.graph.operations``.
-    """
-
-    problem: str
-    supported: tuple[int, ...] = ()
-    changes: tuple[str, ...] = ()
-    reasons: tuple[Reason, ...] = ()
-    computed_by: str = ""
-    graph: Graph | None = None
-
-    def summary(self) -> list[str]:
-        """Return the most useful reasons, one a line, for the message of an error."""
-        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [
-            *self.reasons[:1]
-        ]
-        lines = [f"reason: {reason}" for reason in shown]
-        left = len(self.reasons) - len(shown)
-        return [*lines, f"({left} more: print the error's explanation)"] if left else lines
-
-    def __str__(self) -> str:
-        how = _named(self.supported) if self.supported else self.computed_by
-        lines = [f"{self.problem} {f'is supported by {how}' if how else 'is not supported'}"]
-        if self.changes:
-            lines.append(
-                "one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:"
-            )
-            lines += [f"  {change}" for change in self.changes]
-        if self.reasons:
-            lines.append("rejected by:" if self.supported else "reasons:")
-            lines += [f"  {reason}" for reason in self.reasons]
-        return "\n".join(lines)
 
 
 def explain_graph(
@@ -128,10 +50,17 @@ def _offered(graph: Graph, context: Context | Planner) -> set[int]:
     try:
         return {
             offer.engine.number
-            for offer in heuristic_configs(operation_graph(graph, context), context, MODES)
+            for offer in heuristic_configs(operation_graph(graph, context), context, _modes(graph))
         }
     except (NotSupportedError, BadParamError):
         return set()
+
+
+def _modes(graph: Graph) -> tuple[str, ...]:
+    """Return the heuristic modes: "b" of cuDNN 9.19 ends the process for uneven padding."""
+    nodes = [one.attributes for one in graph.nodes]
+    uneven = any(one.get("pre_paddings") != one.get("post_paddings") for one in nodes)
+    return HEURISTICS[1:] if uneven else HEURISTICS
 
 
 def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
@@ -245,20 +174,3 @@ def _layouts(nodes: tuple[Node, ...]) -> str:
 
 def _layout(spec: TensorSpec) -> str:
     return spec.layout or f"of strides {spec.strides}"
-
-
-def _named(engines: tuple[int, ...]) -> str:
-    return f"{'engine' if len(engines) == 1 else 'engines'} {_ranges(engines)}"
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """Return numbers with ranges: ``"0 to 7, 12"``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(
-        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import NotSupportedError
+from ..errors import Explanation, NotSupportedError
 from ..shapes.specs import TensorSpec
 from ..typing import Layout
 
@@ -145,10 +145,12 @@ class SelectedPlan:
         return self.plan.describe()
 
 
-def unsupported(problem: Any, reasons: Sequence[str], explanation: Any = None) -> NotSupportedError:
+def unsupported(
+    problem: Any, reasons: Sequence[str], explanation: Explanation | None = None
+) -> NotSupportedError:
     """Return the error for a problem whose implementations were all rejected, with a line for each reason.
 
-    ``explanation`` is a :class:`~cudnn_ct.graph.explain.Explanation`, if the problem has a graph.
+    ``explanation`` has the reasons of engines, if the problem has a graph.
     """
     first = f"cuDNN does not support this {problem}"
     lines = "\n  rejected: ".join([first, *reasons])

@@ -10,9 +10,9 @@ from typing import Any
 from . import context
 from .context import Context
 from .cuda import stream as streams
-from .errors import NotSupportedError
+from .errors import Explanation, NotSupportedError
 from .graph.changes import supported_changes
-from .graph.explain import Explanation, explain_graph
+from .graph.explain import explain_graph
 from .graph.operations import Graph
 from .ops.conv.candidates import graph_of
 from .plans.last_plan import last_plan
@@ -36,7 +36,7 @@ def explain(
     what : callable, NotSupportedError or Graph
         An operation such as ``ct.conv``, which is called with the other arguments; the error that a call
         raised; or a graph from ``cudnn_ct.graph.operations``.
-    *args, **kwargs
+    args, kwargs
         The arguments of a call.
     device : mapping or path, optional
         Explain a graph for the GPU of this description, in a child process that needs no GPU. A description
@@ -94,7 +94,8 @@ def explain(
     if found is None:
         raise ValueError(f"this error has no explanation by engines: {what}") from what
     with _current() as ctx:
-        changes = tuple(supported_changes(found.graph, ctx)) if found.graph else ()
+        graph = found.graph
+        changes = tuple(supported_changes(graph, ctx)) if isinstance(graph, Graph) else ()
     return found._replace(changes=changes)
 
 
