@@ -23,11 +23,11 @@ __all__ = ["explain"]
 
 
 def explain(
-    what: Callable[..., Any] | NotSupportedError | Graph | ConvProblem | FusedConv,
+    what: Callable[..., object] | NotSupportedError | Graph | ConvProblem | FusedConv,
     /,
-    *args: Any,
+    *args: object,
     device: Mapping[str, object] | str | os.PathLike[str] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Explanation:
     """Explain why cuDNN does not support a call or a graph, and which change of it is supported.
 
