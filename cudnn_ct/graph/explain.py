@@ -8,7 +8,7 @@ from typing import Any
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import BadParamError, CudnnError, Explanation, NotSupportedError, Reason, format_version
+from ..errors import BadParamError, Explanation, NotSupportedError, Reason, format_version
 from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import HEURISTICS, heuristic_configs
@@ -74,7 +74,7 @@ def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: 
     if found is None:
         try:
             found = _known[key] = explain_graph(graph, context, str(problem), changes=False)
-        except CudnnError:
+        except Exception:  # whatever it is, the error that is explained matters
             return None
     return None if found.supported else found
 
@@ -130,7 +130,7 @@ _STATUSES = {
 def _worded(row: Translation, match: re.Match[str], facts: dict[str, Any]) -> str:
     """Return the sentence of a row; its facts are left out if the graph lacks one of them."""
     try:
-        have = row.have.format(**facts, **match.groupdict())
+        have = row.have.format(**{**facts, **match.groupdict()})
     except (KeyError, AttributeError, IndexError):
         have = ""
     must = row.must.format(**{**facts, **match.groupdict()}) if "{" in row.must else row.must
