@@ -35,9 +35,10 @@ _PUBLIC = {
     ),
     "errors": (
         "AllocationError BadParamError CudnnError CudnnWarning ExecutionFailedError InternalError "
-        "LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError "
+        "Explanation LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError Reason "
         "VersionMismatchError"
     ),
+    "explanations": "explain",
     "ops.activation": "activation activation_backward",
     "ops.attention.attention": "attention attention_backward",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",

@@ -39,12 +39,15 @@ from .errors import BadParamError as BadParamError
 from .errors import CudnnError as CudnnError
 from .errors import CudnnWarning as CudnnWarning
 from .errors import ExecutionFailedError as ExecutionFailedError
+from .errors import Explanation as Explanation
 from .errors import InternalError as InternalError
 from .errors import LibraryLoadError as LibraryLoadError
 from .errors import LibraryNotFoundError as LibraryNotFoundError
 from .errors import NotInitializedError as NotInitializedError
 from .errors import NotSupportedError as NotSupportedError
+from .errors import Reason as Reason
 from .errors import VersionMismatchError as VersionMismatchError
+from .explanations import explain as explain
 from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.attention.attention import attention as attention

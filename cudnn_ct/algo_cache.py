@@ -36,7 +36,10 @@ __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 
 
 class CandidateSource(Protocol):
-    """The implementations of an operation: sources of candidates, and a plan for each candidate."""
+    """The implementations of an operation: sources of candidates, and a plan for each candidate.
+
+    A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
+    """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return sources of candidates, the most promising first; each returns rows, the best first."""
@@ -134,7 +137,16 @@ class Selection(SelectedPlan):
         if self._decision.needs_timing:
             self._row = None
             return _PendingAutotune(self)
-        raise unsupported(self.problem, self._decision.rejections())
+        raise unsupported(self.problem, self._decision.rejections(), self._explained(context))
+
+    def _explained(self, context: Context) -> Any:
+        """Return why each engine rejects the graph of the problem; None if it has none, or an engine fits."""
+        graph_of = getattr(self._source, "graph_of", None)
+        if graph_of is None:
+            return None
+        from .graph.explain import explanation_of_rejection  # only after a failure
+
+        return explanation_of_rejection(graph_of(self.problem), context, self.problem)
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         plan = self._source.plan(self.problem, row, context)

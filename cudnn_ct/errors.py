@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 _PACKAGE = __name__.partition(".")[0]
+
+MAX_SHOWN = 3  # reasons in the message of an error
 
 __all__ = [
     "AllocationError",
@@ -14,11 +17,13 @@ __all__ = [
     "CudnnError",
     "CudnnWarning",
     "ExecutionFailedError",
+    "Explanation",
     "InternalError",
     "LibraryLoadError",
     "LibraryNotFoundError",
     "NotInitializedError",
     "NotSupportedError",
+    "Reason",
     "VersionMismatchError",
     "error_from_status",
     "format_version",
@@ -60,8 +65,100 @@ class BadParamError(CudnnError, ValueError):
     """cuDNN rejected an argument (status 2xxx)."""
 
 
+class Reason(NamedTuple):
+    """Why some engines reject a graph.
+
+    Attributes
+    ----------
+    engines : tuple of int
+        Their numbers; empty if cuDNN rejects the graph before it looks for an engine.
+    must_change : str
+        The property that must change: ``"graph"`` (dtypes, shapes, layouts, operations), ``"gpu"``, or
+        ``"engine"`` (its knobs, or how it is made); ``"other"`` if it is not known.
+    words : str
+        The reason in plain words, or cuDNN's own line if it has no translation.
+    line : str
+        cuDNN's own line.
+    """
+
+    engines: tuple[int, ...]
+    must_change: str
+    words: str
+    line: str
+
+    def __str__(self) -> str:
+        who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
+        line = self.line.partition(" at: ")[0]  # without the condition in cuDNN's sources
+        behind = "" if line in ("", self.words) else f" (cuDNN: {line})"
+        return f"{who if self.engines else ''}{self.words}{behind}"
+
+
+class Explanation(NamedTuple):
+    """Why cuDNN supports a graph or not; ``print`` it.
+
+    Attributes
+    ----------
+    problem : str
+        The operation or graph, and the GPU.
+    supported : tuple of int
+        Numbers of the engines that support it.
+    changes : tuple of str
+        Changes of one property, of which each suffices for an engine to support it.
+    reasons : tuple of Reason
+        Why the other engines reject it: those first that name a property of the graph.
+    computed_by : str
+        How the call was computed, if one was explained that is supported.
+    graph : object
+        The graph, from ``cudnn_ct.graph.operations``.
+    """
+
+    problem: str
+    supported: tuple[int, ...] = ()
+    changes: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    computed_by: str = ""
+    graph: object = None
+
+    def summary(self) -> list[str]:
+        """Return the most useful reasons, one a line, for the message of an error."""
+        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [
+            *self.reasons[:1]
+        ]
+        lines = [f"reason: {reason}" for reason in shown]
+        left = len(self.reasons) - len(shown)
+        return [*lines, f"({left} more: print the error's explanation)"] if left else lines
+
+    def __str__(self) -> str:
+        how = _engines(self.supported) if self.supported else self.computed_by
+        lines = [f"{self.problem} {f'is supported by {how}' if how else 'is not supported'}"]
+        if self.changes:
+            lines.append(
+                "one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:"
+            )
+            lines += [f"  {change}" for change in self.changes]
+        if self.reasons:
+            lines.append("rejected by:" if self.supported else "reasons:")
+            lines += [f"  {reason}" for reason in self.reasons]
+        return "\n".join(lines)
+
+
 class NotSupportedError(CudnnError):
-    """The request is valid, but this cuDNN does not support it on this GPU (status 3xxx)."""
+    """The request is valid, but this cuDNN does not support it on this GPU (status 3xxx).
+
+    Attributes
+    ----------
+    explanation : Explanation or None
+        Why each engine of the graph API rejects the request; None if it is not computed by a graph, or if
+        engines support it and other limits, such as ``workspace_limit``, exclude them.
+    reasons : tuple of Reason
+        The reasons of the explanation, those first that name a property of the request.
+    """
+
+    explanation: Explanation | None = None
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.explanation.reasons if self.explanation else ()
 
 
 class InternalError(CudnnError):
@@ -162,3 +259,20 @@ def _status_name(status: int) -> str:
         return f"CUDNN_STATUS_{Status(status).name}"
     except ValueError:
         return "an unknown status"
+
+
+def _engines(engines: tuple[int, ...]) -> str:
+    return f"{'engine' if len(engines) == 1 else 'engines'} {_ranges(engines)}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return numbers with ranges: ``"0 to 7, 12"``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
+    )

@@ -11,7 +11,7 @@ import click
 import cudnn_ct as ct
 
 from .._config import config
-from ..errors import BadParamError
+from ..errors import BadParamError, Explanation
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here
@@ -36,13 +36,19 @@ COLUMNS: tuple[Column, ...] = (
 @click.option(
     "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that FILE describes, without a GPU."
 )
+@click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
-def command(convolution: Convolution, no_timing: bool, device: str | None, as_json: bool) -> None:
+def command(
+    convolution: Convolution, no_timing: bool, device: str | None, explained: bool, as_json: bool
+) -> None:
     """List all algorithms and engines for one convolution, timed on this GPU.
 
     With --device FILE, which `cudnn-ct device --export` writes on another machine, cuDNN plans for that GPU.
     The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
+
+    With --explain, the reasons of the engines that reject the convolution follow, in plain words and in
+    cuDNN's, and changes of the convolution that an engine supports.
 
     Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """
@@ -52,6 +58,7 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
         where = name_here()
     else:
         rows, where = _planned(convolution, device)
+    explanation = _explained(convolution, device) if explained else None
     problem = str(convolution.problem(config.allow_tf32))
     if as_json:
         report = {
@@ -62,6 +69,12 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
             "rows": [_plain(row) for row in rows],
             "skipped": [] if device is None else [SKIPPED],
         }
+        if explanation is not None:
+            report["explanation"] = {
+                "supported": explanation.supported,
+                "changes": explanation.changes,
+                "reasons": [reason._asdict() for reason in explanation.reasons],
+            }
         click.echo(json.dumps(report, indent=2))
         return
     click.echo(f"{problem}\non {where}{'' if device is None else ', planned without a GPU'}\n")
@@ -69,6 +82,8 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
     show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
     if device is not None:
         click.echo(f"\n{SKIPPED}")
+    if explanation is not None:
+        click.echo(f"\n{explanation}")
 
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
@@ -99,6 +114,11 @@ def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]
     except BadParamError as error:
         raise click.UsageError(f"cuDNN rejected {path} as a description of a device: {error}") from None
     return rows, str(description.get("deviceName", "an unnamed device"))
+
+
+def _explained(convolution: Convolution, device: str | None) -> Explanation:
+    problem = convolution.problem(config.allow_tf32)
+    return ct.explain(problem, device=device)
 
 
 def _cells(row: Candidate) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plan convolutions in a child process for a GPU that exists only as a description.
+"""Plan convolutions and explain graphs in a child process, for a GPU that exists only as a description.
 
 The libraries of cuDNN need ``libcuda.so.1``. In the child the doctor's stub replaces it, even if there is a
 driver, so that the results are the same on all machines. Such a process must not use a GPU.
@@ -6,8 +6,10 @@ driver, so that the results are the same on all machines. Such a process must no
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -19,14 +21,24 @@ from .. import _lib
 from .._config import config
 from .._dlopen import open_library
 from ..doctor import libraryset, stub_libcuda
-from ..errors import BadParamError, CudnnError, NotSupportedError, format_version, warn_caller
+from ..errors import (
+    BadParamError,
+    CudnnError,
+    Explanation,
+    NotSupportedError,
+    Reason,
+    format_version,
+    warn_caller,
+)
+from ..graph.explain import explain_graph
 from ..graph.offline import Planner
+from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
 
-__all__ = ["PlanningError", "answer", "plan", "read_description"]
+__all__ = ["PlanningError", "answer", "explain", "plan", "read_description"]
 
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
@@ -60,6 +72,26 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     Raises BadParamError if cuDNN rejects the description, NotSupportedError for a cuDNN older than 9.8, the
     first version that plans without a device, and CudnnError if the child process fails.
     """
+    request = {
+        "convolutions": [convolution._asdict() for convolution in wanted],
+        "allow_tf32": config.allow_tf32,
+    }
+    return [
+        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
+        for rows in _answered(description, request)["rows"]
+    ]
+
+
+def explain(description: dict[str, Any], graph: Graph, problem: str = "") -> Explanation:
+    """Return why cuDNN supports a graph on a described device or not; errors are those of :func:`plan`."""
+    request = {"graph": base64.b64encode(pickle.dumps(graph)).decode(), "problem": problem}
+    about, supported, changes, reasons = _answered(description, request)["explanation"]
+    found = [Reason(tuple(engines), *rest) for engines, *rest in reasons]
+    return Explanation(about, tuple(supported), tuple(changes), tuple(found), graph=graph)
+
+
+def _answered(description: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Run the child process, and return its answer to a request."""
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)
@@ -72,12 +104,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         "CUDNN_CT_LIBRARY": library.path,
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
     }
-    request = {
-        "device": description,
-        "convolutions": [convolution._asdict() for convolution in wanted],
-        "nvrtc": library.find_nvrtc(),
-        "allow_tf32": config.allow_tf32,
-    }
+    request = {"device": description, "nvrtc": library.find_nvrtc(), **request}
     try:
         done = subprocess.run(
             [sys.executable or "python3", "-c", CHILD, *sys.path],
@@ -110,7 +137,7 @@ def _warn_of_missing(errors: str) -> None:
         )
 
 
-def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
+def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         died = -done.returncode in set(signal.Signals)
@@ -118,7 +145,7 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
         words = (done.stderr.strip().splitlines() or [""])[-1]
         raise PlanningError(f"the planning process ended with {how}{f': {words}' if words else ''}")
     try:
-        result = json.loads(lines[-1])  # after lines that cuDNN may print
+        result: dict[str, Any] = json.loads(lines[-1])  # after lines that cuDNN may print
     except ValueError:
         raise PlanningError(f"the planning process returned {lines[-1][:99]!r}, expected JSON") from None
     if "error" in result:
@@ -126,22 +153,24 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
         for note in result["notes"]:
             error.add_note(note)
         raise error
-    return [
-        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
-        for rows in result["rows"]
-    ]
+    return result
 
 
 def answer() -> None:
-    """Run as the child process: read the request from stdin, and write the candidates to stdout."""
+    """Run as the child process: read the request from stdin, and write the answer to stdout."""
     request = json.load(sys.stdin)
     result: dict[str, Any]
     try:
         if request["nvrtc"]:
             open_library(request["nvrtc"])
         planner = Planner(request["device"])
-        problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-        result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+        if "graph" in request:  # pickled by the parent process, whose input this is
+            graph = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
+            found = explain_graph(graph, planner, request["problem"])
+            result = {"explanation": [found.problem, found.supported, found.changes, found.reasons]}
+        else:
+            problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
+            result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
     except CudnnError as error:
         rejected = isinstance(error, BadParamError)
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}

@@ -15,6 +15,9 @@ __all__ = [
     "HEURISTICS",
     "Engine",
     "EngineConfig",
+    "Knobs",
+    "engine_config",
+    "engine_descriptor",
     "execution_plan",
     "heuristic_configs",
     "is_engine",
@@ -125,7 +128,7 @@ def offer_of(
 ) -> EngineConfig | None:
     """Return an engine's configuration; None if it rejects the graph, or has an ``unwanted`` note."""
     try:
-        native = _engine(graph, engine.number, context)
+        native = engine_descriptor(graph, engine.number, context)
         notes = _notes(native)
         if any(note in unwanted for note in notes):
             return None
@@ -141,7 +144,7 @@ def execution_plan(
     graph: BackendDescriptor, engine: Engine, context: Context | Planner, unwanted: Container[str] = ()
 ) -> BackendDescriptor:
     """Build a plan; raise NotSupportedError if the engine has an ``unwanted`` note or rejects the graph."""
-    native = _engine(graph, engine.number, context)
+    native = engine_descriptor(graph, engine.number, context)
     found = [note for note in _notes(native) if note in unwanted] if unwanted else []
     if found:
         raise NotSupportedError(f"{engine} is excluded by its notes: {', '.join(found)}")
@@ -153,25 +156,30 @@ def plan_to_json(plan: BackendDescriptor) -> str:
     return str(plan.get("json_representation"))
 
 
-def _engine(graph: BackendDescriptor, index: int, context: Context | Planner) -> BackendDescriptor:
+def engine_descriptor(graph: BackendDescriptor, index: int, context: Context | Planner) -> BackendDescriptor:
+    """Return the native engine of an index among all of cuDNN's for a graph."""
     return BackendDescriptor(
         graph.library, "engine", operation_graph=graph, global_index=index, **target(context, "engine")
     )
 
 
-def _plan_of(
-    engine: BackendDescriptor, knobs: Knobs, context: Context | Planner, cache: BackendDescriptor | None
-) -> BackendDescriptor:
+def engine_config(engine: BackendDescriptor, knobs: Knobs) -> BackendDescriptor:
+    """Return the native configuration of an engine; its workspace is known without compiling."""
     library = engine.library
     choices = [
         BackendDescriptor(library, "knob_choice", knob_type=knob, knob_value=choice) for knob, choice in knobs
     ]
-    config = BackendDescriptor(library, "enginecfg", engine=engine, knob_choices=choices or None)
+    return BackendDescriptor(library, "enginecfg", engine=engine, knob_choices=choices or None)
+
+
+def _plan_of(
+    engine: BackendDescriptor, knobs: Knobs, context: Context | Planner, cache: BackendDescriptor | None
+) -> BackendDescriptor:
     return BackendDescriptor(
-        library,
+        engine.library,
         "execution_plan",
         **target(context, "execution_plan"),
-        engine_config=config,
+        engine_config=engine_config(engine, knobs),
         kernel_cache=cache,
     )
 

@@ -1,7 +1,7 @@
-"""Reasons for which cuDNN rejects a graph, from the messages that it logs.
+"""Reasons why cuDNN rejects a graph: its own lines for each engine, received by a callback."""
 
-The status of a rejected graph is the same for most problems; the messages name the cause for each engine.
-"""
+# cuDNN's last error text has one line, or none. A callback receives the line of every check that failed.
+# It is set only after planning has failed, so that successful calls have no additional cost.
 
 from __future__ import annotations
 
@@ -9,65 +9,134 @@ import ctypes
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+from .._bindings.enums import BackendKnobType
 from .._bindings.types import cudnnCallback_t
 from ..context import Context
-from ..errors import CudnnError
-from .engines import HEURISTICS, heuristic_configs
+from ..errors import AllocationError, CudnnError
+from .backend import BackendDescriptor
+from .engines import Knobs, engine_config, engine_descriptor
 from .offline import Planner
 from .operations import Graph, operation_graph
 
-__all__ = ["rejection_reasons"]
+__all__ = ["EngineLines", "lines_of_graph", "parse", "recorded"]
 
-MAX_REASONS = 6
-SEVERITIES = 0b111  # fatal errors, errors and warnings
-
-_REASON = re.compile(r"(?:Warning|Error): (CUDNN_STATUS_\w+); Reason: (.*)")
-# Conditions in cuDNN's sources that only repeat that a call has failed, and engines of other architectures.
-_REPEATS = re.compile(
-    r"!?[\w.:>-]+\(.*\)|\(CUDNN_STATUS_NOT_INITIALIZED == status\).*|.*redirecting to .*"
-    r"|.*only supported since \w+ architecture"
-)
-
-_lock = threading.Lock()  # the callback belongs to the process
+LEVELS = 1 << 1 | 1 << 2  # errors and warnings; the level below also prints every argument of every call
+_HEAD = re.compile(r"\s*(?:Warning|Error): (CUDNN_STATUS_\w+); Reason: (.*)", re.DOTALL)
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+KNOB_NEEDED = ("knob must be set", "process_knob_choices()")  # the latter in cuDNN 9.19
+MAX_VALUES = 64
+_lock = threading.RLock()  # the callback belongs to the process
 
 
-def rejection_reasons(graph: Graph, context: Context | Planner) -> list[str]:
-    """Return why cuDNN's heuristics have no engine for a graph, each reason once; empty if unknown.
+class Line(NamedTuple):
+    """One failed check: cuDNN's status, and its text."""
 
-    The heuristics are queried again, while cuDNN's messages are recorded.
+    status: str
+    text: str
+
+
+class EngineLines(NamedTuple):
+    """The failed checks of one engine, the first cause first; none if the engine supports the graph.
+
+    ``number`` is -1 for the graph itself.
     """
-    with _recorded_messages(context.library) as lines:
-        for mode in HEURISTICS:
-            with suppress(CudnnError):
-                native = operation_graph(graph, context)
-                if next(heuristic_configs(native, context, [mode], 1), None):
-                    break
-    found = [match.groups() for match in map(_REASON.search, lines) if match]
-    reasons = [
-        f"{reason.partition(' at: ')[0].strip()} [{status}]"
-        for status, reason in found
-        if not _REPEATS.fullmatch(reason.strip())
-    ]
-    return list(dict.fromkeys(reasons))[:MAX_REASONS]
+
+    number: int
+    lines: tuple[Line, ...]
+
+
+def parse(text: str) -> Line | None:
+    """Parse a line of a message; None if it is not a failed check.
+
+    >>> parse("    Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: Engine 5 is not enabled for MATMUL at: true")
+    Line(status='CUDNN_STATUS_NOT_SUPPORTED', text='Engine 5 is not enabled for MATMUL at: true')
+    """
+    found = _HEAD.fullmatch(text)
+    return Line(found[1], " ".join(found[2].split())) if found else None
 
 
 @contextmanager
-def _recorded_messages(library: Any) -> Iterator[list[str]]:
-    """Record the lines that cuDNN logs meanwhile, instead of passing them to the callback of the process."""
-    lines: list[str] = []
+def recorded(library: Any) -> Iterator[list[Line]]:
+    """Record cuDNN's failed checks of this thread, and restore the callback that was there before.
 
-    def record(severity: int, data: Any, about: Any, message: Any) -> None:  # noqa: ARG001
-        lines.extend(line.decode("utf-8", "replace") for line in message.lines())
+    Messages of other threads go to that callback only after the recording. Threads record one after another.
+    """
+    lines: list[Line] = []
+    here = threading.get_ident()
+
+    def record(severity: int, user_data: Any, debug: Any, message: Any) -> None:  # noqa: ARG001
+        if threading.get_ident() == here:
+            found = (parse(text.decode("utf-8", "replace")) for text in message.lines())
+            lines.extend(line for line in found if line is not None)
 
     callback = cudnnCallback_t(record)
-    mask, data, previous = ctypes.c_uint(), ctypes.c_void_p(), cudnnCallback_t()
     with _lock:
-        library.cudnnGetCallback(ctypes.byref(mask), ctypes.byref(data), ctypes.byref(previous))
-        library.cudnnSetCallback(mask.value | SEVERITIES, None, callback)
+        mask, user_data, previous = ctypes.c_uint(), ctypes.c_void_p(), cudnnCallback_t()
+        library.cudnnGetCallback(ctypes.byref(mask), ctypes.byref(user_data), ctypes.byref(previous))
+        library.cudnnSetCallback(LEVELS, None, callback)
         try:
             yield lines
         finally:
-            library.cudnnSetCallback(mask, data, previous)
+            library.cudnnSetCallback(mask.value, user_data, previous)
+
+
+def lines_of_graph(graph: Graph, context: Context | Planner) -> list[EngineLines]:
+    """Plan a graph again with each engine, without compiling, and return the failed checks of each engine.
+
+    If cuDNN rejects the graph itself, the result is one row with the number -1.
+    """
+    if not isinstance(context, Planner):
+        context.last_graph = None  # made again, while the callback is there
+    with recorded(context.library) as lines:
+        try:
+            native = operation_graph(graph, context)
+        except AllocationError:
+            raise
+        except CudnnError as error:
+            return [EngineLines(-1, tuple(lines) or (Line("", error.detail or str(error)),))]
+        rows = []
+        for number in range(native.one("engine_global_count")):
+            del lines[:]
+            supported = _supports(native, number, context, lines)
+            rows.append(EngineLines(number, () if supported else _causes(lines)))
+    return rows
+
+
+def _causes(lines: list[Line]) -> tuple[Line, ...]:
+    """Return the lines of an engine without repetition; addresses differ from run to run."""
+    cleaned = (line._replace(text=_ADDRESS.sub("0x..", line.text)) for line in lines)
+    return tuple(dict.fromkeys(cleaned)) or (Line("", "no reason"),)
+
+
+def _supports(native: BackendDescriptor, number: int, context: Context | Planner, lines: list[Line]) -> bool:
+    """Return whether an engine supports a graph: then the size of its workspace is known."""
+    try:
+        engine = engine_descriptor(native, number, context)
+    except AllocationError:
+        raise
+    except CudnnError:
+        return False
+    if _has_workspace(engine, ()):
+        return True
+    if not any(text in line.text for line in lines for text in KNOB_NEEDED):
+        return False
+    # Engines for attention have no default for the first of their knobs.
+    del lines[:]
+    first = engine.children("knob_info", "knob_info", engine.count("knob_info"))[0]
+    values = range(first.one("minimum_value"), first.one("maximum_value") + 1)[:MAX_VALUES]
+    knob = first.one("type")
+    kind = int(knob) if str(knob).isdecimal() else int(BackendKnobType[knob.upper()])
+    return any(_has_workspace(engine, ((kind, value),)) for value in values)
+
+
+def _has_workspace(engine: BackendDescriptor, knobs: Knobs) -> bool:
+    try:
+        engine_config(engine, knobs).one("workspace_size")
+    except AllocationError:
+        raise
+    except CudnnError:
+        return False
+    return True

@@ -19,7 +19,6 @@ from ..graph.candidates import (
 )
 from ..graph.engines import is_engine
 from ..graph.operations import Graph
-from ..graph.reasons import rejection_reasons
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
@@ -99,9 +98,7 @@ class GraphSource(NamedTuple):
         graph, rules = self.graph_of(problem), self.rules_of(problem)
         rows = engine_candidates(graph, rules, context, [mode], most, first)
         if rows[0].algorithm == NO_ENGINE:
-            reasons = rejection_reasons(graph, context) if mode == "fallback" else []
-            text = "; ".join([rows[0].rejected, *reasons])
-            rows = [no_engine(text, f"engines of heuristics {mode}")]
+            rows = [no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
         return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:

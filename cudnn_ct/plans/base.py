@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import NotSupportedError
+from ..errors import Explanation, NotSupportedError
 from ..shapes.specs import TensorSpec
 from ..typing import Layout
 
@@ -145,10 +145,18 @@ class SelectedPlan:
         return self.plan.describe()
 
 
-def unsupported(problem: Any, reasons: Sequence[str]) -> NotSupportedError:
-    """Return the error for a problem whose implementations were all rejected, with a line for each reason."""
+def unsupported(
+    problem: Any, reasons: Sequence[str], explanation: Explanation | None = None
+) -> NotSupportedError:
+    """Return the error for a problem whose implementations were all rejected, with a line for each reason.
+
+    ``explanation`` has the reasons of engines, if the problem has a graph.
+    """
     first = f"cuDNN does not support this {problem}"
-    return NotSupportedError("\n  rejected: ".join([first, *reasons]))
+    lines = "\n  rejected: ".join([first, *reasons])
+    error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
+    error.explanation = explanation
+    return error
 
 
 def tensors_of(problem: Any) -> dict[str, TensorSpec]:

@@ -121,3 +121,28 @@ def test_graph_source_gives_the_error_of_each_heuristic_mode(fake: FakeCudnn) ->
         clip(images(2, 3, 4, 4))
     for mode in ("b", "a", "fallback"):
         assert f"engines of heuristics {mode}" in str(caught.value)
+
+
+def test_rejections_have_reasons_and_successes_cost_no_call(fake: FakeCudnn) -> None:
+    clip(images(2, 3, 4, 4))
+    assert "cudnnSetCallback" not in {name for name, _ in fake.calls}
+    fake.engines = False
+    x = images(2, 3, 4, 4, 4)
+    with pytest.raises(NotSupportedError) as caught:
+        clip(x)
+    assert caught.value.reasons
+    assert "reason: " in str(caught.value)
+    explained = [name for name, _ in fake.calls].count("cudnnSetCallback")
+    assert explained == 2
+    with pytest.raises(NotSupportedError):
+        clip(x)
+    assert [name for name, _ in fake.calls].count("cudnnSetCallback") == explained
+
+
+def test_explain_calls_an_operation_and_returns_its_reasons_or_its_algorithm(fake: FakeCudnn) -> None:
+    found = ct.explain(clip, images(2, 3, 4, 4))
+    assert "is supported by graph engine 0" in str(found)
+    fake.engines = False
+    found = ct.explain(clip, images(2, 3, 4, 4, 5))
+    assert "is not supported" in str(found)
+    assert found.reasons

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.engines import execution_plan, heuristic_configs
+from cudnn_ct.graph.explain import explain_graph
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import OPERATIONS, Graph, Node, Tensor, operation_graph
-from cudnn_ct.graph.reasons import rejection_reasons
 from cudnn_ct.ops._graph_source import GraphSource
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
@@ -56,7 +56,7 @@ def test_graphs_without_engines_are_built_and_rejected_with_reasons() -> None:
         if since <= planner.library.version:
             graph = make()
             assert plan_of(graph, planner), name
-            assert rejection_reasons(graph, planner), name
+            assert explain_graph(graph, planner).reasons, name
 
 
 def test_the_kinds_have_nodes_of_all_rows() -> None:
@@ -110,15 +110,6 @@ def test_graph_source_has_the_engines_of_a_product_and_their_plans() -> None:
     (row,) = next(iter(SOURCE.heuristics(moved)))(context)
     assert row.workspace > first[0].workspace
     assert "misaligned operands copied" in SOURCE.plan(moved, row, context).describe()
-
-
-@in_child
-def test_graph_source_names_the_dtypes_that_a_product_does_not_support() -> None:
-    context: Any = Planner(DEVICE)
-    rows = [row for find in SOURCE.heuristics(product("int8")) for row in find(context)]
-    assert rows[-1].algorithm == "engines of heuristics fallback"
-    assert "type" in rows[-1].rejected
-    assert "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE" in rows[-1].rejected
 
 
 # --- graphs whose sizes may change -------------------------------------------------------------------------

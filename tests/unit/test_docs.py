@@ -208,7 +208,7 @@ def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:
             names = vars(sys.modules[inspect.unwrap(function).__module__])
             shown = inspect.Parameter.empty if row.value is None else eval(str(row.value), names)
             real = inspect.signature(function).parameters[row.name.lstrip("*")]
-            if real.kind is not inspect.Parameter.VAR_POSITIONAL:
+            if real.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 yield member.path, row.name, shown, real.default
 
 

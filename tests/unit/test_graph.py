@@ -59,7 +59,7 @@ def test_offer_of_raises_transient_failures(
     def fails(*_: Any) -> Any:
         raise error("trouble")
 
-    monkeypatch.setattr(engines, "_engine", fails)
+    monkeypatch.setattr(engines, "engine_descriptor", fails)
     with pytest.raises(error) if passes else nullcontext():
         assert engines.offer_of(object(), Engine(1), object()) is None  # type: ignore[arg-type]
 

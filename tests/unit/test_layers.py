@@ -25,7 +25,7 @@ LEVELS = (
     ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops", "captures"),
-    ("__init__", "cli", "dnn", "testing", "__main__"),
+    ("__init__", "cli", "dnn", "explanations", "testing", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 

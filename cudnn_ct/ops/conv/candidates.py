@@ -15,6 +15,7 @@ from ...context import Context
 from ...cuda import device as devices
 from ...errors import NotSupportedError
 from ...graph.engines import is_engine
+from ...graph.operations import Graph
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
 from ...plans.wrappers import RelayoutPlan, ScaleResult
@@ -27,7 +28,7 @@ from .known import DEFECTS
 from .legacy_plans import UnfusedPlan
 from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
-__all__ = ["all_candidates", "autotune_candidates", "by_name", "heuristics", "plan"]
+__all__ = ["all_candidates", "autotune_candidates", "by_name", "graph_of", "heuristics", "plan"]
 
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
@@ -92,6 +93,13 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     if problem.core.scaled and not legacy_call:
         made = ScaleResult(made, relaid.result)
     return _on_copies(made, problem, relaid, align)
+
+
+def graph_of(problem: Any) -> Graph:
+    """Return the graph that engines compute: on contiguous and aligned copies of operands that need them."""
+    return graph.graph_of(
+        _in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem))))
+    )
 
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:

@@ -1,0 +1,126 @@
+"""Explain why cuDNN rejects a call or a graph: the public function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from . import context
+from .context import Context
+from .cuda import stream as streams
+from .errors import Explanation, NotSupportedError
+from .graph.changes import supported_changes
+from .graph.explain import explain_graph
+from .graph.operations import Graph
+from .ops.conv.candidates import graph_of
+from .plans.last_plan import last_plan
+from .shapes.conv import ConvProblem
+from .shapes.fused import FusedConv
+
+__all__ = ["explain"]
+
+
+def explain(
+    what: Callable[..., object] | NotSupportedError | Graph | ConvProblem | FusedConv,
+    /,
+    *args: object,
+    device: Mapping[str, object] | str | os.PathLike[str] | None = None,
+    **kwargs: object,
+) -> Explanation:
+    """Explain why cuDNN does not support a call or a graph, and which change of it is supported.
+
+    Parameters
+    ----------
+    what : callable, NotSupportedError or Graph
+        An operation such as ``ct.conv``, which is called with the other arguments; the error that a call
+        raised; or a graph from ``cudnn_ct.graph.operations``.
+    args, kwargs
+        The arguments of a call.
+    device : mapping or path, optional
+        Explain a graph for the GPU of this description, in a child process that needs no GPU. A description
+        is written by ``cudnn-ct device --export``. By default, it is explained for the current device.
+
+    Returns
+    -------
+    Explanation
+        ``supported`` has the engines that support the graph. If there is none, ``changes`` has changes of one
+        property with which cuDNN has an engine, and ``reasons`` why each engine rejects the graph, in plain
+        words and in cuDNN's. ``print`` shows them.
+
+    Raises
+    ------
+    TypeError
+        ``what`` is none of these, or a call has ``device=``.
+    ValueError
+        An error has no explanation: the operation is not computed by a graph, or engines support it and the
+        limits of the request exclude them. The description cannot be read.
+    CudnnError
+        The call fails for another reason, or cuDNN cannot plan for a described device (before 9.8).
+
+    Notes
+    -----
+    ``cudnnSetCallback``, while each engine is planned again without compiling it. A call that is supported
+    runs as usual, and costs nothing more. To find changes, cuDNN's heuristics are queried for changed graphs.
+
+    Examples
+    --------
+    >>> from cudnn_ct.graph.operations import Graph, Tensor, node
+    >>> a, b, c = (
+    ...     Tensor(uid, ct.TensorSpec.packed((1, 64, 64), "bfloat16")) for uid in (1, 2, 3)
+    ... )
+    >>> product = node("matmul", comp_type="float16", adesc=a, bdesc=b, cdesc=c)
+    >>> print(ct.explain(Graph((product,), (a, b, c))))  # doctest: +SKIP
+    a graph of matmul, cuDNN 9.28.0, is not supported
+    one of these changes is enough:
+      the compute type must be float32 (is float16)
+    ...
+    """
+    if isinstance(what, Graph | ConvProblem | FusedConv) and not (args or kwargs):
+        return _of_graph(what, device)
+    if device is not None:
+        raise TypeError("device= is for graphs: a call runs on its own device")
+    if callable(what):
+        try:
+            what(*args, **kwargs)
+        except NotSupportedError as error:
+            what = error
+        else:
+            return _of_last_call()
+    if not isinstance(what, NotSupportedError):
+        raise TypeError(f"got {what!r}, expected an operation, a NotSupportedError or a Graph")
+    found = what.explanation
+    if found is None:
+        raise ValueError(f"this error has no explanation by engines: {what}") from what
+    with _current() as ctx:
+        graph = found.graph
+        changes = tuple(supported_changes(graph, ctx)) if isinstance(graph, Graph) else ()
+    return found._replace(changes=changes)
+
+
+def _of_graph(what: Any, device: Any) -> Explanation:
+    graph, problem = (what, "") if isinstance(what, Graph) else (graph_of(what), str(what))
+    if device is None:
+        with _current() as ctx:
+            return explain_graph(graph, ctx, problem)
+    from .cli import offline  # processes and the doctor: only for described devices
+
+    description = device if isinstance(device, Mapping) else offline.read_description(device)
+    return offline.explain(dict(description), graph, problem)
+
+
+def _of_last_call() -> Explanation:
+    """Return how the last call of this thread was computed."""
+    plan = last_plan()
+    if plan is None:  # the object that made the call is gone
+        return Explanation("the call", computed_by="cuDNN")
+    return Explanation(plan.problem, computed_by=str(plan.candidate or plan.plan))
+
+
+@contextmanager
+def _current() -> Iterator[Context]:
+    """Enter the current device, and return its context in this thread."""
+    where = streams.current_stream()
+    with streams.on_device(where.device):
+        yield context.current(where)

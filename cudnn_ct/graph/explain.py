@@ -1,0 +1,176 @@
+"""Explain why cuDNN rejects a graph: the property that must change, for each engine, in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .._caches import BoundedDict
+from ..context import Context
+from ..errors import BadParamError, Explanation, NotSupportedError, Reason, format_version
+from ..shapes.specs import TensorSpec
+from .changes import COMPUTE, name_of, supported_changes
+from .engines import HEURISTICS, heuristic_configs
+from .offline import Planner, compute_capability
+from .operations import Graph, Node, Tensor, operation_graph
+from .reasons import EngineLines, Line, lines_of_graph
+from .translations import TRANSLATIONS, Translation
+
+__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
+
+KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
+ALL = -1  # the number that stands for the graph itself
+MAX_KNOWN = 64  # explanations that are kept for further errors
+NOT_OFFERED = "cuDNN's heuristics do not offer this engine; it may fail when it is compiled"
+
+
+def explain_graph(
+    graph: Graph, context: Context | Planner, problem: str = "", *, changes: bool = True
+) -> Explanation:
+    """Return why cuDNN supports a graph or not, on the device of a context or of a planner.
+
+    The graph is planned once more with each engine, without compiling. If no engine supports it, and
+    ``changes`` is set, it is also planned with single properties changed. Takes milliseconds, and up to a
+    second for a norm.
+    """
+    where = f" on {context.description.get('deviceName', 'this GPU')}" if isinstance(context, Planner) else ""
+    what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
+    about = f"{what}{where}, cuDNN {format_version(context.library.version)},"
+    rows = lines_of_graph(graph, context)
+    supported = tuple(sorted(_offered(graph, context)))
+    rows = [row for row in rows if row.number not in supported]
+    found = tuple(supported_changes(graph, context)) if changes and not supported else ()
+    facts = facts_of(graph, compute_capability(context))
+    return Explanation(about, supported, found, tuple(_reasons(rows, facts)), graph=graph)
+
+
+def _offered(graph: Graph, context: Context | Planner) -> set[int]:
+    """Return the engines that the heuristics offer; others may fail when they are compiled."""
+    try:
+        return {
+            offer.engine.number
+            for offer in heuristic_configs(operation_graph(graph, context), context, _modes(graph))
+        }
+    except (NotSupportedError, BadParamError):
+        return set()
+
+
+def _modes(graph: Graph) -> tuple[str, ...]:
+    """Return the heuristic modes: "b" of cuDNN 9.19 ends the process for uneven padding."""
+    nodes = [one.attributes for one in graph.nodes]
+    uneven = any(one.get("pre_paddings") != one.get("post_paddings") for one in nodes)
+    return HEURISTICS[1:] if uneven else HEURISTICS
+
+
+def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:
+    """Return the explanation for the error of a rejected problem; None if an engine supports the graph.
+
+    It is kept for further errors. An error while explaining does not replace the error that is explained.
+    Changed graphs are not planned: an error must not depend on how cuDNN handles other graphs.
+    """
+    key = repr(graph), context.library.version, compute_capability(context)
+    found: Explanation | None = _known.get(key)
+    if found is None:
+        try:
+            found = _known[key] = explain_graph(graph, context, str(problem), changes=False)
+        except Exception:  # whatever it is, the error that is explained matters
+            return None
+    return None if found.supported else found
+
+
+_known = BoundedDict(MAX_KNOWN)
+
+
+def _reasons(rows: list[EngineLines], facts: dict[str, Any]) -> Iterator[Reason]:
+    """Yield the reasons of engines, those with the same words together."""
+    found: dict[tuple[str, str], tuple[list[int], str]] = {}
+    for row in rows:
+        kind, words, line = translated(row.lines, facts) if row.lines else ("engine", NOT_OFFERED, "")
+        found.setdefault((kind, words), ([], line))[0].append(row.number)
+    for (kind, words), (engines, line) in sorted(found.items(), key=lambda one: KINDS.index(one[0][0])):
+        yield Reason(() if engines == [ALL] else tuple(engines), kind, words, line)
+
+
+def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str, str]:
+    """Return what must change, the reason in plain words, and cuDNN's line, for the lines of one engine.
+
+    The first line that names a property of the graph is taken, then one that names the GPU, and so on. A line
+    without a translation is returned as it is; what must change is known from its status.
+    """
+    found = [one for one in (_translated(line, facts) for line in lines) if one is not None]
+    found = found or [("other", lines[0].text, lines[0].text)]
+    return min(found, key=lambda one: KINDS.index(one[0]))
+
+
+def _translated(line: Line, facts: dict[str, Any]) -> tuple[str, str, str] | None:
+    """Return the translation of one line; None for a line that only passes an error on."""
+    for row in TRANSLATIONS:
+        match = re.search(row.pattern, line.text)
+        if match is not None:
+            return row.must_change, _worded(row, match, facts), line.text
+    if _CALL.fullmatch(line.text):
+        return None
+    words, _, condition = line.text.partition(" at: ")
+    kind = next((kind for status, kind in _STATUSES.items() if line.status.startswith(status)), "other")
+    return (kind, words, line.text) if condition else ("other", line.text, line.text)
+
+
+_CALL = re.compile(r"!?[\w.:>*\[\]-]+\(.*\)|status|\(CUDNN_STATUS_NOT_INITIALIZED == status\).*")
+_STATUSES = {
+    "CUDNN_STATUS_BAD_PARAM": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH": "gpu",
+    "CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_LAYOUT": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_PADDING": "graph",
+    "CUDNN_STATUS_NOT_SUPPORTED_SHAPE": "graph",
+}
+
+
+def _worded(row: Translation, match: re.Match[str], facts: dict[str, Any]) -> str:
+    """Return the sentence of a row; its facts are left out if the graph lacks one of them."""
+    try:
+        have = row.have.format(**{**facts, **match.groupdict()})
+    except (KeyError, AttributeError, IndexError):
+        have = ""
+    must = row.must.format(**{**facts, **match.groupdict()}) if "{" in row.must else row.must
+    return f"{have}: {must}" if have else must
+
+
+# --- facts -------------------------------------------------------------------------------------------------
+
+
+def facts_of(graph: Graph, capability: tuple[int, int]) -> dict[str, Any]:
+    """Return the facts of a graph that sentences name: tensors, compute types, modes, and the GPU."""
+    facts: dict[str, Any] = {"gpu": ".".join(map(str, capability))}
+    facts["operations"] = ", ".join(one.row for one in graph.nodes)
+    computed: list[str] = []
+    for one in graph.nodes:
+        for attribute, value in one.attributes.items():
+            if attribute in COMPUTE:
+                computed.append(str(value))
+            elif isinstance(value, Tensor):
+                facts.setdefault(name_of(attribute), value.spec)
+            elif isinstance(value, str):
+                facts.setdefault(attribute, value)
+    for gradient, name in (("dx", "x"), ("dw", "w"), ("dy", "y")):
+        if gradient in facts:
+            facts.setdefault(name, facts[gradient])
+    facts["compute"] = " and ".join(dict.fromkeys(computed)) or "float32"
+    facts["dtypes"] = " and ".join(dict.fromkeys(one.spec.dtype for one in graph.operands))
+    facts["layouts"] = _layouts(graph.nodes)
+    return facts
+
+
+def _layouts(nodes: tuple[Node, ...]) -> str:
+    """Return the layout of each tensor of the first node, such as ``"x nhwc, w nchw"``."""
+    tensors = {
+        name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)
+    }
+    return ", ".join(
+        f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3
+    )
+
+
+def _layout(spec: TensorSpec) -> str:
+    return spec.layout or f"of strides {spec.strides}"
