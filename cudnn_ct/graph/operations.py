@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..context import Context
-from ..errors import NotSupportedError
-from ..shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
+from ..shapes.specs import ALIGNMENT, TensorSpec
 from .attributes import kind
 from .backend import BackendDescriptor
+from .layouts import check_layouts
 from .offline import Planner, target
 
 __all__ = [
@@ -153,6 +153,7 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
 
 
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
+    check_layouts(graph)
     attributes = target(context, "operationgraph")
     if not graph.dynamic:
         return _NativeTensors(context.library).graph(graph, attributes)
@@ -194,7 +195,6 @@ class _NativeTensors:
 
     def graph(self, graph: Graph, attributes: Mapping[str, Any]) -> BackendDescriptor:
         """Return the descriptor of a graph; a sub-graph has no other attributes."""
-        _check_layouts(graph)
         operations = [self._operation(*one) for one in graph.nodes]
         return BackendDescriptor(self._library, "operationgraph", **attributes, ops=operations)
 
@@ -236,37 +236,3 @@ class _NativeTensors:
             given = {name: value for name, value in attributes.items() if name in known}
             own[row.holder] = BackendDescriptor(self._library, row.parameters, **given)
         return BackendDescriptor(self._library, row.operation, **own)
-
-
-def _check_layouts(graph: Graph) -> None:
-    """Raise unless all tensors of a pointwise node with the result's shape have its strides.
-
-    Runtime-compiled engines read all of them with the strides of one. cuDNN 9.19 returns such an engine (52)
-    for tensors of different strides too, and its results are wrong. Attention, which has two products of
-    matrices, reads each tensor with its own strides. A smaller tensor is broadcast.
-    """
-    if sum(one.row == "matmul" for one in graph.nodes) > 1:
-        return
-    for one in graph.nodes:
-        if one.row != "pointwise":
-            continue
-        specs = [value.spec for value in one.attributes.values() if isinstance(value, Tensor)]
-        result = max(specs, key=lambda spec: spec.size)
-        for spec in specs:
-            if spec.shape == result.shape and not equivalent_strides(
-                spec.shape, spec.strides, result.strides
-            ):
-                raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
-            if not any(other.row != "pointwise" for other in graph.nodes) and _repeated(spec, result):
-                raise NotSupportedError(
-                    f"{spec} is repeated along the first of three axes of {result}: engines for elementwise "
-                    "graphs read behind it; merge the first two axes, or pass an operand of the whole shape"
-                )
-
-
-def _repeated(spec: TensorSpec, result: TensorSpec) -> bool:
-    """Return whether a tensor of several elements is broadcast along the first of three axes.
-
-    Engine 1 of cuDNN 9.19 then reads the operand of the next matrix behind it, in graphs without products.
-    """
-    return len(result.shape) == 3 and spec.shape[0] == 1 < result.shape[0] and spec.size > 1

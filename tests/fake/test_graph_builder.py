@@ -65,7 +65,7 @@ def check(build: Build, **options: Any) -> Any:
 
 
 def two(g: ct.Graph, dtype: str = "float32") -> Any:
-    return g.input((2, 3, 5), dtype), g.input((3, 1), dtype)
+    return g.input((2, 3, 5), dtype), g.input((5,), dtype)
 
 
 ONE = [

@@ -24,12 +24,12 @@ from cudnn_ct.errors import (
 from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import (
     OPERATIONS,
     Graph,
     Node,
     Tensor,
-    _check_layouts,
     _without_sizes,
     node,
     tensors_of_graph,
@@ -286,17 +286,60 @@ def test_dtypes_of_graphs_have_the_codes_and_sizes_of_cudnn() -> None:
         assert kind("tensor").attribute("data_type").type.encode(name) == row.code
 
 
-def test_pointwise_nodes_reject_other_strides_and_allow_broadcast_and_attention() -> None:
-    def add(*specs: TensorSpec) -> Node:
-        x, b, y = (Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
-        return node("pointwise", mode="add", xdesc=x, bdesc=b, ydesc=y)
+def add_node(*specs: TensorSpec) -> Node:
+    """Return an elementwise node with operands and a result of these specs."""
+    x, b, y = (Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
+    return node("pointwise", mode="add", xdesc=x, bdesc=b, ydesc=y)
 
+
+def test_pointwise_nodes_reject_other_strides() -> None:
     first, last = (TensorSpec.packed((2, 3, 4, 5), "float32", layout) for layout in ("nchw", "nhwc"))
-    row = TensorSpec.packed((1, 3, 1, 1))
-    _check_layouts(Graph((add(first, row, first),), ()))
+    check_layouts(Graph((add_node(first, first, first),), ()))
     with pytest.raises(NotSupportedError, match="operands differ in layout"):
-        _check_layouts(Graph((add(first, last, first),), ()))
-    _check_layouts(Graph((node("matmul"), add(first, last, first), node("matmul")), ()))
+        check_layouts(Graph((add_node(first, last, first),), ()))
+    check_layouts(Graph((node("matmul"), add_node(first, last, first), node("matmul")), ()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "operand", "result", "layout", "right"),
+    [
+        ("", (1, 1, 8), (1, 4, 8), "nchw", True),
+        ("", (1, 4, 1), (1, 4, 8), "nchw", True),
+        ("", (1, 1, 1), (3, 4, 8), "nchw", True),
+        ("", (1, 1, 8), (3, 4, 8), "nchw", False),
+        ("", (1, 4, 1), (3, 4, 8), "nchw", False),
+        ("", (1, 3, 1, 1), (2, 3, 4, 5), "nhwc", False),
+        ("matmul", (1, 1, 8), (3, 4, 8), "nchw", True),
+        ("conv_forward", (1, 3, 1, 1), (2, 3, 4, 5), "nchw", True),
+        ("conv_forward", (1, 1, 1, 5), (2, 3, 4, 5), "nhwc", False),
+        ("conv_forward", (1, 1, 4, 1), (2, 3, 4, 5), "nhwc", False),
+    ],
+)
+def test_broadcasts_that_engines_compute_wrong_are_rejected(
+    rows: str, operand: tuple[int, ...], result: tuple[int, ...], layout: Any, right: bool
+) -> None:
+    y = TensorSpec.packed(result, "float32", layout)
+    first = Tensor(9, y)
+    more = [node(rows, x=first, y=first)] if rows else []
+    graph = Graph((*more, add_node(y, TensorSpec.packed(operand), y)), ())
+    if right:
+        check_layouts(graph)
+    else:
+        with pytest.raises(NotSupportedError, match="is broadcast to"):
+            check_layouts(graph)
+
+
+def test_channel_vector_before_a_convolution_needs_channels_last() -> None:
+    for layout in ("nchw", "nhwc"):
+        x = TensorSpec.packed((2, 3, 4, 5), "float32", layout)  # type: ignore[arg-type]
+        scaled = add_node(x, TensorSpec.packed((1, 3, 1, 1)), x)
+        after = node("conv_forward", x=scaled.attributes["ydesc"], y=Tensor(8, x))
+        graph = Graph((scaled, after), ())
+        if layout == "nhwc":
+            check_layouts(graph)
+        else:
+            with pytest.raises(NotSupportedError, match="is broadcast to"):
+                check_layouts(graph)
 
 
 def test_graphs_of_other_sizes_and_values_need_the_same_kernels() -> None:

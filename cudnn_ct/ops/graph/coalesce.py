@@ -7,7 +7,7 @@ stay the same.
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 
 from ...shapes.graph.problem import GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
@@ -36,6 +36,8 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
             return problem
         last = rank - 1
     axes = [_axes(value.spec, rank) for value in problem.values]
+    if kinds <= {"pointwise", "pointwise_backward"}:
+        axes = _in_memory_order(axes)
     if rank > 2 or kinds & {"reduction", *_NORMS}:
         place = 0
         while place + 1 < last:
@@ -46,8 +48,6 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
                 place += 1
     if "reduction" in kinds and not kinds & {"matmul", *_NORMS} and len(axes[0]) <= 4:
         axes = [_image(one) for one in _split(axes)]
-    if not kinds & {"matmul", "reduction", *_NORMS} and len(axes[0]) == 3:
-        axes = _whole_first(axes)
     values = tuple(_with_axes(value, own) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=values)
 
@@ -91,16 +91,10 @@ def _image(axes: Axes) -> Axes:
     return [first, last, *middle, *[(1, reach)] * (2 - len(middle))]
 
 
-def _whole_first(axes: list[Axes]) -> list[Axes]:
-    """Move an axis to the front that no tensor of several elements is broadcast along, if there is one.
-
-    Engines for elementwise graphs support no such broadcast along the first of three axes.
-    """
-    lengths = [max(one[place][0] for one in axes) for place in range(3)]
-    several = [one for one in axes if any(n > 1 for n, _ in one)]
-    whole = [place for place in range(3) if all(one[place][0] == lengths[place] for one in several)]
-    first = whole[0] if whole else 0
-    order = (first, *(place for place in range(3) if place != first))
+def _in_memory_order(axes: list[Axes]) -> list[Axes]:
+    """Return the axes of all tensors in the order that those of the largest tensor have in memory."""
+    largest = max(axes, key=lambda one: prod(n for n, _ in one))
+    order = sorted(range(len(largest)), key=lambda place: -largest[place][1])
     return [[one[place] for place in order] for one in axes]
 
 
