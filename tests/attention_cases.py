@@ -70,7 +70,6 @@ CASES = {
     "causal window": case(window=(9, -1), causal=True, queries=80, keys=80),
     "bottom right window": case(window=(9, 0), causal="bottom_right", queries=40, keys=80),
     "scale": case(scale=0.3),
-    "negative scale": case(scale=-0.3, causal=True),
     "odd sizes": case(queries=77, keys=53, head=40, value_head=72),
     "large heads": case(head=192, value_head=128, causal=True),
     "one query": case(queries=1, keys=128),
@@ -107,6 +106,7 @@ CASES = {
 }
 NO_GRADIENT = tuple(name for name in CASES if "paged" in name or "one key" in name or "query and key" in name)
 NO_GRADIENT += ("one query, top left",)  # attends to one key
+NO_GRADIENT += ("bias of keys",)  # rejected: cuDNN computes it wrong
 
 
 def random_case(seed: int) -> Case:

@@ -12,9 +12,9 @@ import cudnn_ct as ct
 from cudnn_ct import context as contexts
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.errors import CudnnError
+from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
-from cudnn_ct.graph.operations import Graph, Node, Tensor
+from cudnn_ct.graph.operations import Graph, Node, Tensor, operation_graph
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_kinds.attention import B, D, H, S
 from tests.graph_values import can_compute, compute
@@ -23,6 +23,8 @@ from tests.graph_values import can_compute, compute
 TOLERANCE = {"float32": 5e-3, "float16": 1e-2, "bfloat16": 3e-2, "float8_e4m3": 0.15, "float8_e5m2": 0.3}
 ENGINES = 2  # of each kind of graph
 RANDOM = ("dropout",)  # in the names of kinds whose results are random
+# Kinds that are planned only: the operands drawn here are not valid for them.
+NOT_RUN = ("grouped matmul gather", "attention paged decode", "batch norm finalize")
 
 
 def inputs_of(graph: Graph, name: str) -> dict[int, np.ndarray[Any, Any]]:
@@ -146,7 +148,7 @@ def run(graph: Graph, inputs: Mapping[int, np.ndarray[Any, Any]], only: int = EN
     return results
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in NOT_RUN])
 def test_each_kind_of_graph_runs(name: str) -> None:
     version = ct.version()
     if SINCE.get(name, 0) > version:
@@ -178,11 +180,11 @@ def _tolerance(graph: Graph) -> float:
     return max(TOLERANCE.get(tensor.spec.dtype, 0) for tensor in graph.operands)
 
 
-@pytest.mark.parametrize("name", ["matmul bias gelu", "layer norm", "RMS norm backward", "attention causal"])
+@pytest.mark.parametrize("name", ["matmul bias gelu", "layer norm"])
 def test_dynamic_graph_has_the_results_of_its_sizes(name: str) -> None:
     """A kernel that was compiled for one number of rows computes others."""
     for rows in (512, 64, 1024, 200):
-        graph = _with_rows(KINDS[name](), 256 if name.startswith("attention") else 512, rows)
+        graph = _with_rows(KINDS[name](), 512, rows)
         inputs = inputs_of(graph, name)
         expected = compute(graph, inputs)
         for engine, results in run(graph, inputs, 1).items():
@@ -190,6 +192,13 @@ def test_dynamic_graph_has_the_results_of_its_sizes(name: str) -> None:
             for uid, result in results.items():
                 error = np.abs(result - expected[uid]).max() / np.abs(expected[uid]).max()
                 assert error <= _tolerance(graph), (rows, engine, uid, error)
+
+
+@pytest.mark.parametrize("name", ["RMS norm backward", "attention causal"])
+def test_dynamic_graph_with_wrong_results_is_rejected(name: str) -> None:
+    context = contexts.current(streams.resolve_stream(None))
+    with pytest.raises(NotSupportedError, match="other sizes"):
+        operation_graph(_with_rows(KINDS[name](), 512, 64), context)
 
 
 def _with_rows(graph: Graph, before: int, rows: int) -> Graph:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
 from tests.layers import LayerCase, check_layer
 from tests.matmul_cases import matmul_cases
 from tests.row_norm_cases import row_norm_cases
@@ -22,6 +23,10 @@ functional = torch.nn.functional
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-5}
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF, torch.float32)
+
+# PyTorch's threads for gradients may be the first to use cuBLAS.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+
 EXAMPLES = 60  # most of them compile a kernel, which takes a second
 
 
@@ -193,7 +198,7 @@ SHAPES = {
 def test_matmul_and_gradients_equal_pytorch(shapes: str, dtype: Any) -> None:
     first, second = SHAPES[shapes]
     a, b = randn(*first, dtype=dtype), randn(*second, dtype=dtype, seed=1)
-    wide = [one.double().requires_grad_() for one in (a, b)]
+    wide = [one.double().clone().requires_grad_() for one in (a, b)]
     wanted = wide[0] @ wide[1]
     dy = randn(*wanted.shape, dtype=dtype, seed=2)
     gradients = torch.autograd.grad(wanted, wide, dy.double())
@@ -321,13 +326,10 @@ def test_matmul_is_tuned_once_and_replayed() -> None:
 
 
 @pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
-def test_norm_of_more_than_2_to_31_elements(mode: str) -> None:
+def test_norm_of_more_than_2_to_31_elements_is_rejected(mode: str) -> None:
     rows, columns = 2**19 + 3, 4096
     if torch.cuda.mem_get_info()[0] < 4 * rows * columns * 2:
         pytest.skip("not enough memory")
-    x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
-    scale = randn(columns, dtype=torch.bfloat16)
-    got = torch.from_dlpack(getattr(ct, mode)(x, scale).y)
-    for part in (slice(0, 8), slice(rows // 2, rows // 2 + 8), slice(rows - 8, rows)):
-        wanted = norm_in_torch(mode, x[part].double(), scale.double(), torch.zeros_like(scale).double())
-        near(got[part], wanted, torch.bfloat16, 4, str(part))
+    x = ct.empty((rows, columns), "bfloat16")
+    with pytest.raises(NotSupportedError, match=r"bfloat16\[524291, 4096\]"):
+        getattr(ct, mode)(x, ct.zeros((columns,), "bfloat16"))

@@ -104,6 +104,12 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
 def why_unsupported(core: AttentionProblem) -> str:
     """Return why cuDNN does not support a reduced problem, where it would not report it; empty if it may."""
     sizes, band = core.sizes, core.band
+    if core.scale <= 0:
+        return f"cuDNN computes NaN of masked scores if scale is not positive: got {core.scale:g}"
+    if core.dy is not None and core.bias is not None and core.bias.shape[2] == 1 < sizes.queries:
+        return (
+            "cuDNN computes wrong gradients with a bias that all queries share; pass one of (B, H, Sq, Skv)"
+        )
     shifted = band.corner == "bottom_right" and band.right is not None
     if shifted and (core.bias is not None or core.dropout):
         return "cuDNN does not support bottom-right masks with a bias or dropout for unequal lengths"
