@@ -26,8 +26,9 @@ SHAPES = 40  # new shapes, the first of which are left out
 KINDS = {"first call of a process": "process", "new shape": "shape"}
 LIMIT_OF_PROCESS, LIMIT_OF_SHAPE = 300_000.0, 1_500.0  # microseconds
 
-# Both print seconds. The first creates a context of CUDA and a handle of
-# cuDNN without this package, as every process that uses cuDNN does.
+# Each prints seconds. The first creates a context of CUDA and a handle of
+# cuDNN without this package, as every process that uses cuDNN does. The
+# last adds up the time of a first call in the linker, the driver and cuDNN.
 ALONE = """
 import ctypes, sys
 from time import perf_counter
@@ -52,6 +53,29 @@ ct.conv(ct.asarray(x, layout="nhwc"), ct.asarray(w, layout="nhwc"), padding=1)
 ct.synchronize()
 print(perf_counter() - start)
 """
+IN_C = """
+import ctypes, cuda.bindings.driver
+import numpy as np
+from time import perf_counter
+import cudnn_ct as ct
+from cudnn_ct import _lib
+from cudnn_ct.cuda import driver
+spent = []
+def timed(function):
+    def call(*arguments, **keywords):
+        start = perf_counter()
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            spent.append(perf_counter() - start)
+    return call
+bound = _lib.Library._bound
+_lib.Library._bound = lambda library, name: timed(bound(library, name))
+ctypes.CDLL.__init__, driver.call = timed(ctypes.CDLL.__init__), timed(driver.call)
+x, w = np.ones((2, 8, 16, 16), "float16"), np.ones((8, 8, 3, 3), "float16")
+ct.conv(ct.asarray(x, layout="nhwc"), ct.asarray(w, layout="nhwc"), padding=1)
+print(sum(spent))
+"""
 
 
 def first_record(name: str, rounds: int) -> Record:  # noqa: ARG001 - all rows take a number of rounds
@@ -62,7 +86,7 @@ def first_record(name: str, rounds: int) -> Record:  # noqa: ARG001 - all rows t
 
 
 def process_times() -> dict[str, float]:
-    """Return the times of the first call of a process, and of CUDA's context and cuDNN's handle alone."""
+    """Return the time of the first call of a process, of it that in C, and that of a context and a handle."""
     library = str(ct.library_info().path)
     with tempfile.TemporaryDirectory() as folder:
         # Compiled modules, as an installation has them, from the first run, which is left out.
@@ -73,9 +97,9 @@ def process_times() -> dict[str, float]:
             command = [sys.executable, "-c", code, library]
             return float(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
 
-        runs = [(seconds(OURS), seconds(ALONE)) for _ in range(ROUNDS + 1)][1:]
-    ours, alone = (1e6 * statistics.median(times) for times in zip(*runs, strict=True))
-    return {"ours": ours, "alone": alone, "limit": LIMIT_OF_PROCESS}
+        runs = [(seconds(OURS), seconds(IN_C), seconds(ALONE)) for _ in range(ROUNDS + 1)][1:]
+    ours, in_c, alone = (1e6 * statistics.median(times) for times in zip(*runs, strict=True))
+    return {"ours": ours, "in_c": in_c, "alone": alone, "limit": LIMIT_OF_PROCESS}
 
 
 def shape_times() -> dict[str, float]:

@@ -26,6 +26,8 @@ RANDOM = ("dropout",)  # in the names of kinds whose results are random
 # Kinds that are planned only: the operands drawn here are not valid for them.
 NOT_RUN = ("grouped matmul gather", "attention paged decode", "batch norm finalize")
 
+pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")
+
 
 def inputs_of(graph: Graph, name: str) -> dict[int, np.ndarray[Any, Any]]:
     """Draw operands that are inputs: statistics are positive, and lengths and tables are valid."""

@@ -25,7 +25,10 @@ HALF = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF, torch.float32)
 
 # PyTorch's threads for gradients may be the first to use cuBLAS.
-pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
+    pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too"),
+]
 
 EXAMPLES = 60  # most of them compile a kernel, which takes a second
 
