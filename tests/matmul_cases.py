@@ -74,7 +74,11 @@ def _operand(draw: st.DrawFn, shape: Shape, dtype: str) -> Tensor:
     return lying(draw, shape, dtype)
 
 
-def _scaled(draw: st.DrawFn, a: Shape, b: Shape) -> LayerCase:
+def _scaled(draw: st.DrawFn, first: Shape, second: Shape) -> LayerCase:
+    """A product of float8 matrices, whose lengths are multiples of 16."""
+    m, k = (1, *first)[-2:] if len(first) < 2 else first[-2:]
+    n = second[-1] if len(second) > 1 else 1
+    a, b = (*first[:-2], 16 * m, 16 * k), (*second[:-2], 16 * k, 16 * n)
     operands = tuple(Tensor(shape, draw(st.sampled_from(FLOAT8)), seed=7) for shape in (a, b))
     keywords: dict[str, Any] = {"out_dtype": draw(st.sampled_from(("float32", "bfloat16")))}
     outs: dict[str, Tensor] = {}

@@ -177,6 +177,11 @@ REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotSupportedError,
         "amax of several products",
     ),
+    "lengths of float8": (
+        lambda: ct.scaled_matmul(ct.zeros((16, 8), "float8_e4m3"), ct.zeros((8, 32), "float8_e4m3")),
+        NotSupportedError,
+        "need multiples of 16: got M 16, N 32, K 8",
+    ),
     "descale": (
         lambda: ct.scaled_matmul(*[ct.zeros((4, 4), "float8_e4m3")] * 2, descale_a=ct.zeros(2)),
         ValueError,

@@ -19,6 +19,8 @@ from .views import slices_of
 
 __all__ = ["scaled_matmul"]
 
+MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H200
+
 
 @documented(matmul)
 def scaled_matmul(
@@ -51,6 +53,7 @@ def scaled_matmul(
     Parameters
     ----------
     a : device array, shape (..., M, K), float8_e4m3 | float8_e5m2
+        M, N and K are multiples of 16.
     b : device array, shape (..., K, N), float8_e4m3 | float8_e5m2
     descale_a, descale_b, scale : device array of one element, float32, optional
         Factors, which are read on the device.
@@ -69,8 +72,8 @@ def scaled_matmul(
     Raises
     ------
     NotSupportedError
-        There is no engine; or ``amax`` is computed of a product that takes several calls, because its batch
-        axes do not merge.
+        A length is not a multiple of 16; there is no engine; or ``amax`` is computed of a product that takes
+        several calls, because its batch axes do not merge.
 
     Notes
     -----
@@ -79,11 +82,10 @@ def scaled_matmul(
 
     Examples
     --------
-    >>> a = ct.asarray([[1, 2], [3, 4]], "float8_e4m3")
-    >>> half = ct.asarray([0.5], "float32")
-    >>> ct.scaled_matmul(a, a, descale_a=half, amax=True, out_dtype="float32").y.numpy()
-    array([[ 3.5,  5. ],
-           [ 7.5, 11. ]], dtype=float32)
+    >>> a, half = ct.full((16, 32), 2, "float8_e4m3"), ct.asarray([0.5], "float32")
+    >>> y, amax = ct.scaled_matmul(a, a.T, descale_a=half, amax=True, out_dtype="float32")
+    >>> y.shape, float(amax.numpy()[0])
+    ((16, 16), 64.0)
     """
     given = {
         "a": a,
@@ -120,7 +122,19 @@ def _select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
             f"amax of several products is not supported: the batch axes of a {problem.a} and b {problem.b} "
             "do not merge; make one call for each"
         )
+    if problem.y.size and any(length % MULTIPLE for length in _lengths(problem)):
+        m, n, k = _lengths(problem)
+        raise NotSupportedError(
+            f"products of float8 matrices need multiples of {MULTIPLE}: got M {m}, N {n}, K {k}; "
+            "pad with zeros"
+        )
     return select(problem, params)
+
+
+def _lengths(problem: MatmulProblem) -> tuple[int, int, int]:
+    """Return M, N and K; those of a vector are 1."""
+    a, b = problem.a.shape, problem.b.shape
+    return (a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1])
 
 
 _SCALED = Operation("a product of float8 matrices", _problem, select=_select, written=("out", "amax of out"))
