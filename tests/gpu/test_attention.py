@@ -55,7 +55,7 @@ def test_autotuned_attention_equals_reference(name: str) -> None:
     check_backward(CASES[name], place, algo="autotune")
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_random_attention_equals_reference(seed: int) -> None:
     """A failing case is printed; `random_case(seed)` repeats it."""
     given = random_case(seed)

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too"),
 ]
 
-EXAMPLES = 60  # most of them compile a kernel, which takes a second
+EXAMPLES = 30  # most of them compile a kernel, which takes a second
 
 
 @settings(max_examples=EXAMPLES)
