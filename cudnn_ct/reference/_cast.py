@@ -84,13 +84,19 @@ def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
     return single.astype(dtype)
 
 
+def given_out(out: object) -> Array:
+    """Return ``out``; raise unless it is an array."""
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
+    return out
+
+
 def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:
     """Raise unless ``out`` is None or an array for the result."""
     if out is None:
         return
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the {name} has {shape}")
-    if out.dtype != dtype:
-        raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
+    array = given_out(out)
+    if array.shape != shape:
+        raise ValueError(f"out has shape {array.shape}; the {name} has {shape}")
+    if array.dtype != dtype:
+        raise TypeError(f"out is {array.dtype}; the {name} is {dtype}")

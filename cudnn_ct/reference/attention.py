@@ -15,7 +15,7 @@ from ..shapes.attention_lengths import longest_sequence, sequence_lengths, seque
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver, deliver_each, wide
+from ._cast import Array, Float64, Outs, deliver_each, wide
 
 _STATS = np.dtype(np.float32)
 
@@ -53,8 +53,7 @@ def attention(
         batch.rows(y, part)[...] = batch.dropped(weights, part, dropout) @ values
         batch.rows(stats, part)[...] = sums
     if problem.stats is None:
-        (first, *_) = out if isinstance(out, tuple | list) else (out,)
-        return AttentionResult(deliver(y, batch.dtype, 1, 0, first), None)
+        return deliver_each(AttentionResult, [(y, batch.dtype)], 1, 0, out, "return_stats=False")
     return deliver_each(AttentionResult, [(y, batch.dtype), (stats, _STATS)], 1, 0, out)
 
 

@@ -21,7 +21,7 @@ from ..shapes.matmul import (
 )
 from ..shapes.specs import TensorSpec
 from ..typing import MatmulActivation
-from ._cast import Array, Float64, Outs, deliver, deliver_each, wide
+from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, wide
 from .activation import CURVES
 
 
@@ -39,7 +39,7 @@ def matmul(
 ) -> Array:
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
     arrays = _given(a=a, b=b, bias=bias, residual=residual, b_scale=b_scale)
-    outs = (None if out is None else _spec(out),)
+    outs = (None if out is None else _spec(given_out(out)),)
     problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
     values = _computed(problem, arrays)
     return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
@@ -63,7 +63,7 @@ def scaled_matmul(
     factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
     arrays = _given(a=a, b=b, bias=bias, residual=residual, **factors)
     slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
-    outs = tuple(None if one is None else _spec(one) for one in slots)
+    outs = tuple(None if one is None else _spec(given_out(one)) for one in slots)
     problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
     values = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))

@@ -56,6 +56,14 @@ def as_int(value: Any, name: str) -> int:
         raise TypeError(f"{name} must be an int: got {value!r}") from None
 
 
+def as_ints(values: Any, name: str) -> Shape:
+    """Return a sequence of integers as a tuple of ints, which may be negative."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of integers: got {values!r}") from None
+
+
 def as_float(value: Any, name: str) -> float:
     """Return a real number as a float."""
     if isinstance(value, str):

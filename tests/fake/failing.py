@@ -81,13 +81,7 @@ class Bench:
 
     def __init__(self, host: Host, fake: FakeCudnn) -> None:
         self.host, self.fake = host, fake
-        self.rows = [
-            case
-            for case in cases()
-            if case.variant != "uneven padding"
-            and case.dtype != "int8"
-            and not case.operation.startswith("attention")
-        ]
+        self.rows = [case for case in cases() if case.variant != "uneven padding" and case.dtype != "int8"]
 
     def compute(self, row: int) -> str:
         """Make one call of a row; return the problem with its results, empty if they are right."""

@@ -202,6 +202,8 @@ def test_built_graph_rejects_arrays_that_do_not_fit(engines: FakeCudnn) -> None:
     x, w, b = on_device(arrays_of(f.problem), f.problem)
     with pytest.raises(TypeError, match="got 2 arrays, expected x, w, b"):
         f(x, w)
+    with pytest.raises(TypeError, match="w must be an array on the device, not NoneType"):
+        f(x, None, b)
     with pytest.raises(TypeError, match="got unknown z"):
         f(x, w, z=b)
     with pytest.raises(TypeError, match="got x twice"):

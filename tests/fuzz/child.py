@@ -39,7 +39,8 @@ BESIDES: dict[str, type[Exception]] = {
     "ct.dnn.dnn_spatialtf(": RuntimeError,  # as Theano
 }
 # Every documented exception comes from a ``raise``, except these good messages of Python and NumPy.
-DECORATORS = ("contextlib.py", "_ufunc_config.py")  # of Python and NumPy, which make the call themselves
+# Decorators of Python and NumPy, and ``ct.explain``, which make the call themselves.
+CALLERS = ("contextlib.py", "_ufunc_config.py", "cudnn_ct/explanations.py")
 THEIR_OWN = (
     "expected str, bytes or os.PathLike object",
     "embedded null byte",
@@ -108,7 +109,7 @@ def raised(error: BaseException) -> bool:
     """Return whether an exception comes from a ``raise``, or from the call, as for too many arguments."""
     *_, last = steps(error)
     code = last.tb_frame.f_code
-    if code.co_filename == "<string>" or code.co_filename.endswith(DECORATORS):
+    if code.co_filename == "<string>" or code.co_filename.endswith(CALLERS):
         return True
     if str(error).startswith(THEIR_OWN):
         return True

@@ -78,6 +78,21 @@ def trained() -> Trained:
     return Trained(net, net.forward(array((4, 3, 2)), array((63,)), training=True).reserve)
 
 
+class Product(NamedTuple):
+    """A graph of two operations, its inputs and its result."""
+
+    graph: ct.Graph
+    a: ct.GraphTensor
+    b: ct.GraphTensor
+    y: ct.GraphTensor
+
+
+def product() -> Product:
+    graph = ct.Graph()
+    a, b = graph.input((3, 16, 32), name="a"), graph.input((3, 32, 24), name="b")
+    return Product(graph, a, b, graph.relu(a @ b))
+
+
 def dropped() -> tuple[ct.DropoutMask, ct.DropoutState]:
     mask = ct.dropout(array((2, 8, 9, 10)), ct.DropoutState(0.5, seed=1)).mask
     return mask, mask.state
@@ -137,7 +152,7 @@ def deep(depth: int) -> Any:
 
 NAMES: dict[str, Any] = {
     **{f.__name__: f for f in (array, host, strided, closed, unaligned, readonly, elsewhere)},
-    **{f.__name__: f for f in (trained, dropped, Liar, interface, dlpack, host_interface)},
+    **{f.__name__: f for f in (trained, dropped, product, Liar, interface, dlpack, host_interface)},
     **{f.__name__: f for f in (Index, recursive, deep, Decimal, Fraction, Path)},
     "ANY": ANY,  # equal to everything, and without a hash
     "ct": ct,

@@ -163,6 +163,37 @@ def test_operands_that_are_not_tensors_are_rejected() -> None:
             copy.copy(one)
 
 
+MALFORMED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "shape": (lambda g, x: g.reshape(x, ...), "shape must be a sequence of integers: got Ellipsis"),
+    "axes": (lambda g, x: g.transpose(x, 1.5), "axes must be a sequence of integers: got 1.5"),
+    "axes of sums": (lambda g, x: g.reduce(x, "add", 0.5), "axes must be an int or a tuple of ints: got 0.5"),
+    "axis": (lambda g, x: g.concat([x, x], None), "axis must be an int: got None"),
+    "tensors": (lambda g, x: g.concat(3, 0), "tensors must be a sequence of tensors: got 3"),
+    "strides": (lambda g, x: g.input((3,), strides=2), "strides must be a sequence of integers: got 2"),
+    "scale": (lambda g, x: g.sdpa(x, x, x, scale="1"), "scale must be a number: got '1'"),
+    "number": (lambda g, x: g.sdpa(3, x, x), "q is not a GraphTensor: got int"),
+    "window": (lambda g, x: g.sdpa(x, x, x, causal=True, window=len), "window must be an int"),
+    "no mode": (lambda g, x: g.resample(x, None, 2), "mode of resample_forward must be given: got None"),
+    "no operand": (lambda g, x: g.rms_norm(x, None), "scale of norm_forward must be given: got None"),
+    "no operands": (lambda g, x: g.cos(None), "x is not a GraphTensor: got None"),
+    "bounds": (lambda g, x: g.rng((1,), x, x, bounds=3), "bounds must be two numbers: got 3"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_argument_is_named(name: str) -> None:
+    build, text = MALFORMED[name]
+    g = ct.Graph()
+    with pytest.raises(TypeError, match=text):
+        build(g, g.input((1, 4, 8, 8), "float16"))
+
+
+def test_constant_of_integers_is_a_whole_number() -> None:
+    for value in (0.5, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="value is not a whole number: got"):
+            ct.Graph().constant(value, "int64")
+
+
 def test_dtypes_are_those_of_the_graph_and_of_its_first_input() -> None:
     g = ct.Graph()
     x, w = g.input((4, 6), "bfloat16"), g.input((6, 5), "bfloat16")

@@ -144,6 +144,9 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("op_tensor", {"alpha2": ones(3)}, "TypeError: alpha2 must be a number"),
     ("add", {"a": ones(2, 1), "b": ones(2, 3)}, r"ValueError: b has shape \(2, 3\)"),
     ("scale", {"x": [1.0]}, "TypeError: .* x must be an array, not"),
+    ("attention", {"out": ()}, "ValueError: out has 0 arrays; the results are y, stats"),
+    ("attention", {"out": (None, ones(1, 2, 4, dtype="f"))}, "ValueError: out has stats, but return_stats=F"),
+    ("transform", {"layout": "nhwc", "out": 3}, "TypeError: out must be a NumPy array, not int"),
     ("transform", {"strides": (2, 2, 1)}, r"ValueError: strides \(2, 2, 1\) overlap"),
     ("transform", {"x": ones(2, 2, dtype="b"), "dtype": "float32"}, "TypeError: .* got int8 to float32"),
     ("reduce", {"axis": "all"}, "TypeError: axis must be an int or a tuple of ints: got 'all'"),
@@ -207,9 +210,16 @@ def test_reference_rejects_a_gradient_of_another_shape(name: str) -> None:
         call(name, dy=arrays(name)["dy"][..., :-1])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ACCEPTED if "out" in parameters(name) and name != "scaled_matmul"]
-)
+WITH_OUT = [name for name in ACCEPTED if "out" in parameters(name)]
+
+
+@pytest.mark.parametrize("name", WITH_OUT)
+def test_reference_rejects_an_out_that_is_no_array(name: str) -> None:
+    with pytest.raises(TypeError, match="out must be a NumPy array, not int"):
+        call(name, out=2**31)
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_OUT if name != "scaled_matmul"])
 def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
     results = [one for one in several(call(name)) if one is not None]
     for place, one in enumerate(results):

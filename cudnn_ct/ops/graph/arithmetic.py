@@ -5,6 +5,7 @@ Operands broadcast as in NumPy. Numbers are passed by value.
 
 from __future__ import annotations
 
+from ...shapes.parse import as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
@@ -164,4 +165,4 @@ class ArithmeticMethods(GraphBuilder):
 
     def gen_index(self, x: GraphTensor, axis: int, *, name: str | None = None) -> GraphTensor:
         """Return the index of each element of x along an axis, as int32."""
-        return self._apply("pointwise", {"x": x}, name, mode="gen_index", axis=axis)["y"]
+        return self._apply("pointwise", {"x": x}, name, mode="gen_index", axis=as_int(axis, "axis"))["y"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...shapes.parse import as_bool, as_float, as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
@@ -80,10 +81,10 @@ class AttentionMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphAttentionGradients:
         """Return the gradients of :meth:`sdpa` from its results o and stats."""
-        _check_mask(causal, window)
+        causal, window = _mask(causal, window)
         operands: dict[str, Operand | None] = {
             **{"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats},
-            "scale": q.shape[-1] ** -0.5 if scale is None else float(scale),
+            "scale": self._scale(q) if scale is None else as_float(scale, "scale"),
             "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv,
         }
@@ -127,7 +128,11 @@ class AttentionMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return x (B, H, S, D), the last ``rope_dim`` elements rotated by the angles freqs (S, 1, 1, D)."""
         return self._apply(
-            "rope", {"x": x, "freqs": freqs}, name, rope_dim=rope_dim, output_scale=output_scale
+            "rope",
+            {"x": x, "freqs": freqs},
+            name,
+            rope_dim=None if rope_dim is None else as_int(rope_dim, "rope_dim"),
+            output_scale=output_scale,
         )["y"]
 
     def rope_backward(
@@ -141,8 +146,17 @@ class AttentionMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the gradient of :meth:`rope` with respect to x."""
         return self._apply(
-            "rope_backward", {"dy": dy, "freqs": freqs}, name, rope_dim=rope_dim, output_scale=output_scale
+            "rope_backward",
+            {"dy": dy, "freqs": freqs},
+            name,
+            rope_dim=None if rope_dim is None else as_int(rope_dim, "rope_dim"),
+            output_scale=output_scale,
         )["dx"]
+
+    def _scale(self, q: GraphTensor) -> float:
+        """Return the scale of scores by default."""
+        shape = self._states[self._place(q, "q")].spec.shape
+        return float(shape[-1] ** -0.5) if shape else 1.0  # a number has no axes, and is rejected by the rule
 
     def _sdpa(
         self,
@@ -159,12 +173,12 @@ class AttentionMethods(GraphBuilder):
         page_table_v: GraphTensor | None,
         name: str | None,
     ) -> dict[str, GraphTensor]:
-        _check_mask(causal, window)
+        causal, window = _mask(causal, window)
         if (page_table_k is None) != (page_table_v is None):
             raise ValueError("page tables are incomplete: pass page_table_k and page_table_v")
         operands: dict[str, Operand | None] = {
             **{"q": q, "k": k, "v": v},
-            "scale": q.shape[-1] ** -0.5 if scale is None else float(scale),
+            "scale": self._scale(q) if scale is None else as_float(scale, "scale"),
             "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv,
             "page_table_k": page_table_k,
@@ -173,8 +187,11 @@ class AttentionMethods(GraphBuilder):
         return self._apply("sdpa", operands, name, stats=stats or None, causal=causal or None, window=window)
 
 
-def _check_mask(causal: bool, window: int | None) -> None:
+def _mask(causal: bool, window: int | None) -> tuple[bool, int | None]:
+    causal = as_bool(causal, "causal")
+    window = None if window is None else as_int(window, "window")
     if window is not None and (not causal or window < 1):
         raise ValueError(
             f"window is invalid: got {window} with causal={causal}, expected causal and 1 or more"
         )
+    return causal, window

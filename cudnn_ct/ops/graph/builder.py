@@ -10,6 +10,7 @@ from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
 from ...shapes.graph.rules import Result
+from ...shapes.parse import as_float, as_ints
 from ...shapes.specs import Shape, TensorSpec, check_shape, packed_strides
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, Operand
@@ -86,7 +87,9 @@ class GraphBuilder:
             raise TypeError(f"value is not a number: got {value!r}, expected an int or a float")
         own = as_dtype(dtype).name if dtype is not None else self._compute
         spec = TensorSpec((), (), own)
-        number = int(value) if "int" in own else float(value)
+        if "int" in own and value != value // 1:
+            raise ValueError(f"value is not a whole number: got {value!r}, expected one for {own}")
+        number = int(value) if "int" in own else as_float(value, "value")
         return self._new(_State(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number))
 
     def define(self, *outputs: GraphTensor) -> GraphProblem:
@@ -129,11 +132,18 @@ class GraphBuilder:
         """Add an operation, and return its results by their roles; None stands for an absent operand."""
         row = KINDS[kind]
         given = {role: self._operand(one, role) for role, one in operands.items() if one is not None}
+        if not given:
+            raise TypeError(f"{next(iter(operands))} is not a GraphTensor: got None")
         specs = {role: self._states[place].spec for role, place in given.items()}
         label = attributes.get("mode", kind) if kind.startswith("pointwise") else kind
         params = {key: value for key, value in attributes.items() if value is not None}
         try:
             results = row.infer(specs, params)
+        except KeyError as error:
+            absent = error.args[0]
+            if absent not in {*operands, *attributes} - {*given, *params}:
+                raise
+            raise TypeError(f"{absent} of {label} must be given: got None") from None
         except (TypeError, ValueError) as error:
             shapes = ", ".join(f"{role} {self._states[place].name}" for role, place in given.items())
             error.add_note(f"in {label} of {shapes}")
@@ -274,7 +284,7 @@ def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None)
         return packed_strides(shape, layout or "nchw")
     if layout is not None:
         raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
-    steps = tuple(strides)
+    steps = as_ints(strides, "strides")
     if len(steps) != len(shape):
         raise ValueError(
             f"strides have {len(steps)} numbers: got {steps}, expected {len(shape)} as in {shape}"

@@ -266,7 +266,8 @@ class BuiltGraph(Generic[Results]):
         self, inputs: tuple[Any, ...], outs: tuple[Any, ...], stream: Any
     ) -> tuple[tuple[DeviceArray, ...], tuple[DeviceArray | None, ...], Stream]:
         """Return the arrays of a call, imported from other libraries, and its stream."""
-        if all(type(array) is DeviceArray for array in (*inputs, *outs) if array is not None):
+        written = [out for out in outs if out is not None]
+        if all(type(array) is DeviceArray for array in (*inputs, *written)):
             device = inputs[0].device
             where = in_use.get() if stream is None else streams.as_stream(stream, device)
             return inputs, outs, where or streams.default_stream(device)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ...dtypes import GRAPH_DTYPES
+from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
@@ -17,11 +18,11 @@ class MovingMethods(GraphBuilder):
 
     def reshape(self, x: GraphTensor, shape: Iterable[int], *, name: str | None = None) -> GraphTensor:
         """Return the elements of x, in C order, in another shape."""
-        return self._apply("reshape", {"x": x}, name, shape=tuple(shape))["y"]
+        return self._apply("reshape", {"x": x}, name, shape=as_ints(shape, "shape"))["y"]
 
     def transpose(self, x: GraphTensor, axes: Sequence[int], *, name: str | None = None) -> GraphTensor:
         """Return x with its axes in another order."""
-        return self._apply("transpose", {"x": x}, name, permutation=tuple(axes))["y"]
+        return self._apply("transpose", {"x": x}, name, permutation=as_ints(axes, "axes"))["y"]
 
     def slice(
         self,
@@ -37,17 +38,19 @@ class MovingMethods(GraphBuilder):
             "slice",
             {"x": x},
             name,
-            start_indices=tuple(start),
-            limit_indices=tuple(limit),
-            strides=None if steps is None else tuple(steps),
+            start_indices=as_ints(start, "start"),
+            limit_indices=as_ints(limit, "limit"),
+            strides=None if steps is None else as_ints(steps, "steps"),
         )["y"]
 
     def concat(self, tensors: Sequence[GraphTensor], axis: int, *, name: str | None = None) -> GraphTensor:
         """Return tensors joined along an axis."""
+        if not isinstance(tensors, list | tuple):
+            raise TypeError(f"tensors must be a sequence of tensors: got {tensors!r}")
         if len(tensors) < 2:
             raise ValueError(f"tensors are too few: got {len(tensors)}, expected at least 2")
         operands: dict[str, Operand | None] = {f"x{number}": one for number, one in enumerate(tensors)}
-        return self._apply("concat", operands, name, axis=axis)["y"]
+        return self._apply("concat", operands, name, axis=as_int(axis, "axis"))["y"]
 
     def rng(
         self,
@@ -63,15 +66,18 @@ class MovingMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return random numbers by the Philox generator; seed and offset are int64 tensors (1, 1, 1, 1)."""
+        if not isinstance(bounds, list | tuple) or len(bounds) != 2:
+            raise TypeError(f"bounds must be two numbers: got {bounds!r}")
+        kind = as_choice(distribution, ("bernoulli", "uniform", "normal"), "distribution")
         of_distribution: dict[str, dict[str, float]] = {
             "bernoulli": {"bernoulli_dist_probability": probability},
             "uniform": {"uniform_dist_minimum": bounds[0], "uniform_dist_maximum": bounds[1]},
             "normal": {"normal_dist_mean": mean, "normal_dist_standard_deviation": deviation},
         }
-        parameters = of_distribution.get(distribution, {})
+        parameters = {key: as_float(value, key) for key, value in of_distribution[kind].items()}
         operands: dict[str, Operand | None] = {"seed": seed, "offset": offset}
         return self._apply(
-            "rng", operands, name, shape=tuple(shape), distribution=distribution, **parameters
+            "rng", operands, name, shape=as_ints(shape, "shape"), distribution=kind, **parameters
         )["y"]
 
     def paged_cache_load(
@@ -94,9 +100,8 @@ class MovingMethods(GraphBuilder):
             "page_table": page_table,
             "sequence": lengths,
         }
-        return self._apply(
-            "paged_cache_load", operands, name, max_length=max_length, transposed=transposed or None
-        )["y"]
+        longest, transposes = as_int(max_length, "max_length"), as_bool(transposed, "transposed") or None
+        return self._apply("paged_cache_load", operands, name, max_length=longest, transposed=transposes)["y"]
 
     def block_scale_quantize(
         self,
@@ -109,13 +114,13 @@ class MovingMethods(GraphBuilder):
     ) -> tuple[GraphTensor, GraphTensor]:
         """Return x in a narrow dtype, and a scale for each block of elements along the contiguous axis."""
         for argument, value in (("dtype", dtype), ("scale_dtype", scale_dtype)):
-            if value not in GRAPH_DTYPES:
+            if not isinstance(value, str) or value not in GRAPH_DTYPES:
                 raise ValueError(f"{argument} is unknown: got {value!r}, expected {', '.join(GRAPH_DTYPES)}")
         made = self._apply(
             "block_scale_quantize",
             {"x": x},
             name,
-            block_size=block_size,
+            block_size=as_int(block_size, "block_size"),
             dtype=dtype,
             scale_dtype=scale_dtype,
         )
@@ -125,6 +130,5 @@ class MovingMethods(GraphBuilder):
         self, x: GraphTensor, scale: GraphTensor, block_size: int, *, name: str | None = None
     ) -> GraphTensor:
         """Return x times the scale of its block; blocks lie along the contiguous axis of x."""
-        return self._apply("block_scale_dequantize", {"x": x, "scale": scale}, name, block_size=block_size)[
-            "y"
-        ]
+        size = as_int(block_size, "block_size")
+        return self._apply("block_scale_dequantize", {"x": x, "scale": scale}, name, block_size=size)["y"]

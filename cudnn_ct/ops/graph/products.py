@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from ...shapes.parse import as_choice
+from ...shapes.checks import some_axes
+from ...shapes.parse import as_choice, as_ints
 from ...typing import ConvMode, Padding, PerAxis
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
@@ -55,8 +56,8 @@ class ProductMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the gradient of :meth:`conv` with respect to x of this shape."""
         geometry = {"padding": padding, "stride": stride, "dilation": dilation, "conv_mode": mode}
-        operands = {"dy": dy, "w": w}
-        return self._apply("conv_backward_data", operands, name, x_shape=tuple(x_shape), **geometry)["dx"]
+        operands, shape = {"dy": dy, "w": w}, as_ints(x_shape, "x_shape")
+        return self._apply("conv_backward_data", operands, name, x_shape=shape, **geometry)["dx"]
 
     def conv_backward_filter(
         self,
@@ -72,8 +73,8 @@ class ProductMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the gradient of :meth:`conv` with respect to w of this shape."""
         geometry = {"padding": padding, "stride": stride, "dilation": dilation, "conv_mode": mode}
-        operands = {"dy": dy, "x": x}
-        return self._apply("conv_backward_filter", operands, name, w_shape=tuple(w_shape), **geometry)["dw"]
+        operands, shape = {"dy": dy, "x": x}, as_ints(w_shape, "w_shape")
+        return self._apply("conv_backward_filter", operands, name, w_shape=shape, **geometry)["dw"]
 
     def reduce(
         self,
@@ -85,9 +86,10 @@ class ProductMethods(GraphBuilder):
     ) -> GraphTensor:
         """Return the reduction of x over ``axes``, all by default; reduced axes have length 1."""
         operator = as_choice(op, REDUCTIONS, "op")
-        over = axes if axes is None or isinstance(axes, int) else tuple(axes)
-        if over is None:
-            over = tuple(range(len(x.shape)))
+        if not isinstance(x, GraphTensor):
+            raise TypeError(f"x is not a GraphTensor: got {type(x).__name__}")
+        rank = len(x.shape)
+        over = tuple(range(rank)) if axes is None else some_axes(axes, rank, "axes")
         return self._apply("reduction", {"x": x}, name, operator=operator, axes=over)["y"]
 
     def resample(
@@ -137,7 +139,7 @@ class ProductMethods(GraphBuilder):
             "resample_backward",
             operands,
             name,
-            x_shape=tuple(x_shape),
+            x_shape=as_ints(x_shape, "x_shape"),
             mode=mode,
             window=window,
             stride=step,

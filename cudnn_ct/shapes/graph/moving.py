@@ -114,6 +114,8 @@ def _blocks(x: TensorSpec, size: int) -> tuple[int, ...]:
     """Return the shape of the scales: one for each block of elements along the contiguous axis."""
     if size < 1:
         raise ValueError(f"block_size must be positive: got {size}")
+    if not x.shape:
+        raise ValueError("x is a number: expected a tensor with at least one axis")
     axis = max(range(len(x.shape)), key=lambda axis: (x.strides[axis] == 1, x.shape[axis], axis))
     return tuple(-(-n // size) if place == axis else n for place, n in enumerate(x.shape))
 
