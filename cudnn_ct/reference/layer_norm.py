@@ -145,7 +145,8 @@ def _forward(
     moments = [invstd] if mode == "rms_norm" else [mean, invstd]
     names = ("y", "invrms") if mode == "rms_norm" else ("y", "mean", "invstd")
     results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
-    results += [(moment.reshape(at.statistics), np.dtype(np.float32)) for moment in moments]
+    kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
+    results += [(moment.reshape(at.statistics), kept) for moment in moments]
     outs = result_slots(out, names, absent="" if training else WITHOUT_STATISTICS, count=len(names) - 1)
     rows = list(zip(names, results, outs, strict=False))
     for name, (values, dtype), given_out in rows:
@@ -174,4 +175,10 @@ def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict
 
 
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
-    return {name: TensorSpec.packed(array.shape, array.dtype) for name, array in arrays.items()}
+    """Return the specs of operands; float64 exists here only, so the rules get float32."""
+    wider = arrays["x"].dtype == np.float64
+
+    def dtype(array: Array) -> Any:
+        return np.dtype(np.float32) if wider and array.dtype == np.float64 else array.dtype
+
+    return {name: TensorSpec.packed(array.shape, dtype(array)) for name, array in arrays.items()}

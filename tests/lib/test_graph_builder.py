@@ -53,7 +53,7 @@ GRAPHS: dict[str, Build] = {
     "broadcast matmul": perceptron((4, 128, 64), (64, 256)),
     "matmul of four axes": perceptron((2, 4, 128, 64), (2, 4, 64, 256)),
     "pointwise": lambda g: g.relu(g.input((64, 128), H) * 2.0 + g.input((128,), H)),
-    "pointwise of images": lambda g: g.exp(g.input((8, 64, 16, 16), H) - g.input((1, 64, 1, 1), H)),
+    "pointwise of images": lambda g: g.exp(images(g, 8, 64, 16, 16) - g.input((1, 64, 1, 1), "float16")),
     "select": lambda g: g.select(g.input((64, 128)) > g.input((64, 128)), g.input((64, 128)), 0.5),
     "convolution": lambda g: g.relu(g.conv(images(g, 8, 32, 28, 28), images(g, 32, 32, 3, 3), padding=1)
                                     * vectors(g, 1)[0] + vectors(g, 1)[0]),
