@@ -43,6 +43,12 @@ NOTHING = SearchResult(None, "", ())
 # two functions first, so they are bound only after libcublasLt is loaded.
 NEED_CUBLASLT = ("cudnnCreate", "cudnnBackendFinalize")
 
+# Arguments that only newer versions may accept, by function: the enum, the place, and the name in an error.
+_DATED = {
+    "cudnnBackendCreateDescriptor": ("BackendDescriptorType", 0, "a CUDNN_BACKEND_"),
+    "cudnnBackendSetAttribute": ("BackendAttributeName", 1, "the attribute CUDNN_ATTR_"),
+}
+
 # Errors that a broken installation can cause, in any call: cuDNN opens some libraries late.
 INSTALLATION = (NotInitializedError, LibraryLoadError)
 
@@ -253,16 +259,20 @@ class Library:
         return status
 
     def _too_new(self, status: int, name: str, args: tuple[Any, ...]) -> CudnnError | None:
-        """Make the error for a kind of descriptor that this cuDNN is too old for: it returns ALLOC_FAILED."""
-        if name != "cudnnBackendCreateDescriptor":
-            return None
-        from ._bindings.enums import SINCE, BackendDescriptorType  # 73 enum classes: only after a failure
+        """Make the error for a descriptor or an attribute that this cuDNN is too old for.
 
-        kind = next((member.name for member in BackendDescriptorType if member == args[0]), "")
-        since = SINCE.get(f"BackendDescriptorType.{kind}", 0)
+        Older versions return ALLOC_FAILED for an unknown kind of descriptor.
+        """
+        enum, value, prefix = _DATED.get(name, ("", 0, ""))
+        if not enum:
+            return None
+        from ._bindings import enums  # 73 enum classes: only after a failure
+
+        member = next((one.name for one in getattr(enums, enum) if one == args[value]), "")
+        since = enums.SINCE.get(f"{enum}.{member}", 0)
         if since <= self.version:
             return None
-        text = f"a CUDNN_BACKEND_{kind} needs cuDNN >= {format_version(since)}"
+        text = f"{prefix}{member} needs cuDNN >= {format_version(since)}"
         return VersionMismatchError(
             f"{text}, have {format_version(self.version)}", status=status, function=name
         )

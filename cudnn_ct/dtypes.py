@@ -1,4 +1,4 @@
-"""Table of supported dtypes: name, cuDNN code, item size and NumPy type."""
+"""Tables of supported dtypes: name, cuDNN code, item size and NumPy type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DTYPES", "DType", "as_dtype"]
+__all__ = ["DTYPES", "GRAPH_DTYPES", "DType", "as_dtype"]
 
 
 class DType(NamedTuple):
@@ -45,6 +45,20 @@ DTYPES: dict[str, DType] = {
         DType("int32", 4, 4, "int32", "int32"),
         DType("int64", 10, 8, "int64", "int64"),
         DType("bool", 11, 1, "bool", "bool"),
+    )
+}
+
+# Dtypes of tensors in graphs. No array has one that is not in `DTYPES`. Two elements of 4 bits share a byte,
+# so their item size is 0.
+GRAPH_DTYPES: dict[str, DType] = DTYPES | {
+    row.name: row
+    for row in (
+        DType("float8_e8m0", 15, 1, "float32", "float8_e8m0fnu"),
+        DType("float4_e2m1", 16, 0, "float32", "float4_e2m1fn"),
+        DType("int4", 17, 0, "int32", "int4"),
+        DType("uint4", 18, 0, "int32", "uint4"),
+        DType("uint32", 19, 4, "int64", "uint32"),
+        DType("byte_bool", 22, 1, "bool", "bool"),
     )
 }
 

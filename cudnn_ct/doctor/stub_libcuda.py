@@ -1,6 +1,7 @@
-"""Write a libcuda.so.1 whose functions all return CUDA_ERROR_STUB_LIBRARY, for processes without a driver."""
+"""Write a libcuda.so.1 for processes without a driver, whose functions fail or do nothing."""
 
-# In cuDNN 9.21 and newer, a library is linked with libcuda.so.1 and cannot be opened without it.
+# In cuDNN 9.21 and newer, a library is linked with libcuda.so.1 and cannot be opened without it. Planning a graph
+# for a described GPU compiles kernels, and loads them through more functions, which cuDNN looks up by name.
 
 from __future__ import annotations
 
@@ -14,28 +15,49 @@ __all__ = ["in_memory", "make"]
 
 # return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
 CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}
+# Write a pointer to the first argument, and return 0. cuDNN rejects a null pointer.
+_HANDLE = {
+    62: bytes.fromhex("48c7070010000031c0c3909090909090"),
+    183: struct.pack("<IIII", 0xD2820001, 0xF9000001, 0x52800000, 0xD65F03C0),
+}
+
+# The functions that cuDNN looks up by name to plan a graph. It compiles kernels and loads them through these.
+# Without one of them it has no engines that are compiled at run time, and returns no error.
+_LOADS = """cuCtxGetCurrent cuKernelGetFunction cuLibraryGetKernel cuLibraryLoadData cuLinkCreate cuModuleGetFunction
+    cuModuleLoadData cuModuleLoadDataEx""".split()
+_OTHERS = """cuCtxGetLimit cuCtxPopCurrent cuCtxPushCurrent cuDeviceGet cuDeviceGetCount cuDriverGetVersion
+    cuGetErrorName cuGetErrorString cuKernelGetAttribute cuKernelSetAttribute cuLaunchCooperativeKernel
+    cuLaunchKernel cuLaunchKernelEx cuLibraryLoadFromFile cuLibraryUnload cuLinkAddData cuLinkComplete
+    cuLinkDestroy cuModuleUnload cuOccupancyMaxPotentialClusterSize cuStreamGetCtx""".split()
 
 _PAGE = 0x10000  # the largest that Linux has on these machines
 _SONAME = "libcuda.so.1"
 
 
-def in_memory(names: Iterable[str]) -> int:
-    """Write the library for this machine to memory, and return its descriptor; no folder is needed."""
+def in_memory(names: Iterable[str], *, planning: bool = False) -> int:
+    """Write the library for this machine to memory, and return its descriptor; no folder is needed.
+
+    With ``planning`` it has all functions that cuDNN looks up to plan graphs. Only for a child process that
+    does not use a GPU: it pretends that kernels are loaded.
+    """
     file = os.memfd_create(_SONAME)
-    os.write(file, make(names, machine_here()))
+    os.write(file, make(names, machine_here(), planning=planning))
     return file
 
 
-def make(names: Iterable[str], machine: int) -> bytes:
+def make(names: Iterable[str], machine: int, *, planning: bool = False) -> bytes:
     """Return the library, for an ``e_machine`` of ``CODE``."""
-    code = CODE[machine]
-    functions = sorted(names) or ["cuGetErrorString"]  # a hash table needs a symbol
-    strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
+    code = CODE[machine] + (_HANDLE[machine] if planning else b"")
     code_at = 64 + 4 * 56
+    loads = {name: (code_at + len(CODE[machine]), len(_HANDLE[machine])) for name in _LOADS if planning}
+    functions = sorted({*names, *(_LOADS + _OTHERS if planning else ())})
+    functions = functions or ["cuGetErrorString"]  # a hash table needs a symbol
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
     symbols_at = code_at + len(code)
     place = {name: strings.index(b"\0" + name.encode() + b"\0") + 1 for name in (*functions, _SONAME)}
     symbols = bytes(24) + b"".join(
-        struct.pack("<IBBHQQ", place[name], 0x12, 0, 1, code_at, len(code)) for name in functions
+        struct.pack("<IBBHQQ", place[name], 0x12, 0, 1, *loads.get(name, (code_at, len(CODE[machine]))))
+        for name in functions
     )
     hash_at = symbols_at + len(symbols)
     count = len(functions) + 1

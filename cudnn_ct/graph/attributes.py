@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .._bindings import enums, types
 from .._bindings.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
-from ..dtypes import DTYPES, as_dtype
+from ..dtypes import GRAPH_DTYPES, as_dtype
 
 __all__ = ["Attribute", "DescriptorType", "Element", "kind"]
 
@@ -85,15 +85,17 @@ _PREFIXES = {
     "operation_bn_finalize_statistics": "OPERATION_BN_FINALIZE_",
     "operation_norm_forward": "OPERATION_NORM_FWD_",
     "operation_norm_backward": "OPERATION_NORM_BWD_",
-    "operation_contract_band_matrix": "OPERATION_CONTRACT_BAND_",
 }
+
+# Prefixes of the few attributes that differ from the other attributes of their kind.
+_RARE_PREFIXES = {"OPERATION_CONTRACT_BAND_": "operation_contract_band_matrix"}
 
 
 @cache
 def _kinds() -> dict[str, DescriptorType]:
     names = {member.name.removesuffix("_DESCRIPTOR").lower(): member for member in BackendDescriptorType}
     kinds = {name: DescriptorType(name, int(member), {}) for name, member in names.items()}
-    prefixes = {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
+    prefixes = _RARE_PREFIXES | {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
     for attribute in BackendAttributeName:
         # The longest matching prefix, because ..._MATMUL_BWD_ also begins with ..._MATMUL_.
         prefix = max((p for p in prefixes if attribute.name.startswith(p)), key=len)
@@ -199,7 +201,7 @@ _PLAIN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 _POINTERS = {"HANDLE": types.cudnnHandle_t, "BACKEND_DESCRIPTOR": types.cudnnBackendDescriptor_t}
 
-_DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
+_DTYPE_NAMES = {row.code: row.name for row in GRAPH_DTYPES.values()}
 
 
 @cache
@@ -226,7 +228,9 @@ def _enum_of(name: str) -> Any:
 
 
 def _dtype_code(dtype: Any) -> int:
-    return dtype if isinstance(dtype, int) else as_dtype(dtype).code
+    if isinstance(dtype, int):
+        return dtype
+    return (GRAPH_DTYPES[dtype] if dtype in GRAPH_DTYPES else as_dtype(dtype)).code
 
 
 def _member(enum: Any, value: Any) -> int:

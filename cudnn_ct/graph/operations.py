@@ -5,7 +5,7 @@ A kind of operation is a row of a table; its attributes come from its descriptor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..context import Context
@@ -15,7 +15,16 @@ from .attributes import kind
 from .backend import BackendDescriptor
 from .offline import Planner, target
 
-__all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
+__all__ = [
+    "ALIGNMENT",
+    "OPERATIONS",
+    "Graph",
+    "Node",
+    "Tensor",
+    "node",
+    "operation_graph",
+    "tensors_of_graph",
+]
 
 
 class OpDescriptor(NamedTuple):
@@ -37,30 +46,67 @@ OPERATIONS = {
     "resample_backward": OpDescriptor("operation_resample_bwd", "desc", "resample"),
     "norm_forward": OpDescriptor("operation_norm_forward"),
     "norm_backward": OpDescriptor("operation_norm_backward"),
+    "gen_stats": OpDescriptor("operation_gen_stats"),
+    "bn_finalize_statistics": OpDescriptor("operation_bn_finalize_statistics"),
+    "bn_backward_weights": OpDescriptor("operation_bn_bwd_weights"),
+    "sdpa_forward": OpDescriptor("operation_sdpa_fwd"),
+    "sdpa_backward": OpDescriptor("operation_sdpa_bwd"),
+    "diagonal_band_mask": OpDescriptor("operation_diagonal_band_mask"),
+    "paged_cache_load": OpDescriptor("operation_paged_cache_load"),
+    "softmax": OpDescriptor("operation_softmax"),
+    "rope_forward": OpDescriptor("operation_rope_fwd"),
+    "rope_backward": OpDescriptor("operation_rope_bwd"),
+    "rng": OpDescriptor("operation_rng", "desc", "rng"),
+    "reshape": OpDescriptor("operation_reshape"),
+    "transpose": OpDescriptor("operation_transpose"),
+    "slice": OpDescriptor("operation_slice"),
+    "concat": OpDescriptor("operation_concat"),
+    "signal": OpDescriptor("operation_signal"),
+    "block_scale_quantize": OpDescriptor("operation_block_scale_quantize"),
+    "block_scale_dequantize": OpDescriptor("operation_block_scale_dequantize"),
+    "expand_band_matrix": OpDescriptor("operation_expand_band_matrix"),
+    "contract_band_matrix": OpDescriptor("operation_contract_band_matrix"),
+    "moe_grouped_matmul": OpDescriptor("operation_moe_grouped_matmul"),
+    "moe_grouped_matmul_backward": OpDescriptor("operation_moe_grouped_matmul_bwd"),
 }
 
 
 class Tensor(NamedTuple):
     """A tensor of a graph.
 
-    ``uid`` is unique in a graph. A virtual tensor connects two nodes and has no memory. The pointers of other
-    tensors are multiples of 16 bytes: with fewer, only the slowest engines remain, and more adds none.
+    ``uid`` is unique in a graph and its sub-graphs. A virtual tensor connects two nodes and has no memory.
+    The pointers of other tensors are multiples of 16 bytes: with fewer, only the slowest engines remain, and
+    more adds none.
+
+    A tensor with a ``value`` is passed by value: the plan hands this number of ``spec.dtype`` to cuDNN from
+    host memory, and ``spec.shape`` has only ones. ``ragged`` is the tensor of the offsets (int32 or int64, in
+    elements) of a ragged tensor: an operand of the graph itself. ``reordering`` is cuDNN's reordering mode,
+    such as ``"f8_128x4"`` for the scales of blocks.
     """
 
     uid: int
     spec: TensorSpec
     virtual: bool = False
+    value: float | int | None = None
+    ragged: Tensor | None = None
+    reordering: str | None = None
 
 
 class Node(NamedTuple):
-    """One operation: the name of its row, its attributes and those of its parameters, by short names."""
+    """One operation: the name of its row, its attributes and those of its parameters, by short names.
+
+    The value of an attribute may be a tensor, a tuple of tensors, another node, or a graph: a sub-graph.
+    """
 
     row: str
     attributes: Mapping[str, object]
 
 
 class Graph(NamedTuple):
-    """Operations that one plan computes, and the tensors in memory in the order of a run's pointers."""
+    """Operations that one plan computes, and the tensors in memory in the order of a run's pointers.
+
+    Tensors that are passed by value are not among the ``operands``.
+    """
 
     nodes: tuple[Node, ...]
     operands: tuple[Tensor, ...]
@@ -85,57 +131,94 @@ def operation_graph(graph: Graph, context: Context | Planner) -> BackendDescript
     return native
 
 
+def tensors_of_graph(graph: Graph) -> dict[int, Tensor]:
+    """Return the tensors of a graph and its sub-graphs by uid."""
+    return {tensor.uid: tensor for one in graph.nodes for tensor in _tensors_of(one)}
+
+
+def _tensors_of(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+        yield from _tensors_of(value.ragged)
+    elif isinstance(value, Node):
+        for attribute in value.attributes.values():
+            yield from _tensors_of(attribute)
+    elif isinstance(value, tuple | list):  # a graph is the tuple of its nodes and operands
+        for element in value:
+            yield from _tensors_of(element)
+
+
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    for one in graph.nodes:
-        _check_layouts(one)
-    library = context.library
-    tensors: dict[Tensor, BackendDescriptor] = {}
-
-    def native(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if value not in tensors:
-            tensors[value] = _tensor(library, value)
-        return tensors[value]
-
-    operations = [_operation(library, *one, native) for one in graph.nodes]
-    return BackendDescriptor(library, "operationgraph", **target(context, "operationgraph"), ops=operations)
+    made: BackendDescriptor = _NativeTensors(context).native(graph)
+    return made
 
 
-def _check_layouts(one: Node) -> None:
+class _NativeTensors:
+    """Makes the native objects of a graph; tensors are shared by its nodes and sub-graphs."""
+
+    def __init__(self, context: Context | Planner) -> None:
+        self._library = context.library
+        self._device = target(context, "operationgraph")
+        self._tensors: dict[Tensor, BackendDescriptor] = {}
+
+    def native(self, value: Any) -> Any:
+        """Return the descriptor of a tensor, a node or a graph, and other values unchanged."""
+        if isinstance(value, Tensor):
+            if value not in self._tensors:
+                self._tensors[value] = self._tensor(value)
+            return self._tensors[value]
+        if isinstance(value, Graph):
+            _check_layouts(value)
+            operations = [self._operation(*one) for one in value.nodes]
+            return BackendDescriptor(self._library, "operationgraph", **self._device, ops=operations)
+        if isinstance(value, Node):
+            return self._operation(*value)
+        if isinstance(value, tuple | list):
+            return [self.native(element) for element in value]
+        return value
+
+    def _tensor(self, tensor: Tensor) -> BackendDescriptor:
+        return BackendDescriptor(
+            self._library,
+            "tensor",
+            unique_id=tensor.uid,
+            data_type=tensor.spec.dtype,
+            dimensions=tensor.spec.shape,
+            strides=tensor.spec.strides,
+            byte_alignment=ALIGNMENT,
+            is_virtual=tensor.virtual or None,
+            is_by_value=True if tensor.value is not None else None,
+            ragged_offset_desc=self.native(tensor.ragged),
+            reordering_mode=tensor.reordering,
+        )
+
+    def _operation(self, name: str, attributes: Mapping[str, Any]) -> BackendDescriptor:
+        """Build an operation; an attribute belongs to its parameters if they have one of that name."""
+        row = OPERATIONS[name]
+        known = kind(row.parameters).attributes if row.parameters else {}
+        own = {name: self.native(value) for name, value in attributes.items() if name not in known}
+        if row.parameters:
+            given = {name: value for name, value in attributes.items() if name in known}
+            own[row.holder] = BackendDescriptor(self._library, row.parameters, **given)
+        return BackendDescriptor(self._library, row.operation, **own)
+
+
+def _check_layouts(graph: Graph) -> None:
     """Raise unless all tensors of a pointwise node with the result's shape have its strides.
 
     Runtime-compiled engines read all of them with the strides of one. cuDNN 9.19 returns such an engine (52)
-    for tensors of different strides too, and its results are wrong.
+    for tensors of different strides too, and its results are wrong. Attention, which has two products of
+    matrices, reads each tensor with its own strides. A smaller tensor is broadcast.
     """
-    if one.row != "pointwise":
+    if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return
-    specs = [value.spec for value in one.attributes.values() if isinstance(value, Tensor)]
-    result = max(specs, key=lambda spec: spec.size)
-    for spec in specs:
-        if spec.shape == result.shape and not equivalent_strides(spec.shape, spec.strides, result.strides):
-            raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
-
-
-def _tensor(library: Any, tensor: Tensor) -> BackendDescriptor:
-    return BackendDescriptor(
-        library,
-        "tensor",
-        unique_id=tensor.uid,
-        data_type=tensor.spec.dtype,
-        dimensions=tensor.spec.shape,
-        strides=tensor.spec.strides,
-        byte_alignment=ALIGNMENT,
-        is_virtual=tensor.virtual or None,
-    )
-
-
-def _operation(library: Any, name: str, attributes: Mapping[str, Any], native: Any) -> BackendDescriptor:
-    """Build an operation; an attribute belongs to its parameters if they have one of that name."""
-    row = OPERATIONS[name]
-    known = kind(row.parameters).attributes if row.parameters else {}
-    own = {name: native(value) for name, value in attributes.items() if name not in known}
-    if row.parameters:
-        given = {name: value for name, value in attributes.items() if name in known}
-        own[row.holder] = BackendDescriptor(library, row.parameters, **given)
-    return BackendDescriptor(library, row.operation, **own)
+    for one in graph.nodes:
+        if one.row != "pointwise":
+            continue
+        specs = [value.spec for value in one.attributes.values() if isinstance(value, Tensor)]
+        result = max(specs, key=lambda spec: spec.size)
+        for spec in specs:
+            if spec.shape == result.shape and not equivalent_strides(
+                spec.shape, spec.strides, result.strides
+            ):
+                raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")

@@ -8,12 +8,13 @@ from itertools import chain, islice
 
 from .._caches import BoundedDict
 from ..context import Context
+from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
 from .engines import execution_plan, heuristic_configs
-from .operations import Graph, operation_graph
+from .operations import Graph, Tensor, operation_graph, tensors_of_graph
 
 __all__ = ["GraphPlan", "first_plan"]
 
@@ -45,10 +46,21 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
 class GraphPlan:
     """One engine for one graph: a run is one C call.
 
-    A plan and its variant packs belong to the thread whose handle it was made with.
+    A plan and its variant packs belong to the thread whose handle it was made with. The plan owns the host
+    memory of tensors that are passed by value.
     """
 
-    __slots__ = ("_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
+    __slots__ = (
+        "_execute",
+        "_graph",
+        "_packs",
+        "_uids",
+        "_value_pointers",
+        "_values",
+        "candidate",
+        "native",
+        "workspace",
+    )
 
     def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -57,7 +69,11 @@ class GraphPlan:
         native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
         self._packs = BoundedDict(MAX_VARIANT_PACKS)
-        self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))
+        scalars = [tensor for tensor in tensors_of_graph(graph).values() if tensor.value is not None]
+        uids = [tensor.uid for tensor in (*graph.operands, *scalars)]
+        self._uids = (ctypes.c_int64 * len(uids))(*uids)
+        self._values = [host_value(tensor) for tensor in scalars]
+        self._value_pointers = tuple(map(ctypes.addressof, self._values))
         self._execute = native.library.cudnnBackendExecute
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
@@ -80,8 +96,9 @@ class GraphPlan:
 
     def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:
         """Create the variant pack of a set of pointers: a finalised descriptor cannot be changed."""
-        if len(pointers) != len(self._uids):
-            raise ValueError(f"number of pointers is wrong: got {len(pointers)}, expected {len(self._uids)}")
+        if len(pointers) != len(self._graph.operands):
+            count = len(self._graph.operands)
+            raise ValueError(f"number of pointers is wrong: got {len(pointers)}, expected {count}")
         for tensor, pointer in zip(self._graph.operands, pointers, strict=True):
             if pointer & UNALIGNED:  # a 16-byte load of it would destroy the CUDA context
                 expected = f"expected a multiple of {ALIGNMENT}"
@@ -90,6 +107,14 @@ class GraphPlan:
             self.native.library,
             "variant_pack",
             unique_ids=self._uids,
-            data_pointers=(ctypes.c_void_p * len(self._uids))(*pointers),
+            data_pointers=(ctypes.c_void_p * len(self._uids))(*pointers, *self._value_pointers),
             workspace=(ctypes.c_void_p * 1)(workspace),
         )
+
+
+def host_value(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:
+    """Return host memory with the value of a tensor that is passed by value, in its dtype."""
+    import numpy as np
+
+    number = np.asarray(tensor.value).astype(GRAPH_DTYPES[tensor.spec.dtype].numpy)
+    return ctypes.create_string_buffer(number.tobytes(), ALIGNMENT)

@@ -473,4 +473,4 @@ def load_stub() -> None:
     """Load the doctor's stub of libcuda.so.1, whose functions only fail. Only in a child."""
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
-    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions)}")
+    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")

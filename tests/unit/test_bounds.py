@@ -28,6 +28,7 @@ CONTAINERS = {
 MADE_WITH_THEIR_OWNER = {
     "autotune.candidates.CandidateSet._substitutes",
     "graph.backend.BackendDescriptor._depends_on",
+    "graph.operations._NativeTensors._tensors",
     "plans.call.CallPlan._places",
     "plans.chain.ChainPlan._offsets",
     "plans.wrappers.RelayoutPlan._moves",

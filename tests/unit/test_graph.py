@@ -6,12 +6,14 @@ import ctypes
 from contextlib import nullcontext
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
+from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, DataType, PointwiseMode
 from cudnn_ct.context import Context
+from cudnn_ct.dtypes import DTYPES, GRAPH_DTYPES
 from cudnn_ct.errors import (
     AllocationError,
     CudnnError,
@@ -22,7 +24,16 @@ from cudnn_ct.errors import (
 from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.operations import OPERATIONS
+from cudnn_ct.graph.operations import (
+    OPERATIONS,
+    Graph,
+    Node,
+    Tensor,
+    _check_layouts,
+    node,
+    tensors_of_graph,
+)
+from cudnn_ct.graph.plan import host_value
 from cudnn_ct.ops.conv.graph_nodes import MODES, graph_of
 from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
@@ -218,3 +229,57 @@ def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
     plan = pixels.in_pixels(lambda *images: cast(Plan, Recorded()), *specs)
     plan.run(cast(Context, None), (0x10000, 0x20000), 1, 0)
     assert seen == [(0x10000, 0x20000), (0x10000 + 2 * 2048, 0x20000 + 4 * 2048)]
+
+
+# --- values, sub-graphs and ragged tensors -----------------------------------------------------------------
+
+
+def test_every_kind_of_operation_has_a_row() -> None:
+    members = {member.name.removesuffix("_DESCRIPTOR").lower() for member in BackendDescriptorType}
+    assert {row.operation for row in OPERATIONS.values()} == {
+        name for name in members if name.startswith("operation_")
+    }
+
+
+def test_tensors_of_graph_includes_sub_graphs_tuples_and_ragged_offsets() -> None:
+    spec = TensorSpec.packed((1, 1, 1, 1))
+    offsets = Tensor(9, TensorSpec.packed((3, 1, 1, 1), "int32"))
+    masked = Tensor(4, spec, virtual=True)
+    inner = Graph((node("pointwise", mode="identity", xdesc=Tensor(3, spec, value=2.0), ydesc=masked),), ())
+    outer = node("sdpa_forward", qdesc=Tensor(1, spec, ragged=offsets), subgraph=inner)
+    parts = node("concat", axis=1, input_descs=(Tensor(5, spec), Tensor(6, spec)))
+    assert set(tensors_of_graph(Graph((outer, parts), ()))) == {1, 3, 4, 5, 6, 9}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float32", -1e30), ("int32", -7), ("int64", 2**40), ("bfloat16", 0.5), ("float32", float("-inf"))],
+)
+def test_host_value_has_the_dtype_of_its_tensor(dtype: str, value: float) -> None:
+    memory = host_value(Tensor(1, TensorSpec.packed((1, 1, 1, 1), dtype), value=value))
+    row = DTYPES[dtype]
+    assert np.frombuffer(memory, row.numpy, 1)[0] == np.asarray(value).astype(row.numpy)
+
+
+def test_dtypes_of_graphs_have_the_codes_and_sizes_of_cudnn() -> None:
+    names = {"float8_e8m0": "FP8_E8M0", "float4_e2m1": "FP4_E2M1", "int4": "INT4", "uint4": "UINT4"}
+    names |= {"uint32": "UINT32", "byte_bool": "BYTE_BOOLEAN"}
+    assert {name: row.code for name, row in GRAPH_DTYPES.items() if name not in DTYPES} == {
+        name: DataType[code] for name, code in names.items()
+    }
+    for name, row in GRAPH_DTYPES.items():
+        assert row.itemsize in (0 if "4" in name else row.numpy.itemsize, row.numpy.itemsize)
+        assert kind("tensor").attribute("data_type").type.encode(name) == row.code
+
+
+def test_pointwise_nodes_reject_other_strides_and_allow_broadcast_and_attention() -> None:
+    def add(*specs: TensorSpec) -> Node:
+        x, b, y = (Tensor(uid, spec) for uid, spec in enumerate(specs, 1))
+        return node("pointwise", mode="add", xdesc=x, bdesc=b, ydesc=y)
+
+    first, last = (TensorSpec.packed((2, 3, 4, 5), "float32", layout) for layout in ("nchw", "nhwc"))
+    row = TensorSpec.packed((1, 3, 1, 1))
+    _check_layouts(Graph((add(first, row, first),), ()))
+    with pytest.raises(NotSupportedError, match="operands differ in layout"):
+        _check_layouts(Graph((add(first, last, first),), ()))
+    _check_layouts(Graph((node("matmul"), add(first, last, first), node("matmul")), ()))

@@ -10,7 +10,7 @@ import pytest
 
 from cudnn_ct import _lib, testing
 from cudnn_ct._bindings import types
-from cudnn_ct._bindings.enums import BackendDescriptorType
+from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.errors import (
     AllocationError,
@@ -102,6 +102,16 @@ def test_library_names_the_version_that_a_kind_of_descriptor_needs() -> None:
     recent = library(version=90800, cudnnBackendCreateDescriptor=lambda kind, descriptor: 4003)
     with pytest.raises(AllocationError):
         recent.cudnnBackendCreateDescriptor(BackendDescriptorType.DEVICEPROP_DESCRIPTOR, descriptor)
+
+
+def test_library_names_the_version_that_an_attribute_needs() -> None:
+    lib = library(cudnnBackendSetAttribute=lambda *_: 2000)
+    with pytest.raises(
+        VersionMismatchError, match=r"^the attribute CUDNN_ATTR_TENSOR_CONSTANT_VALUE needs cuDNN >= 9.22"
+    ):
+        lib.cudnnBackendSetAttribute(None, BackendAttributeName.TENSOR_CONSTANT_VALUE, 4, 1, None)
+    with pytest.raises(BadParamError):
+        lib.cudnnBackendSetAttribute(None, BackendAttributeName.TENSOR_DIMENSIONS, 4, 1, None)
 
 
 def test_library_reports_a_missing_function() -> None:

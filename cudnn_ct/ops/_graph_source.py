@@ -1,0 +1,98 @@
+"""Candidates for problems that are one graph: its engines, in the order of cuDNN's heuristics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ..autotune.request import AlgoRequest
+from ..context import Context
+from ..errors import NotSupportedError
+from ..graph.candidates import EngineRules, engine_by_name, engine_candidates, engine_plan
+from ..graph.engines import is_engine
+from ..graph.operations import Graph
+from ..plans.base import Candidate, Heuristic, Plan, tensors_of
+from ..plans.workspace import room_of
+from ..plans.wrappers import RelayoutPlan
+
+__all__ = ["GraphSource", "check_engine_name"]
+
+
+def check_engine_name(name: str) -> None:
+    """Raise ValueError unless an algorithm's name is the name of an engine; for `autotune.request`."""
+    if not is_engine(name):
+        raise ValueError(
+            f"algo is unknown: got {name!r}, expected 'heuristic', 'autotune' or the name of an engine, "
+            "such as 'engine 4'"
+        )
+
+
+def _no_rules(problem: Any) -> EngineRules:  # noqa: ARG001
+    return EngineRules()
+
+
+class GraphSource(NamedTuple):
+    """The engines of problems that are one graph, as an `algo_cache.CandidateSource`.
+
+    ``graph_of`` returns the graph of a problem; its operands are in the order of the fields of the problem
+    that are specs. ``rules_of`` returns which engines must not be used. If the problem is not ``aligned``,
+    misaligned operands are copied to the workspace and back.
+    """
+
+    graph_of: Callable[[Any], Graph]
+    rules_of: Callable[[Any], EngineRules] = _no_rules
+
+    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
+        """Return the first choice of mode "b", then all engines of modes "b", "a" and "fallback"."""
+        stages: list[Heuristic] = [partial(self._engines, problem, ["b"], first=1)]
+        return [*stages, *(partial(self._engines, problem, [mode]) for mode in ("b", "a", "fallback"))]
+
+    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+        """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted."""
+        most = request.max_engines
+        rows: dict[tuple[object, ...], Candidate] = {}
+        for mode, count in (("b", most), ("a", max(most // 3, 1)), ("fallback", None)):
+            if mode == "fallback" and any(not row.rejected for row in rows.values()):
+                break  # its engines are many times slower
+            for row in self._engines(problem, [mode], context, most=count):
+                rows.setdefault(row.key, row)
+        kept = [row for row in rows.values() if request.compiled or not row.compiled] or [*rows.values()]
+        kept = [row._replace(rejected=row.rejected or request.rejection(row)) for row in kept]
+        return sorted(kept, key=lambda row: bool(row.rejected))
+
+    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+        """Return the stage for the engine of a name, and the heuristics for its replacement."""
+        return [partial(self._named, problem, name)], self.heuristics(problem)
+
+    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
+        """Make an engine ready to run; raise NotSupportedError if cuDNN or the rules reject it."""
+        if candidate.backend != "graph" or candidate.relayout:
+            raise NotSupportedError(f"{candidate} is not for this {problem}: expected an engine of a graph")
+        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        made = engine_plan(graph, rules, candidate, context, problem)
+        if problem.aligned:
+            return made
+        moves = [(spec, None) for spec in tensors_of(problem).values()]
+        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+
+    def _engines(
+        self,
+        problem: Any,
+        modes: Sequence[str],
+        context: Context,
+        *,
+        most: int | None = None,
+        first: int | None = None,
+    ) -> list[Candidate]:
+        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        return self._with_copies(problem, engine_candidates(graph, rules, context, modes, most, first))
+
+    def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
+        row = engine_by_name(self.graph_of(problem), self.rules_of(problem), name, context)
+        return self._with_copies(problem, [row])
+
+    def _with_copies(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:
+        """Add the workspace for aligned copies, if operands may need copies."""
+        room = 0 if problem.aligned else room_of(tensors_of(problem).values())
+        return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
