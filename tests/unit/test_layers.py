@@ -20,7 +20,7 @@ LEVELS = (
     ("_bindings", "errors", "dtypes", "typing", "_background", "_caches", "_config", "_handle", "shapes"),
     (
         *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
-        *("_dlopen", "_lib", "_raw", "_info"),
+        *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
     ),
     ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
