@@ -14,7 +14,14 @@ from typing import Any, Protocol
 
 from ._caches import BoundedDict
 from .autotune import benchmark
-from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, store_key
+from .autotune.candidates import (
+    TRANSIENT,
+    CandidateSet,
+    heuristic_choice,
+    load_candidates,
+    store_choice,
+    store_key,
+)
 from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import allocator
@@ -30,6 +37,7 @@ from .errors import (
     warn_caller,
     without_frames,
 )
+from .graph.plan_store import timing
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
@@ -130,6 +138,8 @@ class Selection(SelectedPlan):
                 failures.append(without_frames(error))
             else:
                 self._adopt(row, plan)
+                if self._decision.request.algo == "heuristic" and not failures:
+                    store_choice(self.problem, context, self._decision.request, row)
                 return plan
         if self._decision.needs_timing:
             self._row = None
@@ -248,7 +258,7 @@ def benchmark_rows(
 
     kinds = () if every else [_kind(row) for row in rows]
     try:
-        with _benchmarking:
+        with _benchmarking, timing():
             times = benchmark.benchmark([run(row) for row in rows], context.stream, kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
@@ -307,7 +317,12 @@ def _first_decision(
     if name not in POLICIES:
         sources, instead = source.by_name(problem, name)
         return CandidateSet(request, sources, instead=() if request.strict else instead)
-    rows, key = [], ""
+    rows: list[Candidate] = []
+    key = ""
+    if name == "heuristic":
+        row = heuristic_choice(problem, context, request)
+        rows = [] if row is None or row.rejected or request.rejection(row) else [row]
+        return CandidateSet(request, source.heuristics(problem), rows, "as it was stored" if rows else "")
     if request.timed:
         key = store_key(problem, context, request)
         rows = [row for row in load_candidates(key) if row.rejected or not request.rejection(row)]
