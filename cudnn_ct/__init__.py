@@ -38,6 +38,8 @@ _PUBLIC = {
         "LibraryLoadError LibraryNotFoundError NotInitializedError NotSupportedError "
         "VersionMismatchError"
     ),
+    "graph.exchange": "export_plans import_plans record_plans",
+    "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",

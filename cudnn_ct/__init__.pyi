@@ -45,6 +45,10 @@ from .errors import LibraryNotFoundError as LibraryNotFoundError
 from .errors import NotInitializedError as NotInitializedError
 from .errors import NotSupportedError as NotSupportedError
 from .errors import VersionMismatchError as VersionMismatchError
+from .graph.exchange import export_plans as export_plans
+from .graph.exchange import import_plans as import_plans
+from .graph.exchange import record_plans as record_plans
+from .graph.recording import RecordedPlans as RecordedPlans
 from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms

@@ -17,6 +17,7 @@ from .autotune import benchmark
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,
+    choice_of,
     heuristic_choice,
     load_candidates,
     store_choice,
@@ -37,7 +38,9 @@ from .errors import (
     warn_caller,
     without_frames,
 )
+from .graph import recording
 from .graph.plan_store import timing
+from .graph.recording import ShapesOnly
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
@@ -284,10 +287,30 @@ _benchmarking = threading.RLock()  # concurrent benchmarks would measure each ot
 
 
 def select(
-    problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
-) -> Selection:
+    problem: Problem,
+    source: CandidateSource,
+    context: Context | ShapesOnly,
+    request: AlgoRequest | None = None,
+) -> SelectedPlan:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
+    if isinstance(context, ShapesOnly):
+        return _recorded(problem, source, context, request or AlgoRequest())
     return Selection(problem, source, context, request or AlgoRequest())
+
+
+def _recorded(
+    problem: Problem, source: CandidateSource, context: ShapesOnly, request: AlgoRequest
+) -> SelectedPlan:
+    """Record the graph of a problem where no GPU is.
+
+    The first engine of a source with graphs only is its heuristic choice.
+    """
+    named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
+    place: Any = context
+    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), place)
+    if request.algo == "heuristic" and hasattr(source, "graph_of"):
+        recording.note_choice(*choice_of(problem, request))
+    return SelectedPlan(plan)
 
 
 def _decision(

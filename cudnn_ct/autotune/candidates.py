@@ -176,7 +176,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:
     """Return the candidate that the heuristics chose for a problem whose plan is stored."""
-    entry = plan_store().get(choice_key(context, *_choice(problem, request)))
+    entry = plan_store().get(choice_key(context, *choice_of(problem, request)))
     try:
         return None if entry is None else candidate_from_json(entry.facts["candidate"])
     except (TypeError, ValueError, KeyError):
@@ -187,14 +187,14 @@ def store_choice(problem: Problem, context: Context, request: AlgoRequest, row: 
     """Store the choice of a row by the heuristics, if it took long to compile or plans are recorded."""
     if is_timing() or not (row.compiled or recording.active()):
         return
-    text, limits = _choice(problem, request)
+    text, limits = choice_of(problem, request)
     plan = choice_entry(context, text, limits, row)
     recording.note_choice(text, limits, plan)
     if row.compiled and plan_store().get(plan.key) is None:
         plan_store().put(plan)
 
 
-def _choice(problem: Problem, request: AlgoRequest) -> tuple[str, dict[str, Any]]:
+def choice_of(problem: Problem, request: AlgoRequest) -> tuple[str, dict[str, Any]]:
     """Return a problem as text, and the limits of a request that a heuristic choice depends on."""
     limits = {"deterministic": request.deterministic, "workspace_limit": request.workspace_limit}
     return f"{type(problem).__name__} {problem!r}", limits | {"compiled": request.compiled}

@@ -110,7 +110,7 @@ def engine_plan(
         build the plan although its heuristics returned the engine.
     """
     if isinstance(context, ShapesOnly):
-        request = PlanRequest(graph, None, rules.excluded, tuple(rules.last))
+        request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), candidate.algorithm)
         return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")

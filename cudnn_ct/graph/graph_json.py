@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +12,18 @@ from ..shapes.specs import TensorSpec
 from .attributes import AsDouble, AsInt32
 from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph
 
-__all__ = ["graph_from_json", "graph_to_json"]
+__all__ = ["graph_from_json", "graph_text", "graph_to_json"]
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
     """Return a graph as JSON: its tensors by uid, its nodes, and the uids of its operands."""
     tensors = {**{one.uid: one for one in graph.operands}, **tensors_of_graph(graph)}
     return {"tensors": [_tensor_to_json(tensor) for tensor in tensors.values()], **_nodes_to_json(graph)}
+
+
+def graph_text(graph: Graph) -> str:
+    """Return a graph as text that is the same for equal graphs: it has all shapes, strides and attributes."""
+    return json.dumps(graph_to_json(graph), sort_keys=True)
 
 
 def graph_from_json(found: Mapping[str, Any]) -> Graph:
@@ -64,8 +71,12 @@ def _to_json(value: Any) -> Any:
         return {"int32": int(value)}
     if isinstance(value, tuple | list):
         return [_to_json(element) for element in value]
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
     raise TypeError(f"an attribute of a graph cannot be written as JSON: got {value!r}")
 
 

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._cache_files import replace_file
+from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
 
-__all__ = ["PlanRequest", "RecordedPlans", "ShapesOnly", "active", "note_choice", "record", "unplanned"]
+__all__ = [
+    "PlanRequest",
+    "RecordedPlans",
+    "ShapesOnly",
+    "active",
+    "begin",
+    "end",
+    "note_choice",
+    "read_requests",
+    "record",
+    "unplanned",
+]
+
+FORMAT = "cudnn_ct graphs 1"
 
 
 class PlanRequest(NamedTuple):
@@ -33,11 +51,21 @@ class PlanRequest(NamedTuple):
     def identity(self) -> tuple[str, ...]:
         """Two requests with the same identity are one."""
         engine = "" if self.choice else self.engine
-        return repr(self.graph), repr(self.order), repr(sorted(self.excluded)), engine, self.choice
+        return graph_text(self.graph), repr(self.order), repr(sorted(self.excluded)), engine, self.choice
 
 
 class RecordedPlans:
-    """Requests of one recording, and the plans that served them; filled by any thread."""
+    """The graphs that calls have planned, and their compiled plans; see :func:`record_plans`.
+
+    Attributes
+    ----------
+    requests : dict
+        The graphs, each with how its engine is selected. ``len()`` is their number.
+    plans : dict
+        The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
+    skipped : dict
+        Calls on shapes that have no graph, with the reason.
+    """
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, ...], PlanRequest] = {}
@@ -49,6 +77,23 @@ class RecordedPlans:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.requests)} graphs, {len(self.plans)} entries compiled>"
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the graphs as JSON for ``cudnn-ct compile``, and return their number.
+
+        Raises OSError if the file cannot be written.
+        """
+        rows = [
+            {
+                **request._asdict(),
+                "graph": graph_to_json(request.graph),
+                "excluded": sorted(request.excluded),
+                "limits": dict(request.limits),
+            }
+            for request in self.requests.values()
+        ]
+        replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
+        return len(rows)
 
 
 class ShapesOnly:
@@ -106,3 +151,24 @@ def begin(recording: RecordedPlans) -> None:
 def end(recording: RecordedPlans) -> None:
     """Stop to record into an object."""
     _recordings.remove(recording)
+
+
+def read_requests(content: object) -> list[PlanRequest]:
+    """Return the graphs that :meth:`RecordedPlans.save` wrote; raise ValueError for other JSON."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "graphs"')
+    try:
+        return [
+            PlanRequest(
+                graph_from_json(row["graph"]),
+                None if row.get("order") is None else tuple(map(int, row["order"])),
+                frozenset(map(str, row.get("excluded", ()))),
+                tuple(map(int, row.get("last", ()))),
+                str(row.get("engine", "")),
+                str(row.get("choice", "")),
+                dict(row.get("limits", {})),
+            )
+            for row in content["graphs"]
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a graph is malformed: {type(error).__name__} {error}") from None

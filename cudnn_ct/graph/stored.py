@@ -14,6 +14,7 @@ from ..errors import AllocationError, CudnnError, ExecutionFailedError, format_v
 from ..plans.base import Candidate
 from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
+from .graph_json import graph_text
 from .offline import Planner, gpu_name, name_of_description, target
 from .operations import Graph, tensors_of_graph
 from .plan import GraphPlan
@@ -37,13 +38,13 @@ CompiledPlan = tuple[BackendDescriptor, Candidate]
 
 
 def plan_key(request: PlanRequest, context: Context | Planner) -> str:
-    """Return all that a plan depends on, as text: the repr of a graph has all strides and attributes."""
+    """Return all that a plan depends on, as text: that of a graph has all strides and attributes."""
     if request.order is not None:
         how = f"first of {request.order}"
     else:
         how = f"{request.engine} without {sorted(request.excluded)}"
     version = format_version(context.library.version)
-    return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {request.graph!r}"
+    return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
 
 
 def graph_plan(
@@ -94,7 +95,8 @@ def choice_key(context: Context | Planner, problem: str, limits: Mapping[str, An
     version = format_version(context.library.version)
     text = json.dumps(dict(limits), sort_keys=True)
     package = sys.modules[__name__.partition(".")[0]]  # its next version may order engines in another way
-    return f"choice | cudnn_ct {package.__version__} | cuDNN {version} | {gpu_name(context)} | {problem} | {text}"
+    made_by = f"cudnn_ct {package.__version__} | cuDNN {version}"
+    return f"choice | {made_by} | {gpu_name(context)} | {problem} | {text}"
 
 
 def choice_entry(
