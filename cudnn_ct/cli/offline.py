@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _lib
@@ -24,14 +24,14 @@ from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
 
-__all__ = ["PlanningError", "answer", "plan", "read_description"]
+__all__ = ["PlanningError", "answer", "answer_with", "plan", "read_description", "run_child"]
 
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = "import sys; sys.path[:] = sys.argv[1:]; from cudnn_ct.cli.offline import answer; answer()"
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; from {} import answer; answer()"
 
 
 class PlanningError(CudnnError):
@@ -58,32 +58,44 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     Raises BadParamError if cuDNN rejects the description, NotSupportedError for a cuDNN older than 9.8, the
     first version that plans without a device, and CudnnError if the child process fails.
     """
+    request = {
+        "device": description,
+        "convolutions": [convolution._asdict() for convolution in wanted],
+        "allow_tf32": config.allow_tf32,
+    }
+    done = run_child("cudnn_ct.cli.offline", request)
+    return [
+        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
+        for rows in done["rows"]
+    ]
+
+
+def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:
+    """Run ``answer`` of a module in a child process without a driver, and return its answer.
+
+    Raises the errors of :func:`plan`.
+    """
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)
         raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
     # The descriptor of a file in memory with all functions that the libraries need.
     found = libraryset.read(os.path.dirname(library.path))
-    stub = stub_libcuda.in_memory(found.driver_functions if found else ())
+    stub = stub_libcuda.in_memory(found.driver_functions if found else (), planning=True)
     environ = {
         **os.environ,
         "CUDNN_CT_LIBRARY": library.path,
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
     }
-    request = {
-        "device": description,
-        "convolutions": [convolution._asdict() for convolution in wanted],
-        "allow_tf32": config.allow_tf32,
-    }
     try:
         done = subprocess.run(
-            [sys.executable or "python3", "-c", CHILD, *sys.path],
+            [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
             input=json.dumps(request),
             env=environ,
             pass_fds=[stub],
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlanningError(f"the planning process did not run: {error}") from None
@@ -96,7 +108,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise
 
 
-def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
+def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         died = -done.returncode in set(signal.Signals)
@@ -104,7 +116,7 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
         words = (done.stderr.strip().splitlines() or [""])[-1]
         raise PlanningError(f"the planning process ended with {how}{f': {words}' if words else ''}")
     try:
-        result = json.loads(lines[-1])  # after lines that cuDNN may print
+        result: dict[str, Any] = json.loads(lines[-1])  # after lines that cuDNN may print
     except ValueError:
         raise PlanningError(f"the planning process returned {lines[-1][:99]!r}, expected JSON") from None
     if "error" in result:
@@ -112,25 +124,29 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
         for note in result["notes"]:
             error.add_note(note)
         raise error
-    return [
-        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
-        for rows in result["rows"]
-    ]
+    return result
 
 
 def answer() -> None:
     """Run as the child process: read the request from stdin, and write the candidates to stdout."""
-    request = json.load(sys.stdin)
-    result: dict[str, Any]
+    answer_with(_candidates)
+
+
+def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Read the request from stdin, and write the result of ``work`` or its error to stdout; exit."""
     try:
-        planner = Planner(request["device"])
-        problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-        result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+        result = work(json.load(sys.stdin))
     except CudnnError as error:
         rejected = isinstance(error, BadParamError)
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}
     print(f"\n{json.dumps(result)}", flush=True)
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
+
+
+def _candidates(request: dict[str, Any]) -> dict[str, Any]:
+    planner = Planner(request["device"])
+    problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
+    return {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
 
 
 def _convolution(row: dict[str, Any]) -> Convolution:
