@@ -20,7 +20,7 @@ from . import _elf, _files
 __all__ = [
     "COMPANION_STEPS", "CUDNN", "CUDNN_STEPS", "DRIVER", "EXPLICIT", "TOOLKITS", "LibrarySpec",
     "NotFoundError", "SearchContext", "SearchResult", "cublaslt", "cudart", "find_cudnn", "folders_of",
-    "mapped_files", "search", "searched",
+    "mapped_files", "nvrtc", "search", "searched",
 ]  # fmt: skip
 
 
@@ -61,6 +61,11 @@ def cublaslt(cuda: int) -> LibrarySpec:
 def cudart(cuda: int) -> LibrarySpec:
     """Describe the libcudart of one CUDA major version."""
     return LibrarySpec(f"libcudart.so.{cuda}", ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib"))
+
+
+def nvrtc(cuda: int) -> LibrarySpec:
+    """Describe the libnvrtc of one CUDA major version."""
+    return LibrarySpec(f"libnvrtc.so.{cuda}", ("nvidia/cuda_nvrtc/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def mapped_files() -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from ._find import (
     cublaslt,
     find_cudnn,
     mapped_files,
+    nvrtc,
     search,
 )
 from ._installation import Installation, require
@@ -229,6 +230,12 @@ class Library:
             )
             raise self.with_diagnosis(LibraryNotFoundError(text, found.steps))
         return open_library(found.path)
+
+    def find_nvrtc(self) -> str:
+        """Return the path of the libnvrtc that compiles engines at run time; empty if it was not found."""
+        assert self.installation is not None
+        context = SearchContext(beside=self.installation.folder)
+        return str(search(nvrtc(self.cuda_version // 1000), COMPANION_STEPS, context).path or "")
 
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]

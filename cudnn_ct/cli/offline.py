@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import Any
 
 from .. import _lib
 from .._config import config
+from .._dlopen import open_library
 from ..doctor import libraryset, stub_libcuda
-from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
+from ..errors import BadParamError, CudnnError, NotSupportedError, format_version, warn_caller
 from ..graph.offline import Planner
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
@@ -87,6 +89,7 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
         "CUDNN_CT_LIBRARY": library.path,
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
     }
+    request = {**request, "nvrtc": library.find_nvrtc()}
     try:
         done = subprocess.run(
             [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
@@ -101,11 +104,22 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
         raise PlanningError(f"the planning process did not run: {error}") from None
     finally:
         os.close(stub)
+    _warn_of_missing(done.stderr)
     try:
         return _result(done)
     except PlanningError as error:
         library.with_diagnosis(error)
         raise
+
+
+def _warn_of_missing(errors: str) -> None:
+    """Warn if cuDNN looked up functions that the stub of the driver lacks: it then has fewer engines."""
+    missing = sorted(set(re.findall(r"Could not load symbol (cu\w+)", errors)))
+    if missing:
+        warn_caller(
+            f"engines that are compiled at run time may be missing: cuDNN looks up {', '.join(missing)}, "
+            "which the stub of the CUDA driver lacks; use a newer cudnn_ct"
+        )
 
 
 def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -135,7 +149,10 @@ def answer() -> None:
 def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Read the request from stdin, and write the result of ``work`` or its error to stdout; exit."""
     try:
-        result = work(json.load(sys.stdin))
+        request = json.load(sys.stdin)
+        if request["nvrtc"]:
+            open_library(request["nvrtc"])
+        result = work(request)
     except CudnnError as error:
         rejected = isinstance(error, BadParamError)
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}

@@ -1,7 +1,7 @@
 """Write a libcuda.so.1 for processes without a driver, whose functions fail or do nothing."""
 
-# In cuDNN 9.21 and newer, a library is linked with libcuda.so.1 and cannot be opened without it. Planning a graph
-# for a described GPU compiles kernels, and loads them through more functions, which cuDNN looks up by name.
+# From 9.21 on, a library of cuDNN is linked with libcuda.so.1 and cannot be opened without it. To plan a
+# graph for a described GPU, cuDNN compiles kernels and loads them by functions that it looks up by name.
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ _HANDLE = {
 
 # The functions that cuDNN looks up by name to plan a graph. It compiles kernels and loads them through these.
 # Without one of them it has no engines that are compiled at run time, and returns no error.
-_LOADS = """cuCtxGetCurrent cuKernelGetFunction cuLibraryGetKernel cuLibraryLoadData cuLinkCreate cuModuleGetFunction
-    cuModuleLoadData cuModuleLoadDataEx""".split()
-_OTHERS = """cuCtxGetLimit cuCtxPopCurrent cuCtxPushCurrent cuDeviceGet cuDeviceGetCount cuDriverGetVersion
-    cuGetErrorName cuGetErrorString cuKernelGetAttribute cuKernelSetAttribute cuLaunchCooperativeKernel
-    cuLaunchKernel cuLaunchKernelEx cuLibraryLoadFromFile cuLibraryUnload cuLinkAddData cuLinkComplete
-    cuLinkDestroy cuModuleUnload cuOccupancyMaxPotentialClusterSize cuStreamGetCtx""".split()
+_LOADS = (
+    "cuCtxGetCurrent", "cuKernelGetFunction", "cuLibraryGetKernel", "cuLibraryLoadData", "cuLinkCreate",
+    "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx",
+)  # fmt: skip
+_OTHERS = (
+    "cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet", "cuDeviceGetCount",
+    "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuKernelGetAttribute",
+    "cuKernelSetAttribute", "cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx",
+    "cuLibraryLoadFromFile", "cuLibraryUnload", "cuLinkAddData", "cuLinkComplete", "cuLinkDestroy",
+    "cuModuleUnload", "cuOccupancyMaxPotentialClusterSize", "cuStreamGetCtx",
+)  # fmt: skip
 
 _PAGE = 0x10000  # the largest that Linux has on these machines
 _SONAME = "libcuda.so.1"

@@ -2,6 +2,6 @@
 
 A graph of nodes and tensors is built into a native graph (`operations`), engines and execution plans
 (`engines`, `plan`). All are backend descriptors (`backend`, `attributes`), for a device that exists or is
-only described (`offline`). `candidates` has the engines of a graph as candidates. The graphs of an operation
-are in its modules of `ops`.
+only described (`offline`). `candidates` has the engines of a graph as candidates, `reasons` why none exists.
+The graphs of an operation are in its modules of `ops`.
 """

@@ -237,11 +237,12 @@ def _member(enum: Any, value: Any) -> int:
     """Return the number of an enum's member, from the number or the name in any case."""
     if not isinstance(value, str):
         return int(value)
+    names = {member.lower(): int(number) for member, number in enum.__members__.items()}
     try:
-        return int(enum[value.upper()])
+        return names[value.lower()]
     except KeyError:
-        names = ", ".join(member.name.lower() for member in enum)
-        raise ValueError(f"unknown {enum.__name__}: got {value!r}, expected one of {names}") from None
+        expected = ", ".join(names)
+        raise ValueError(f"unknown {enum.__name__}: got {value!r}, expected one of {expected}") from None
 
 
 def _name_in(enum: Any, value: int) -> str:

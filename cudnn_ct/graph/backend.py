@@ -57,6 +57,8 @@ class BackendDescriptor(NativeHandle):
         attribute = self.kind.attribute(name)
         typed = isinstance(value, attributes.AsDouble | attributes.AsInt32)
         element = attributes.element(value.set_as) if typed else attribute.type
+        if isinstance(value, BackendDescriptor):  # the seed of random numbers: INT64, or a tensor
+            element = attributes.element("BACKEND_DESCRIPTOR")
         elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
         try:
             self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)

@@ -11,12 +11,13 @@ from ..plans.base import Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .offline import Planner
 from .operations import Graph, operation_graph
-from .plan import GraphPlan
+from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest, ShapesOnly
 from .stored import CompiledPlan, graph_plan
 
-__all__ = ["EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
+__all__ = ["NO_ENGINE", "EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
 
+NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
 
 
@@ -34,7 +35,7 @@ class EngineRules(NamedTuple):
     last: Collection[int] = ()
 
 
-def no_engine(reason: str, name: str = "all engines") -> Candidate:
+def no_engine(reason: str, name: str = NO_ENGINE) -> Candidate:
     """Return the rejected candidate that stands for engines which cannot compute a problem."""
     return Candidate("graph", name, "any", 0, True, rejected=reason)
 
@@ -60,7 +61,7 @@ def engine_candidates(
     try:
         native = operation_graph(graph, context)
         for offer in heuristic_configs(native, context, heuristics, None if first is None else FIRST_READ):
-            rows.append(_candidate(offer, rules))
+            rows.append(_candidate(offer, rules, graph))
             if most is not None and sum(not row.rejected for row in rows) >= most:
                 break
             if first is not None and sum(_is_first(row, rules) for row in rows) >= first:
@@ -72,7 +73,7 @@ def engine_candidates(
         named = {Engine.parse(row.algorithm).number for row in rows}
         others = [number for number in range(native.one("engine_global_count")) if number not in named]
         found = (offer_of(native, Engine(number), context, rules.excluded) for number in others)
-        rows += [_candidate(offer, rules) for offer in found if offer is not None]
+        rows += [_candidate(offer, rules, graph) for offer in found if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
 
@@ -89,7 +90,7 @@ def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context
         return no_engine(str(error), name)
     if offer is None:
         return no_engine("cuDNN does not support this engine for the problem", name)
-    return _candidate(offer, rules)
+    return _candidate(offer, rules, graph)
 
 
 def engine_plan(
@@ -147,13 +148,13 @@ def _nothing() -> CompiledPlan:
     raise AssertionError("a graph that is only recorded has no plan")
 
 
-def _candidate(offer: EngineConfig, rules: EngineRules) -> Candidate:
+def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candidate:
     coarse = [note for note in offer.notes if note in rules.excluded]
     return Candidate(
         backend="graph",
         algorithm=str(offer.engine),
         math=_math(offer.notes),
-        workspace=offer.workspace,
+        workspace=place_scratch(graph, offer.workspace)[1],
         deterministic="nondeterministic" not in offer.notes,
         notes=offer.notes,
         rejected=f"{', '.join(coarse)}: coarser than {rules.coarser_than}"

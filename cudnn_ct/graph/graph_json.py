@@ -42,6 +42,8 @@ def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
     for name in ("value", "reordering"):
         if getattr(tensor, name) is not None:
             row[name] = getattr(tensor, name)
+    if tensor.scratch:
+        row["scratch"] = True
     if tensor.ragged is not None:
         row["ragged"] = tensor.ragged.uid
     return row
@@ -107,6 +109,7 @@ def _tensor(uid: Any, rows: Mapping[int, Any]) -> Tensor:
         row.get("value"),
         _tensor(row["ragged"], rows) if "ragged" in row else None,
         row.get("reordering"),
+        bool(row.get("scratch", False)),
     )
 
 

@@ -81,7 +81,8 @@ class Tensor(NamedTuple):
     A tensor with a ``value`` is passed by value: the plan hands this number of ``spec.dtype`` to cuDNN from
     host memory, and ``spec.shape`` has only ones. ``ragged`` is the tensor of the offsets (int32 or int64, in
     elements) of a ragged tensor: an operand of the graph itself. ``reordering`` is cuDNN's reordering mode,
-    such as ``"f8_128x4"`` for the scales of blocks.
+    such as ``"f8_128x4"`` for the scales of blocks. A ``scratch`` tensor connects nodes in memory: the plan
+    places it in the workspace, and it is not an operand.
     """
 
     uid: int
@@ -90,6 +91,7 @@ class Tensor(NamedTuple):
     value: float | int | None = None
     ragged: Tensor | None = None
     reordering: str | None = None
+    scratch: bool = False
 
 
 class Node(NamedTuple):
@@ -105,7 +107,7 @@ class Node(NamedTuple):
 class Graph(NamedTuple):
     """Operations that one plan computes, and the tensors in memory in the order of a run's pointers.
 
-    Tensors that are passed by value are not among the ``operands``.
+    Scratch tensors, and those that are passed by value, are not among the ``operands``.
     """
 
     nodes: tuple[Node, ...]
@@ -149,17 +151,22 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
 
 
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    made: BackendDescriptor = _NativeTensors(context).native(graph)
+    made: BackendDescriptor = _NativeTensors(context.library).graph(graph, target(context, "operationgraph"))
     return made
 
 
 class _NativeTensors:
     """Makes the native objects of a graph; tensors are shared by its nodes and sub-graphs."""
 
-    def __init__(self, context: Context | Planner) -> None:
-        self._library = context.library
-        self._device = target(context, "operationgraph")
+    def __init__(self, library: Any) -> None:
+        self._library = library
         self._tensors: dict[Tensor, BackendDescriptor] = {}
+
+    def graph(self, graph: Graph, device: Mapping[str, Any]) -> BackendDescriptor:
+        """Return the descriptor of a graph; a sub-graph has no device."""
+        _check_layouts(graph)
+        operations = [self._operation(*one) for one in graph.nodes]
+        return BackendDescriptor(self._library, "operationgraph", **device, ops=operations)
 
     def native(self, value: Any) -> Any:
         """Return the descriptor of a tensor, a node or a graph, and other values unchanged."""
@@ -168,9 +175,7 @@ class _NativeTensors:
                 self._tensors[value] = self._tensor(value)
             return self._tensors[value]
         if isinstance(value, Graph):
-            _check_layouts(value)
-            operations = [self._operation(*one) for one in value.nodes]
-            return BackendDescriptor(self._library, "operationgraph", **self._device, ops=operations)
+            return self.graph(value, {})
         if isinstance(value, Node):
             return self._operation(*value)
         if isinstance(value, tuple | list):

@@ -10,11 +10,12 @@ from ..context import Context
 from ..dtypes import GRAPH_DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Candidate
+from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
 from .operations import Graph, Tensor, tensors_of_graph
 
-__all__ = ["GraphPlan"]
+__all__ = ["GraphPlan", "place_scratch"]
 
 MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresses
 
@@ -30,6 +31,7 @@ class GraphPlan:
         "_execute",
         "_graph",
         "_packs",
+        "_scratch",
         "_uids",
         "_value_pointers",
         "_values",
@@ -41,12 +43,12 @@ class GraphPlan:
     def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate) -> None:
         self.candidate = candidate
         self.native = native
-        self.workspace: int = native.one("workspace_size")
+        self._scratch, self.workspace = place_scratch(graph, native.one("workspace_size"))
         native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
         self._packs = BoundedDict(MAX_VARIANT_PACKS)
         scalars = [tensor for tensor in tensors_of_graph(graph).values() if tensor.value is not None]
-        uids = [tensor.uid for tensor in (*graph.operands, *scalars)]
+        uids = [*(tensor.uid for tensor in (*graph.operands, *scalars)), *self._scratch]
         self._uids = (ctypes.c_int64 * len(uids))(*uids)
         self._values = [host_value(tensor) for tensor in scalars]
         self._value_pointers = tuple(map(ctypes.addressof, self._values))
@@ -87,9 +89,20 @@ class GraphPlan:
             self.native.library,
             "variant_pack",
             unique_ids=self._uids,
-            data_pointers=(ctypes.c_void_p * len(self._uids))(*pointers, *self._value_pointers),
+            data_pointers=(ctypes.c_void_p * len(self._uids))(
+                *pointers, *self._value_pointers, *(workspace + offset for offset in self._scratch.values())
+            ),
             workspace=(ctypes.c_void_p * 1)(workspace),
         )
+
+
+def place_scratch(graph: Graph, nbytes: int) -> tuple[dict[int, int], int]:
+    """Return the offsets of scratch tensors by uid, behind ``nbytes`` of workspace, and the whole bytes."""
+    offsets = {}
+    for tensor in tensors_of_graph(graph).values():
+        if tensor.scratch:
+            offsets[tensor.uid], nbytes = align_after(nbytes, nbytes_of(tensor.spec))
+    return offsets, nbytes
 
 
 def host_value(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:

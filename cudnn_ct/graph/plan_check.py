@@ -36,11 +36,12 @@ class CheckedPlan(GraphPlan):
     plan is dropped and the other engine is used from then on.
     """
 
-    __slots__ = ("_key",)
+    __slots__ = ("_key", "_other")
 
     def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate, key: str) -> None:
         super().__init__(graph, native, candidate)
         self._key: str | None = key
+        self._other: GraphPlan | None = None  # the other engine, if the results differ
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
         if self._key is not None and alpha == 1 and beta == 0:
@@ -51,7 +52,10 @@ class CheckedPlan(GraphPlan):
                 )
             self._check(context, pointers, self._key)
             self._key = None
-        super().run(context, pointers, alpha, beta)
+        if self._other is not None:
+            self._other.run(context, pointers, alpha, beta)
+        else:
+            super().run(context, pointers, alpha, beta)
 
     def _check(self, context: Context, pointers: Sequence[int], key: str) -> None:
         other = self._other_engine(context)
@@ -68,8 +72,7 @@ class CheckedPlan(GraphPlan):
         plan_store().discard(key, f"its result differs from that of {other.candidate.algorithm}: {wrong}")
         if other.workspace > self.workspace:  # a caller has planned its workspace already
             raise NotSupportedError(f"an imported plan computes wrong results, and was dropped: {wrong}")
-        self.candidate, self.native, self.workspace = other.candidate, other.native, other.workspace
-        self._packs.clear()
+        self._other, self.candidate = other, other.candidate
 
     def _other_engine(self, context: Context) -> GraphPlan | None:
         """Return the plan of the first other engine that supports the graph; None if there is none."""

@@ -9,14 +9,25 @@ from typing import Any, NamedTuple
 from ..autotune.request import AlgoRequest
 from ..context import Context
 from ..errors import NotSupportedError
-from ..graph.candidates import EngineRules, engine_by_name, engine_candidates, engine_plan
+from ..graph.candidates import (
+    NO_ENGINE,
+    EngineRules,
+    engine_by_name,
+    engine_candidates,
+    engine_plan,
+    no_engine,
+)
 from ..graph.engines import is_engine
 from ..graph.operations import Graph
+from ..graph.reasons import rejection_reasons
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
 
 __all__ = ["GraphSource", "check_engine_name"]
+
+
+ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
 
 
 def check_engine_name(name: str) -> None:
@@ -45,17 +56,17 @@ class GraphSource(NamedTuple):
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the first choice of mode "b", then all engines of modes "b", "a" and "fallback"."""
-        stages: list[Heuristic] = [partial(self._engines, problem, ["b"], first=1)]
-        return [*stages, *(partial(self._engines, problem, [mode]) for mode in ("b", "a", "fallback"))]
+        stages: list[Heuristic] = [partial(self._engines, problem, "b", first=1)]
+        return [*stages, *(partial(self._engines, problem, mode) for mode in ("b", "a", "fallback"))]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted."""
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
         for mode, count in (("b", most), ("a", max(most // 3, 1)), ("fallback", None)):
-            if mode == "fallback" and any(not row.rejected for row in rows.values()):
+            if mode == "fallback" and sum(not row.rejected for row in rows.values()) >= ENOUGH:
                 break  # its engines are many times slower
-            for row in self._engines(problem, [mode], context, most=count):
+            for row in self._engines(problem, mode, context, most=count):
                 rows.setdefault(row.key, row)
         kept = [row for row in rows.values() if request.compiled or not row.compiled] or [*rows.values()]
         kept = [row._replace(rejected=row.rejected or request.rejection(row)) for row in kept]
@@ -79,14 +90,19 @@ class GraphSource(NamedTuple):
     def _engines(
         self,
         problem: Any,
-        modes: Sequence[str],
+        mode: str,
         context: Context,
         *,
         most: int | None = None,
         first: int | None = None,
     ) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self.rules_of(problem)
-        return self._with_copies(problem, engine_candidates(graph, rules, context, modes, most, first))
+        rows = engine_candidates(graph, rules, context, [mode], most, first)
+        if rows[0].algorithm == NO_ENGINE:
+            reasons = rejection_reasons(graph, context) if mode == "fallback" else []
+            text = "; ".join([rows[0].rejected, *reasons])
+            rows = [no_engine(text, f"engines of heuristics {mode}")]
+        return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
         row = engine_by_name(self.graph_of(problem), self.rules_of(problem), name, context)

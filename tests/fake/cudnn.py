@@ -196,6 +196,12 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
     def cudnnGetStream(self, handle: Any, stream: Any) -> None:
         stream[0] = self._get(handle, "handle")["stream"]
 
+    def cudnnGetCallback(self, *_: Any) -> None:
+        """The process has no callback for messages."""
+
+    def cudnnSetCallback(self, *_: Any) -> None:
+        """No messages are logged."""
+
     cudnnCreateTensorDescriptor = partialmethod(_create, kind="tensor")
     cudnnCreateFilterDescriptor = partialmethod(_create, kind="filter")
     cudnnCreateConvolutionDescriptor = partialmethod(_create, kind="convolution", groups=1, math=0)

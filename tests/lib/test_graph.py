@@ -58,7 +58,8 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
 
     @wraps(test)
     def parent() -> None:
-        code = f"from tests.lib import test_graph as t; t.load_stub(); t.{test.__name__}.__wrapped__()"
+        code = f"import {test.__module__} as t, tests.lib.test_graph as g; g.load_stub(); "
+        code += f"t.{test.__name__}.__wrapped__()"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", code],
@@ -68,6 +69,7 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
             timeout=200,
         )
         assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+        assert "Could not load symbol" not in done.stderr, "the stub lacks a function"
 
     return parent
 

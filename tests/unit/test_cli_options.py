@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.random_array import some
-from cudnn_ct.errors import AllocationError, CudnnError, NotSupportedError
+from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -239,6 +240,14 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
 def test_planning_raises_when_its_process_fails(code: int, out: str, words: str) -> None:
     with pytest.raises(CudnnError, match=words):
         offline._result(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
+
+
+def test_planning_warns_of_functions_that_the_stub_lacks() -> None:
+    line = "Could not load symbol cuFancy. Error: /proc/self/fd/3: undefined symbol: cuFancy\n"
+    with pytest.warns(CudnnWarning, match="looks up cuFancy, which the stub"):
+        offline._warn_of_missing(line * 3)
+    with warnings.catch_warnings(action="error"):
+        offline._warn_of_missing("Could not load other things")
 
 
 def test_random_array_raises_when_no_memory_suffices() -> None:

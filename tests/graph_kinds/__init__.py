@@ -1,0 +1,31 @@
+"""Graphs that cuDNN has engines for, by name: how each kind is put together.
+
+Shapes are small and suit the recorded H200. The operands of a graph are its inputs, then its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cudnn_ct.graph.operations import Graph
+
+from .attention import ATTENTION
+from .composed_attention import COMPOSED
+from .convolutions import CONVOLUTIONS
+from .matmuls import MATMULS
+from .norms import NORMS
+from .unsupported import UNSUPPORTED
+
+__all__ = ["KINDS", "SINCE", "UNSUPPORTED"]
+
+KINDS: dict[str, Callable[[], Graph]] = {**ATTENTION, **COMPOSED, **NORMS, **MATMULS, **CONVOLUTIONS}
+
+# The first version that has engines for a kind; others had them in the first that plans without a GPU.
+SINCE: dict[str, int] = {
+    **dict.fromkeys((name for name in KINDS if name.startswith("sdpa")), 91500),
+    **dict.fromkeys((name for name in KINDS if name.startswith("sdpa backward")), 92800),
+    **dict.fromkeys(
+        (f"sdpa {name}" for name in ("causal", "causal bottom right", "sliding window", "bias", "dropout")),
+        92100,
+    ),
+}
