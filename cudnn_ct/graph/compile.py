@@ -13,7 +13,7 @@ from .offline import Planner
 from .operations import operation_graph
 from .plan_file import StoredPlan
 from .recording import PlanRequest
-from .stored import CompiledPlan, choice_entry, plan_key, to_store
+from .stored import CompiledPlan, choice_entry, to_store
 
 __all__ = ["compile_request"]
 
@@ -21,16 +21,16 @@ __all__ = ["compile_request"]
 def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
     """Return the compiled plan of a graph, and the choice of its engine if the heuristics selected it.
 
-    Raises NotSupportedError if no engine supports the graph on the device.
+    Raises NotSupportedError if no engine supports the graph on the device, or cuDNN cannot write its plan.
     """
     if request.order is not None:
         native, row = first_engine(request.graph, planner, request.order)
     else:
         native, row = _first_candidate(request, planner)
         request = request._replace(engine=row.algorithm)
-    plan = to_store(plan_key(request, planner), native, row)
-    if plan is None:
-        raise NotSupportedError(f"cuDNN cannot write the plan of {row}")
+    plan = to_store(request, native, row, planner)
+    if isinstance(plan, str):
+        raise NotSupportedError(plan)
     choice = [choice_entry(planner, request.choice, request.limits, row)] if request.choice else []
     return [plan, *choice]
 

@@ -18,7 +18,8 @@ __all__ = ["graph_from_json", "graph_text", "graph_to_json"]
 def graph_to_json(graph: Graph) -> dict[str, Any]:
     """Return a graph as JSON: its tensors by uid, its nodes, and the uids of its operands."""
     tensors = {**{one.uid: one for one in graph.operands}, **tensors_of_graph(graph)}
-    return {"tensors": [_tensor_to_json(tensor) for tensor in tensors.values()], **_nodes_to_json(graph)}
+    ordered = [_tensor_to_json(tensors[uid]) for uid in sorted(tensors)]
+    return {"tensors": ordered, **_nodes_to_json(graph)}
 
 
 def graph_text(graph: Graph) -> str:

@@ -25,6 +25,7 @@ from .plan_file import StoredPlan, decode, encode
 
 __all__ = ["PlanStore", "file_name", "is_timing", "plan_store", "timing"]
 
+ROOT = 0  # the user who may write any file
 SUFFIX = ".plan_1"  # plans of other formats have other names
 MAX_PLAN = 64 << 20  # bytes of one plan
 MAX_FOLDER = 512 << 20  # bytes of all plans; the least recently used are deleted first
@@ -88,7 +89,7 @@ class PlanStore:
         """Drop a plan that must not be used, and warn with one line."""
         _imported.pop(key, None)
         self._attempt("written", lambda folder: (folder / file_name(key)).unlink(missing_ok=True), None)
-        warn_caller(f"a stored plan is ignored, and compiled again: {reason}")
+        warn_caller(f"a stored plan is ignored: {reason}")
 
     def import_(self, entries: Mapping[str, StoredPlan], *, verify: bool) -> None:
         """Add plans from a file that the user named; those to ``verify`` stay in the process."""
@@ -160,7 +161,7 @@ class PlanStore:
     def _read(self, file: Path) -> StoredPlan | None:
         """Return the plan in a file; warn and return None if it must not be used."""
         try:
-            content = read_file(file, MAX_PLAN, frozenset({0, os.geteuid()}))
+            content = read_file(file, MAX_PLAN, frozenset({ROOT, os.geteuid()}))
             found = next(decode(content), "the file is empty")
         except FileNotFoundError:
             return None

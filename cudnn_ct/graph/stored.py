@@ -16,7 +16,7 @@ from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
 from .graph_json import graph_text
 from .offline import Planner, gpu_name, name_of_description, target
-from .operations import Graph, tensors_of_graph
+from .operations import tensors_of_graph
 from .plan import GraphPlan
 from .plan_check import CheckedPlan
 from .plan_file import StoredPlan
@@ -30,6 +30,7 @@ __all__ = [
     "choice_key",
     "graph_plan",
     "plan_key",
+    "read_back",
     "to_store",
 ]
 
@@ -72,10 +73,10 @@ def graph_plan(
             found = (waited and _load(store, key, request, context)) or None
             if found is None:
                 found = make()
-                _save(store, key, request, *found)
+                _save(store, request, *found, context)
     elif found is None:
         found = make()
-        _save(store, key, request, *found)
+        _save(store, request, *found, context)
     if store.needs_check(key):
         return CheckedPlan(request.graph, *found, key)
     return GraphPlan(request.graph, *found)
@@ -110,13 +111,21 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     return candidate._replace(problem=None, time_ms=None)._asdict()
 
 
-def to_store(key: str, native: BackendDescriptor, candidate: Candidate) -> StoredPlan | None:
-    """Return a plan for the store; None if cuDNN cannot write it."""
+def to_store(
+    request: PlanRequest, native: BackendDescriptor, candidate: Candidate, context: Context | Planner
+) -> StoredPlan | str:
+    """Return a plan for the store; the reason if it cannot be stored.
+
+    cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan.
+    """
     try:
         text = plan_to_json(native)
-    except CudnnError:  # cuDNN < 9.8 and some engines
-        return None
-    return StoredPlan(key, {"candidate": _row(candidate)}, text.encode()) if text else None
+        wrong = _difference(json.loads(text), request, candidate, context)
+    except (CudnnError, ValueError, KeyError, TypeError) as error:  # cuDNN < 9.8, and some engines
+        return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
+    if wrong:
+        return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
+    return StoredPlan(plan_key(request, context), {"candidate": _row(candidate)}, text.encode())
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
@@ -128,51 +137,65 @@ def candidate_from_json(row: dict[str, Any]) -> Candidate:
     return made
 
 
-def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) -> CompiledPlan | None:
-    """Return the stored plan for a key; None if it does not exist or must not be used."""
-    entry = store.get(key)
-    if entry is None:
-        return None
+def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planner) -> CompiledPlan | str:
+    """Return the native plan of an entry; the reason if it must not be used for a graph."""
     try:
         candidate = candidate_from_json(entry.facts["candidate"])
-        wrong = _difference(json.loads(entry.text), request.graph, candidate, context)
-        if request.engine not in ("", candidate.algorithm):
-            wrong = f"it has {candidate.algorithm}, expected {request.engine}"
+        wrong = _difference(json.loads(entry.text), request, candidate, context)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = f"it is malformed: {type(error).__name__} {error}"
     if wrong:
-        store.discard(key, wrong)
-        return None
+        return wrong
+    device = target(context, "execution_plan")
     try:
-        device = target(context, "execution_plan")
         native = BackendDescriptor(
             context.library, "execution_plan", **device, json_representation=entry.text
         )
     except (AllocationError, ExecutionFailedError):
         raise
     except CudnnError as error:
-        store.discard(key, f"cuDNN cannot load it: {error}")
-        return None
-    record(request._replace(engine=candidate.algorithm), entry)
+        return f"cuDNN cannot load it: {error}"
     return native, candidate
 
 
+def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) -> CompiledPlan | None:
+    """Return the stored plan for a key; None if it does not exist or must not be used."""
+    entry = store.get(key)
+    if entry is None:
+        return None
+    found = read_back(entry, request, context)
+    if isinstance(found, str):
+        store.discard(key, found)
+        return None
+    record(request._replace(engine=found[1].algorithm), entry)
+    return found
+
+
 def _save(
-    store: PlanStore, key: str, request: PlanRequest, native: BackendDescriptor, candidate: Candidate
+    store: PlanStore,
+    request: PlanRequest,
+    native: BackendDescriptor,
+    candidate: Candidate,
+    context: Context,
 ) -> None:
     """Store a plan that was made, if its engine took long to compile."""
     recorded = active()
-    entry = to_store(key, native, candidate) if recorded or candidate.compiled else None
-    if entry is not None and candidate.compiled:
+    if not (recorded or candidate.compiled):
+        return
+    entry = to_store(request, native, candidate, context)
+    if candidate.compiled and isinstance(entry, StoredPlan):
         store.put(entry)
     if recorded:
-        record(request._replace(engine=candidate.algorithm), *([entry] if entry else []))
+        plans = [entry] if isinstance(entry, StoredPlan) else []
+        record(request._replace(engine=candidate.algorithm), *plans)
 
 
 def _difference(
-    written: dict[str, Any], graph: Graph, candidate: Candidate, context: Context | Planner
+    written: dict[str, Any], request: PlanRequest, candidate: Candidate, context: Context | Planner
 ) -> str:
     """Return in which point cuDNN's JSON of a plan is not for this call; empty if it is."""
+    if request.engine not in ("", candidate.algorithm):
+        return f"it has {candidate.algorithm}, expected {request.engine}"
     version = written["cudnnVersion"]
     if version != context.library.version:
         have = format_version(context.library.version)
@@ -184,7 +207,7 @@ def _difference(
     if written["engine"]["engineId"] != number:
         return f"it has engine {written['engine']['engineId']}, expected {number}"
     tensors = {str(tensor["name"]): tensor for tensor in written["operationGraph"]["tensors"]}
-    for uid, tensor in tensors_of_graph(graph).items():
+    for uid, tensor in tensors_of_graph(request.graph).items():
         found, spec = tensors.get(str(uid)), tensor.spec
         if found is None:
             if tensor.virtual:
