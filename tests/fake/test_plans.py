@@ -281,7 +281,7 @@ def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> 
         assert y.numpy().shape == (2, 3, 4, 4)
         z = ct.pool(np.zeros((2, 3, 4, 4), "float16"), window=2)
         assert (z.shape, z.dtype) == ((2, 3, 2, 2), np.float16)
-        assert ct.add(x, out=y) is y
+        assert ct.add(x, y, out=y) is y
         with pytest.raises(ValueError, match="window"):
             ct.pool(x, window=9)
     assert len(recorded) == 1
