@@ -252,6 +252,7 @@ if store.get("key") is None:
 
 def test_two_processes_compile_a_plan_once(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
+    go = str(tmp_path / "go")
     children = [
         subprocess.Popen(
             [sys.executable, "-c", COMPILE, str(tmp_path / "plans"), str(tmp_path / name), go],
