@@ -15,6 +15,7 @@ from ._lib import Library
 from .autotune import store
 from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
+from .graph import plan_store
 from .ops import _replay
 
 __all__ = ["CacheSize", "cache_sizes", "install", "replay_after", "reset"]
@@ -38,6 +39,7 @@ def reset() -> None:
     """
     algo_cache._decisions.clear()
     store._STORES.clear()
+    plan_store._STORES.clear()
     launch_log._history.clear()
     context._forget()
     context._pinned.clear()
@@ -145,7 +147,7 @@ def cache_sizes() -> dict[str, CacheSize]:
     >>> testing.cache_sizes()["descriptors"].limit
     4096
     """
-    bounded = {"decisions": algo_cache._decisions, "stores": store._STORES}
+    bounded = {"decisions": algo_cache._decisions, "stores": store._STORES, "imported plans": plan_store._imported}
     described = descriptors._cached.cache_info()
     return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {
         "descriptors": CacheSize(described.currsize, described.maxsize),

@@ -39,9 +39,14 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
         plans. ``len()`` is the number of graphs; ``skipped`` has the calls on shapes that have no graph, with
         the reason.
 
+    Raises
+    ------
+    NotInitializedError
+        ``shapes_only`` is False, and a call in the block needs a GPU.
+
     Notes
     -----
-    A call that was prepared before the block is prepared again in it. Engines that a benchmark only tries are
+    A call that this thread prepared before the block is prepared again in it. Engines that a benchmark only tries are
     not recorded. Operations without graphs, such as pooling, are not recorded. Recurrent networks and dropout
     cannot run on shapes.
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._cache_files import replace_file
@@ -45,7 +46,7 @@ class PlanRequest(NamedTuple):
     last: tuple[int, ...] = ()
     engine: str = ""
     choice: str = ""
-    limits: Mapping[str, Any] = {}
+    limits: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -65,6 +66,10 @@ class RecordedPlans:
         The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
     skipped : dict
         Calls on shapes that have no graph, with the reason.
+
+    Examples
+    --------
+    As of :func:`export_plans`.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ LEVELS = (
         *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
         *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
     ),
-    ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
+    ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops", "captures"),
     ("__init__", "cli", "dnn", "testing", "__main__"),
