@@ -6,8 +6,8 @@
 Needs a GPU. Each time is one call in a new process, in milliseconds, from the call to the end of its kernels;
 another call has created the handle. ``compiled`` has no cache, ``stored`` the cache of an earlier process.
 ``imported`` has a file that `cudnn-ct compile` made without the GPU, from its description; ``verified`` is
-the same with ``verify=True``. ``error`` is the largest difference between the results of the imported and of the
-compiled plan, relative to the largest element. Of three processes, the fastest counts.
+the same with ``verify=True``. ``error`` is the largest difference between the results of the imported and
+the compiled plan, relative to the largest element. Of three processes, the fastest counts.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ import click
 
 from .._cache_files import replace_file
 from .._config import config
+from ..graph.gpus import GPUS
 from .compile_child import SECONDS
 from .errors import fail, plainly, usage
-from .offline import read_description, run_child
+from .offline import read_gpu, run_child
 
 __all__ = ["command"]
 
@@ -25,8 +26,7 @@ __all__ = ["command"]
     "gpus",
     required=True,
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False),
-    help="Description of a GPU, which `cudnn-ct device --export` wrote. May be repeated.",
+    help=f"A GPU: {', '.join(GPUS)}, or a description of `cudnn-ct device --export`. May be repeated.",
 )
 @click.option(
     "-o",
@@ -45,7 +45,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     GPU and the same cuDNN. Exits with 1 if a graph has no engine. Needs cuDNN >= 9.8.
     """
     with usage():
-        descriptions = [read_description(gpu) for gpu in gpus]
+        descriptions = [read_gpu(gpu) for gpu in gpus]
     reports, content = [], b""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "plans"

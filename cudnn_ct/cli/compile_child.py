@@ -14,10 +14,11 @@ from typing import Any
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..errors import CudnnError
-from ..graph.compile import compile_request
+from ..graph.compile import compile_request, usable_candidates
 from ..graph.exchange import record_plans
 from ..graph.offline import Planner
 from ..graph.plan_file import encode
+from ..graph.reasons import rejection_reasons
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..shapes.specs import TensorSpec
 from .errors import first_line
@@ -42,6 +43,8 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             requests, skipped = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": f"{type(error).__name__}: {error}"}
+    if not request["output"]:
+        return {"graphs": [_support(one, planner) for one in requests], "skipped": skipped}
     start, plans, rejected = time.perf_counter(), 0, []
     with open(request["output"], "wb") as output:
         for one in requests:
@@ -54,6 +57,23 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
                 output.writelines(map(encode, entries))
     seconds = time.perf_counter() - start
     return {"compiled": plans, "seconds": seconds, "rejected": rejected, "skipped": skipped}
+
+
+def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
+    """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none."""
+    try:
+        rows = usable_candidates(request, planner)
+        reason = "" if rows else "; ".join(rejection_reasons(request.graph, planner))
+    except CudnnError as error:
+        rows, reason = [], first_line(error)
+    first = rows[0] if rows else None
+    return {
+        "graph": _label(request),
+        "engines": len(rows),
+        "first": first and first.algorithm,
+        "compiled": first and first.compiled,
+        "reason": "" if rows else reason or "cuDNN has no engine",
+    }
 
 
 def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:

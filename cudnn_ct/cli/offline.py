@@ -20,13 +20,14 @@ from .._config import config
 from .._dlopen import open_library
 from ..doctor import libraryset, stub_libcuda
 from ..errors import BadParamError, CudnnError, NotSupportedError, format_version, warn_caller
+from ..graph.gpus import GPUS, description_of
 from ..graph.offline import Planner
 from ..ops.conv.graph import candidates
 from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
 
-__all__ = ["PlanningError", "answer", "answer_with", "plan", "read_description", "run_child"]
+__all__ = ["PlanningError", "answer", "answer_with", "plan", "read_description", "read_gpu", "run_child"]
 
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
@@ -52,6 +53,15 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(description, dict) or "deviceVer" not in description:
         raise ValueError(f"{os.fspath(path)} is not a description of a device: it has no deviceVer")
     return description
+
+
+def read_gpu(gpu: str) -> dict[str, Any]:
+    """Return the description of a GPU: one that is shipped, or a file; raise ValueError with the reason."""
+    if gpu in GPUS:
+        return description_of(gpu)
+    if not os.path.exists(gpu):
+        raise ValueError(f"unknown GPU: got {gpu!r}, expected a file or one of {', '.join(GPUS)}")
+    return read_description(gpu)
 
 
 def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[list[Candidate]]:

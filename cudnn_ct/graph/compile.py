@@ -15,7 +15,7 @@ from .plan_file import StoredPlan
 from .recording import PlanRequest
 from .stored import CompiledPlan, choice_entry, to_store
 
-__all__ = ["compile_request"]
+__all__ = ["compile_request", "usable_candidates"]
 
 
 def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
@@ -59,6 +59,23 @@ def _candidates(request: PlanRequest, planner: Planner) -> Iterator[Candidate]:
         return
     for mode in HEURISTICS:
         yield from engine_candidates(request.graph, rules, planner, [mode])
+
+
+def usable_candidates(request: PlanRequest, planner: Planner) -> list[Candidate]:
+    """Return the engines of the first heuristic mode that has one within the limits; nothing is compiled.
+
+    The engines of `graph.first` have no limits.
+    """
+    if request.engine and not request.choice:
+        rows = list(_candidates(request, planner))
+        return [row for row in rows if not (row.rejected or _exceeded(request, row))]
+    rules = EngineRules(request.excluded, last=request.last)
+    for mode in HEURISTICS:
+        rows = engine_candidates(request.graph, rules, planner, [mode])
+        rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]
+        if rows:
+            return rows
+    return []
 
 
 def _exceeded(request: PlanRequest, row: Candidate) -> str:

@@ -71,7 +71,7 @@ def gpu_name(context: Context | Planner) -> str:
 
 def name_of_description(found: Mapping[str, object]) -> str:
     """Return the name that identifies the kind of a device that is described."""
-    major, minor = divmod(int(found.get("deviceVer", 0)) // 10, 10)
+    major, minor = divmod(int(str(found.get("deviceVer", 0))) // 10, 10)
     return f"{found.get('deviceName', '')}, {found.get('multiProcessorCount')} SMs, {major}.{minor}"
 
 

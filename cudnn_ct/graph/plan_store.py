@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -169,7 +169,8 @@ class PlanStore:
             found = str(error)
         if isinstance(found, StoredPlan):
             if time.time_ns() - modified(file) > UNUSED:
-                os.utime(file)  # the time of the last use decides which plans are deleted
+                with suppress(OSError):  # the time of the last use decides which plans are deleted
+                    os.utime(file)
             return found
         self._warn(f"the stored plan {file} is ignored: {found}")
         return None

@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.errors import CudnnError, CudnnWarning, NotSupportedError
+from cudnn_ct import testing
+from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.compile import compile_request
+from cudnn_ct.graph.gpus import description_of
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
-from cudnn_ct.graph.recording import PlanRequest
+from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.stored import read_back
-from tests.graph_kinds import KINDS, SINCE
+from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
+from tests.graph_kinds.convolutions import CONVOLUTIONS
 
 from .test_graph import DEVICE, ROOT, _can_plan, load_stub
 
@@ -232,6 +235,61 @@ def test_import_ignores_plans_of_another_version_and_reports_their_number(tmp_pa
         assert ct.import_plans(file) == 0
 
 
-def test_planner_needs_no_store(tmp_path: Path) -> None:
-    with pytest.raises(CudnnError):
-        Planner({"deviceVer": 900})
+# --- support -----------------------------------------------------------------------------------------------
+
+
+def model() -> None:
+    x = ct.zeros((8, 64, 28, 28), "float16", layout="nhwc")
+    ct.conv(x, ct.zeros((64, 64, 3, 3), "float16", layout="nhwc"), padding=1)
+
+
+@pytest.fixture
+def unsupported(tmp_path: Path, cudnn: int) -> Path:
+    """A file with one graph that has no engines, and one that has some."""
+    recorded = RecordedPlans()
+    makers = [make for since, make in UNSUPPORTED.values() if since <= cudnn]
+    for graph in (makers[0](), next(iter(CONVOLUTIONS.values()))()):
+        request = PlanRequest(graph)
+        recorded.requests[request.identity] = request
+    recorded.save(tmp_path / "graphs.json")
+    return tmp_path / "graphs.json"
+
+
+def test_assert_supported_passes_for_a_model_that_has_engines() -> None:
+    testing.assert_supported(model, "h200", str(DEVICE))
+
+
+def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) -> None:
+    with pytest.raises(AssertionError, match=r"^cuDNN has no engine for these graphs:\nh200: .*: .+$"):
+        testing.assert_supported(unsupported, "h200")
+    with pytest.raises(ValueError, match="unknown GPU: got 'h900', expected a file or one of h200, t4"):
+        testing.assert_supported(model, "h900")
+
+
+def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200"]
+    done = subprocess.run([*command, "--gpu", "a100"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    heading, first, second, note, *reasons = done.stdout.splitlines()
+    assert heading.split() == ["h200", "a100*", "graph"]
+    assert first.split()[:2] == ["no", "no"]
+    assert second.split()[0] == "yes"
+    assert note.startswith("* described")
+    assert [line.partition(":")[0] for line in reasons][:2] == ["h200", "a100*"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    (report,) = json.loads(done.stdout)["gpus"]
+    assert not report["derived"]
+    assert [bool(row["engines"]) for row in report["graphs"]] == [False, True]
+    assert "1 graphs have no engine" in done.stderr
+
+
+def test_shipped_descriptions_are_taken_by_cudnn_and_the_h200_is_as_recorded() -> None:
+    assert description_of("h200") == json.loads(DEVICE.read_text())
+    run(
+        "import os; from tests.lib.test_graph import load_stub; load_stub()\n"
+        "from cudnn_ct.graph.gpus import GPUS, description_of\n"
+        "from cudnn_ct.graph.offline import Planner, compute_capability\n"
+        "found = [compute_capability(Planner(description_of(gpu))) for gpu in GPUS]\n"
+        "assert len(set(found)) > 5, found\n"
+        "os._exit(0)"
+    )
