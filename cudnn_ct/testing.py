@@ -146,7 +146,7 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     calls : callable or path
         A function without arguments, whose calls run on shapes as in :func:`record_plans`; or a file for
         ``cudnn-ct compile``.
-    *gpus : str
+    gpus : str
         Names of ``cudnn-ct supports --help``, or files that ``cudnn-ct device --export`` wrote.
 
     Raises

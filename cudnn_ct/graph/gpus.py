@@ -44,7 +44,7 @@ def description_of(name: str) -> dict[str, Any]:
     """Return the description of one of :data:`GPUS`; those in :data:`DERIVED` were not read from a device."""
     if name == "h200":
         return dict(_H200)
-    row = dict(zip(_KEYS, _DERIVED[name], strict=True))
+    row: dict[str, Any] = dict(zip(_KEYS, _DERIVED[name], strict=True))
     changed = {key: value * _UNITS[key] if key in _UNITS else value for key, value in row.items()}
     reserved = 0 if row["deviceVer"] == 750 else 1024
     return {**_H200, **changed, "reservedSharedMemoryPerBlock": reserved}
