@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .._config import config
-from ..graph.gpus import DERIVED, GPUS
+from ..graph.gpus import GPUS
 from .compile_child import SECONDS
 from .errors import fail, plainly, usage
 from .offline import read_gpu, run_child
@@ -62,13 +62,13 @@ def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
         answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
         if "wrong_file" in answer:
             raise ValueError(f"{file} cannot be planned: {answer['wrong_file']}")
-        reports.append({"gpu": gpu, "derived": gpu in DERIVED, **answer})
+        reports.append({"gpu": gpu, **answer})
     return reports
 
 
 def _print(reports: list[dict[str, Any]]) -> None:
     """Print a row for each graph and a column for each GPU, then the reasons."""
-    names = [f"{report['gpu']}{'*' if report['derived'] else ''}" for report in reports]
+    names = [report["gpu"] for report in reports]
     columns = [*((name, False) for name in names), ("graph", False)]
     cells = [
         [*("yes" if row["engines"] else "no" for row in rows), rows[0]["graph"]]
@@ -78,8 +78,6 @@ def _print(reports: list[dict[str, Any]]) -> None:
         show(tuple(columns), cells)
     else:
         click.echo("no graphs")
-    if any(report["derived"] for report in reports):
-        click.echo("* described from public specifications, not read from a device")
     for name, report in zip(names, reports, strict=True):
         for row in report["graphs"]:
             if not row["engines"]:

@@ -1,10 +1,10 @@
-"""Descriptions of GPUs for planning without them: one that cuDNN recorded, and others derived from it."""
+"""Descriptions of GPUs for planning without them, as cuDNN recorded them on the devices."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DERIVED", "GPUS", "description_of"]
+__all__ = ["GPUS", "description_of"]
 
 # As cuDNN 9.19 wrote it on the device.
 _H200: dict[str, Any] = {
@@ -17,34 +17,9 @@ _H200: dict[str, Any] = {
     "driverVer": 13000, "deviceName": "NVIDIA H200",
 }  # fmt: skip
 
-# name, deviceVer, SMs, shared memory per block (opt-in), threads and blocks per SM, MiB of L2 cache, GiB of
-# memory, MHz of the SMs and of the memory, bits of the bus. They follow NVIDIA's public specifications; none
-# was read from a device.
-_DERIVED = {
-    "t4": ("Tesla T4", 750, 40, 65536, 1024, 16, 4, 16, 1590, 5001, 256),
-    "a100": ("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 2048, 32, 40, 80, 1410, 1593, 5120),
-    "a10": ("NVIDIA A10", 860, 72, 101376, 1536, 16, 6, 24, 1695, 6251, 384),
-    "l4": ("NVIDIA L4", 890, 58, 101376, 1536, 24, 48, 24, 2040, 6251, 192),
-    "rtx4090": ("NVIDIA GeForce RTX 4090", 890, 128, 101376, 1536, 24, 72, 24, 2520, 10501, 384),
-    "h100": ("NVIDIA H100 80GB HBM3", 900, 132, 232448, 2048, 32, 50, 80, 1980, 2619, 5120),
-    "b200": ("NVIDIA B200", 1000, 148, 232448, 2048, 32, 126, 180, 1965, 3996, 8192),
-    "rtx5090": ("NVIDIA GeForce RTX 5090", 1200, 170, 101376, 1536, 24, 96, 32, 2407, 14001, 512),
-}
-_KEYS = (
-    "deviceName", "deviceVer", "multiProcessorCount", "maxSharedMemoryPerBlockOptin", "maxThreadsPerSM",
-    "maxCtasPerSM", "l2CacheSize", "totalGlobalMem", "smClockRateKHz", "memClockRateKHz", "memoryBusWidth",
-)  # fmt: skip
-_UNITS = {"l2CacheSize": 2**20, "totalGlobalMem": 2**30, "smClockRateKHz": 1000, "memClockRateKHz": 1000}
-
-DERIVED = tuple(_DERIVED)
-GPUS = ("h200", *DERIVED)
+GPUS = ("h200",)
 
 
 def description_of(name: str) -> dict[str, Any]:
-    """Return the description of one of :data:`GPUS`; those in :data:`DERIVED` were not read from a device."""
-    if name == "h200":
-        return dict(_H200)
-    row: dict[str, Any] = dict(zip(_KEYS, _DERIVED[name], strict=True))
-    changed = {key: value * _UNITS[key] if key in _UNITS else value for key, value in row.items()}
-    reserved = 0 if row["deviceVer"] == 750 else 1024
-    return {**_H200, **changed, "reservedSharedMemoryPerBlock": reserved}
+    """Return the description of one of :data:`GPUS`."""
+    return dict({"h200": _H200}[name])
