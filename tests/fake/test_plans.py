@@ -359,6 +359,26 @@ def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> 
         assert ct.activation(ct.asarray(np.array([[1, -1]], np.float32))).numpy().tolist() == [[1, 0]]
 
 
+def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCudnn) -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        x = ct.zeros((2, 8, 16, 64), "float16")
+        assert ct.attention(x, x, x).y.shape == x.shape
+        rows, weight = ct.zeros((8, 64), "float16"), ct.zeros((64,), "float32")
+        ct.matmul(rows, ct.zeros((64, 32), "float16"))
+        ct.layer_norm(rows, weight, weight)
+        graph = ct.Graph()
+        a = graph.input((8, 64), "float16", name="a")
+        built = graph.build(graph.relu(a))
+        assert built(rows).shape == (8, 64)
+        with pytest.raises(ValueError, match="a has the wrong shape"):
+            built(ct.zeros((8, 63), "float16"))
+        ct.conv(ct.zeros((2, 3, 5, 6)), ct.zeros((4, 3, 3, 3)))
+    assert recorded.skipped == {}
+    found = {tuple(node.row for node in one.graph.nodes): one for one in recorded.requests.values()}
+    assert len(found) == len(recorded) == 5, found
+    assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == ["GraphProblem"]
+
+
 def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: Path, host: Host) -> None:
     from cudnn_ct.graph.plan_check import CheckedPlan
 
