@@ -39,8 +39,8 @@ from .errors import (
     without_frames,
 )
 from .graph import recording
+from .graph.offline import ShapesOnly
 from .graph.plan_store import timing
-from .graph.recording import ShapesOnly
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]

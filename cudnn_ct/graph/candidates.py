@@ -9,10 +9,10 @@ from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..plans.base import Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
-from .offline import Planner
+from .offline import Planner, ShapesOnly
 from .operations import Graph, operation_graph
 from .plan import GraphPlan, place_scratch
-from .recording import PlanRequest, ShapesOnly
+from .recording import PlanRequest
 from .stored import CompiledPlan, graph_plan
 
 __all__ = ["NO_ENGINE", "EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]

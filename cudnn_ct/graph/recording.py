@@ -10,9 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .. import _lib
 from .._cache_files import replace_file
-from .._lib import Library
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
@@ -20,7 +18,6 @@ from .plan_file import StoredPlan
 __all__ = [
     "PlanRequest",
     "RecordedPlans",
-    "ShapesOnly",
     "active",
     "begin",
     "end",
@@ -101,17 +98,6 @@ class RecordedPlans:
         ]
         replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
         return len(rows)
-
-
-class ShapesOnly:
-    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run."""
-
-    device = 0
-
-    @property
-    def library(self) -> Library:
-        """Return cuDNN; errata and shapes depend on its version."""
-        return _lib.load()
 
 
 class _Thread(threading.local):

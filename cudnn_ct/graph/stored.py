@@ -15,13 +15,13 @@ from ..plans.base import Candidate
 from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
 from .graph_json import graph_text
-from .offline import Planner, gpu_name, name_of_description, target
+from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
 from .operations import tensors_of_graph
 from .plan import GraphPlan
 from .plan_check import CheckedPlan
 from .plan_file import StoredPlan
 from .plan_store import PlanStore, is_timing, plan_store, uses_plans
-from .recording import PlanRequest, ShapesOnly, active, record
+from .recording import PlanRequest, active, record
 
 __all__ = [
     "CompiledPlan",

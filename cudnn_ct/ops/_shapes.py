@@ -8,7 +8,8 @@ from typing import Any
 
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, spec_of
-from ..graph.recording import ShapesOnly, unplanned
+from ..graph.offline import ShapesOnly
+from ..graph.recording import unplanned
 from ..shapes.specs import TensorSpec
 from ._operands import check_writable, representable
 from ._operation import CallSignature, Operation

@@ -14,7 +14,7 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream, in_use
 from ...errors import CudnnError, NotSupportedError
-from ...graph.recording import ShapesOnly
+from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, SelectedPlan
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
