@@ -39,6 +39,8 @@ _PUBLIC = {
         "VersionMismatchError"
     ),
     "explanations": "explain",
+    "graph.exchange": "export_plans import_plans record_plans",
+    "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
     "ops.attention.attention": "attention attention_backward",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",

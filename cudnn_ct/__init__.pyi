@@ -48,6 +48,10 @@ from .errors import NotSupportedError as NotSupportedError
 from .errors import Reason as Reason
 from .errors import VersionMismatchError as VersionMismatchError
 from .explanations import explain as explain
+from .graph.exchange import export_plans as export_plans
+from .graph.exchange import import_plans as import_plans
+from .graph.exchange import record_plans as record_plans
+from .graph.recording import RecordedPlans as RecordedPlans
 from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.attention.attention import attention as attention

@@ -84,6 +84,9 @@ SETTINGS: dict[str, Setting] = {
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
         "a path, 'off' or None", _PATH, str,
     ),
+    "plan_cache": Setting(
+        False, "whether compiled plans are stored on disk and loaded by later processes"
+    ),
     "replay": Setting(
         True, "whether calls that repeat with the same memory are launched as CUDA graphs"
     ),
@@ -158,6 +161,7 @@ class Config:
     autotune_max_engines: int
     allow_runtime_compilation: bool
     algo_cache: str | None
+    plan_cache: bool
     replay: bool
     debug_sync: bool
     snapshot: Snapshot

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 
 from ._caches import BoundedDict
 from .autotune import benchmark
-from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, store_key
+from .autotune.candidates import (
+    TRANSIENT,
+    CandidateSet,
+    choice_of,
+    heuristic_choice,
+    load_candidates,
+    store_choice,
+    store_key,
+)
 from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import allocator
@@ -30,6 +38,9 @@ from .errors import (
     warn_caller,
     without_frames,
 )
+from .graph import recording
+from .graph.offline import ShapesOnly
+from .graph.plan_store import timing
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
 __all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
@@ -39,6 +50,7 @@ class CandidateSource(Protocol):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
     A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
+    With ``only_graphs``, all of its candidates are engines of that graph.
     """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
@@ -133,6 +145,8 @@ class Selection(SelectedPlan):
                 failures.append(without_frames(error))
             else:
                 self._adopt(row, plan)
+                if self._decision.request.algo == "heuristic" and not failures:
+                    store_choice(self.problem, context, self._decision.request, row)
                 return plan
         if self._decision.needs_timing:
             self._row = None
@@ -260,7 +274,7 @@ def benchmark_rows(
 
     kinds = () if every else [_kind(row) for row in rows]
     try:
-        with _benchmarking:
+        with _benchmarking, timing():
             times = benchmark.benchmark([run(row) for row in rows], context.stream, kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
@@ -286,10 +300,31 @@ _benchmarking = threading.RLock()  # concurrent benchmarks would measure each ot
 
 
 def select(
-    problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
-) -> Selection:
+    problem: Problem,
+    source: CandidateSource,
+    context: Context | ShapesOnly,
+    request: AlgoRequest | None = None,
+) -> SelectedPlan:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
+    if isinstance(context, ShapesOnly):
+        return _recorded(problem, source, context, request or AlgoRequest())
     return Selection(problem, source, context, request or AlgoRequest())
+
+
+def _recorded(
+    problem: Problem, source: CandidateSource, context: ShapesOnly, request: AlgoRequest
+) -> SelectedPlan:
+    """Record the graph of a problem where no GPU is.
+
+    The first engine of a source with graphs only is its heuristic choice, if it needs no copies.
+    """
+    named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
+    place: Any = context
+    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), place)
+    only = getattr(source, "only_graphs", False) and getattr(problem, "aligned", True)
+    if request.algo == "heuristic" and only:
+        recording.note_choice(*choice_of(problem, request))
+    return SelectedPlan(plan)
 
 
 def _decision(
@@ -319,7 +354,12 @@ def _first_decision(
     if name not in POLICIES:
         sources, instead = source.by_name(problem, name)
         return CandidateSet(request, sources, instead=() if request.strict else instead)
-    rows, key = [], ""
+    rows: list[Candidate] = []
+    key = ""
+    if name == "heuristic":
+        row = heuristic_choice(problem, context, request)
+        rows = [] if row is None or row.rejected or request.rejection(row) else [row]
+        return CandidateSet(request, source.heuristics(problem), rows, "as it was stored" if rows else "")
     if request.timed:
         key = store_key(problem, context, request)
         rows = [row for row in load_candidates(key) if row.rejected or not request.rejection(row)]

@@ -6,6 +6,7 @@ import operator
 from contextlib import suppress
 from typing import Any
 
+from . import array_shapes
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
@@ -57,6 +58,8 @@ def empty(
         with suppress(TypeError):  # it may be an array of lengths
             lengths = (operator.index(lengths),)
     spec = TensorSpec.packed(lengths, dtype, layout)
+    if array_shapes.active():
+        return array_shapes.ShapeArray.of(spec)
     run = resolve_stream(stream)
     with streams.on_device(run.device):
         return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
@@ -173,6 +176,8 @@ def asarray(
     """
     kind = None if dtype is None else as_dtype(dtype)
     name = None if layout is None else as_choice(layout, LAYOUTS, "layout")
+    if array_shapes.active():
+        return _shape_of(obj, kind, name)
     if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
         return _from_host(obj, kind, name, stream)
     device = obj.device if isinstance(obj, DeviceArray) else interop.device_of(obj)
@@ -187,6 +192,17 @@ def asarray(
             return array
         return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, name))
     return array.packed(name or nearest_layout(array.spec), run, kind and kind.name)
+
+
+def _shape_of(obj: Any, kind: DType | None, layout: Layout | None) -> DeviceArray:
+    """Return the array that :func:`asarray` returns, without memory."""
+    import numpy as np
+
+    spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else np.asarray(obj))
+    if kind in (None, as_dtype(spec.dtype)) and (layout is None or layout in spec.layouts):
+        return array_shapes.ShapeArray.of(spec)
+    target = TensorSpec.packed(spec.shape, kind or spec.dtype, layout or nearest_layout(spec))
+    return array_shapes.ShapeArray.of(target)
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:

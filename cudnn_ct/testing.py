@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -15,9 +17,10 @@ from ._lib import Library
 from .autotune import known, store
 from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
+from .graph import plan_store
 from .ops import _replay
 
-__all__ = ["CacheSize", "cache_sizes", "install", "replay_after", "reset"]
+__all__ = ["CacheSize", "assert_supported", "cache_sizes", "install", "replay_after", "reset"]
 
 
 def reset() -> None:
@@ -39,6 +42,7 @@ def reset() -> None:
     algo_cache._decisions.clear()
     store._STORES.clear()
     known.forget()
+    plan_store._STORES.clear()
     launch_log._history.clear()
     context._forget()
     context._pinned.clear()
@@ -133,6 +137,57 @@ class CacheSize(NamedTuple):
     limit: int | None
 
 
+def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus: str) -> None:
+    """Assert that cuDNN has an engine for each graph of a program on each GPU; no GPU is needed.
+
+    cuDNN's heuristics are queried in a child process, for a GPU that is only described. Needs cuDNN >= 9.8.
+
+    Parameters
+    ----------
+    calls : callable or path
+        A function without arguments, whose calls run on shapes as in :func:`record_plans`; or a file for
+        ``cudnn-ct compile``.
+    gpus : str
+        Names of ``cudnn-ct supports --help``, or files that ``cudnn-ct device --export`` wrote.
+
+    Raises
+    ------
+    AssertionError
+        A graph has no engine; the message has a line for each, with cuDNN's reason.
+    ValueError
+        A GPU is unknown.
+    CudnnError
+        The child process failed, or this cuDNN is too old.
+
+    Examples
+    --------
+    >>> from cudnn_ct import testing
+    >>> def model():
+    ...     return ct.activation(ct.zeros((64, 256, 32, 32), "float16"))
+    >>> testing.assert_supported(model, "h200", "a100.json")  # doctest: +SKIP
+    """
+    from .cli.supports import supported
+    from .graph.exchange import record_plans
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "graphs.json")
+        if callable(calls):
+            with record_plans(shapes_only=True) as recorded:
+                calls()
+            recorded.save(file)
+        else:
+            file = os.fspath(calls)
+        reports = supported(file, gpus)
+    missing = [
+        f"{report['gpu']}: {row['graph']}: {row['reason']}"
+        for report in reports
+        for row in report["graphs"]
+        if not row["engines"]
+    ]
+    if missing:
+        raise AssertionError("\n".join(["cuDNN has no engine for these graphs:", *missing]))
+
+
 def cache_sizes() -> dict[str, CacheSize]:
     """Return the sizes of the caches that all threads share, so that a test can show that they stay bounded.
 
@@ -146,7 +201,11 @@ def cache_sizes() -> dict[str, CacheSize]:
     >>> testing.cache_sizes()["descriptors"].limit
     4096
     """
-    bounded = {"decisions": algo_cache._decisions, "stores": store._STORES}
+    bounded = {
+        "decisions": algo_cache._decisions,
+        "stores": store._STORES,
+        "imported plans": plan_store._imported,
+    }
     described = descriptors._cached.cache_info()
     return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {
         "descriptors": CacheSize(described.currsize, described.maxsize),

@@ -18,11 +18,14 @@ from ..errors import (
     NotSupportedError,
     without_frames,
 )
+from ..graph import recording
+from ..graph.plan_store import is_timing, plan_store, uses_plans
+from ..graph.stored import candidate_from_json, choice_entry, choice_key
 from ..plans.base import Candidate, Heuristic, Problem
 from .request import AlgoRequest
 from .store import store
 
-__all__ = ["TRANSIENT", "CandidateSet", "load_candidates", "store_key"]
+__all__ = ["TRANSIENT", "CandidateSet", "heuristic_choice", "load_candidates", "store_choice", "store_key"]
 
 # Failures that do not disqualify an algorithm: a lack of memory, or an error of the device.
 TRANSIENT = (InternalError, ExecutionFailedError)
@@ -169,6 +172,34 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     limits = request._replace(algo=None, strict=False)
     version, device = context.library.version, devices.device_name(context.device)
     return f"cuDNN {version} | {device} | {problem!r} | {limits!r}"
+
+
+def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:
+    """Return the candidate that the heuristics chose for a problem whose plan is stored."""
+    if not uses_plans():
+        return None
+    entry = plan_store().get(choice_key(context, *choice_of(problem, request)))
+    try:
+        return None if entry is None else candidate_from_json(entry.facts["candidate"])
+    except (TypeError, ValueError, KeyError):
+        return None
+
+
+def store_choice(problem: Problem, context: Context, request: AlgoRequest, row: Candidate) -> None:
+    """Store the choice of a row by the heuristics, if it took long to compile or plans are recorded."""
+    if is_timing() or not (recording.active() or (row.compiled and config.plan_cache)):
+        return
+    text, limits = choice_of(problem, request)
+    plan = choice_entry(context, text, limits, row)
+    recording.note_choice(text, limits, plan)
+    if row.compiled and plan_store().get(plan.key) is None:
+        plan_store().put(plan)
+
+
+def choice_of(problem: Problem, request: AlgoRequest) -> tuple[str, dict[str, Any]]:
+    """Return a problem as text, and the limits of a request that a heuristic choice depends on."""
+    limits = {"deterministic": request.deterministic, "workspace_limit": request.workspace_limit}
+    return f"{type(problem).__name__} {problem!r}", limits | {"compiled": request.compiled}
 
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:

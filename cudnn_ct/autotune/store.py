@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import threading
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
 from ..errors import warn_caller
@@ -73,7 +72,7 @@ class Store:
         def write(folder: Path) -> int:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             for name, text in texts.items():
-                _replace(folder / name, text)
+                replace_file(folder / name, text.encode())
             for file in _files(folder)[:-MAX_ENTRIES]:
                 file.unlink(missing_ok=True)
             return len(texts)
@@ -92,7 +91,7 @@ class Store:
     def _read(self, file: Path) -> dict[str, dict[str, Any]]:
         """Return the key and the entry of a file; nothing if it is malformed."""
         try:
-            content = json.loads(_bytes(file))
+            content = json.loads(read_file(file, MAX_BYTES))
             key, entry = content["key"], content["entry"]
             if _name(key) == file.name and isinstance(entry, dict):
                 return {key: entry}
@@ -109,7 +108,7 @@ class Store:
             return otherwise
         try:
             if self.path.exists():
-                _check_permissions(self.path, self.path.stat())
+                check_permissions(self.path, self.path.stat())
             elif (old := self.path.with_suffix(".sqlite")).is_file():
                 self._warn(f"the algorithm cache of an earlier version, {old}, is ignored")
             return work(self.path)
@@ -132,7 +131,7 @@ def store() -> Store:
     # Without a lock, which a forked child might inherit: two threads may make equal stores at once.
     known: Store | None = _STORES.get(setting)
     if known is None:
-        path, trouble = _place(setting)
+        path, trouble = cache_folder(setting, NAME)
         known = _STORES.setdefault(setting, Store(path))
         if trouble:
             known._warn(trouble)
@@ -164,7 +163,8 @@ def export_algo_cache(path: str | os.PathLike[str]) -> int:
     ...     exported, imported = ct.export_algo_cache(path), ct.import_algo_cache(path)
     """
     entries = store().export()
-    _replace(Path(path), json.dumps({"format": FORMAT, "entries": entries}, indent=1) + "\n")
+    text = json.dumps({"format": FORMAT, "entries": entries}, indent=1)
+    replace_file(Path(path), f"{text}\n".encode())
     return len(entries)
 
 
@@ -202,69 +202,15 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
         raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
 
 
-def _place(setting: Any) -> tuple[Path | None, str]:
-    """Return the folder for a setting, None for nowhere; and what is wrong, if anything."""
-    if setting == "off":
-        return None, ""
-    try:
-        if setting is not None:
-            return Path(setting).expanduser().absolute(), ""
-        import platformdirs
-
-        path = platformdirs.user_cache_path("cudnn_ct") / NAME
-        if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
-            raise RuntimeError("this user has no home folder")
-        return path, ""
-    except (ImportError, RuntimeError, OSError) as error:
-        return None, f"tuned algorithms cannot be kept on disk: {error}"
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
-    path = path.resolve()
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: the folder {path.parent} does not exist")
-    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        new.touch(mode=0o644)
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
 def _files(folder: Path) -> list[Path]:
     """Return the files of this version, the oldest first, with those that killed writers left."""
-
-    def age(file: Path) -> int:
-        try:
-            return file.stat().st_mtime_ns
-        except OSError:  # another process has just replaced or deleted it
-            return 0
-
     names = os.listdir(folder) if folder.exists() else []
-    return sorted((folder / name for name in names if SUFFIX in name), key=age)
+    return sorted((folder / name for name in names if SUFFIX in name), key=modified)
 
 
 def _name(key: str) -> str:
     """Return the name of the file for a key."""
     return sha256(key.encode()).hexdigest() + SUFFIX
-
-
-def _bytes(file: Path) -> bytes:
-    """Read a file; raise ValueError if it cannot be one of this package. Opening a pipe must not wait."""
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-        status = os.fstat(opened.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise ValueError("not a small file")
-        _check_permissions(file, status)
-        return opened.read(MAX_BYTES)
-
-
-def _check_permissions(path: Path, status: os.stat_result) -> None:
-    """Raise if any user may write a file or folder: its content is not trusted."""
-    if status.st_mode & stat.S_IWOTH:
-        raise PermissionError(f"{path} is world-writable; run chmod o-w {path}")
 
 
 def _named_text(key: str, entry: object) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""``cudnn-ct cache``: manage the algorithm cache, the folder of tuned algorithms."""
+"""``cudnn-ct cache``: manage the algorithm cache, the folder of tuned algorithms and compiled plans."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any
 
 import click
 
+from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..doctor.terminal import printable
+from ..graph.exchange import export_plans, import_to
+from ..graph.plan_file import StoredPlan
+from ..graph.plan_store import folder_store
 from .errors import FAILED, fail, plainly, usage
 from .table import show
 
 __all__ = ["command"]
 
 COLUMNS = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
+PLAN_COLUMNS = (("bytes", True), ("engine", False), ("cuDNN", False), ("GPU", False))
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
 @click.group(name="cache")
 def command() -> None:
-    """Show, clear, export or import the algorithms that were tuned on this machine."""
+    """Show, clear, export or import the algorithms and plans that this machine has tuned and compiled."""
 
 
 @command.command()
@@ -38,11 +43,13 @@ def path() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
 def show_(as_json: bool) -> None:
-    """List the fastest algorithm of each problem and GPU."""
-    kept = store()
+    """List the fastest algorithm of each problem and GPU, and the compiled plans."""
+    kept, plans = store(), folder_store()
     choices = kept.export()
+    compiled = [] if kept.failed else [plan for plan in plans.entries() if plan.text]
     if as_json:
-        report = {"schema": 1, "path": kept.path and str(kept.path), "choices": choices}
+        found = [dict(zip(("cudnn", "gpu", "engine", "bytes"), _facts(one), strict=True)) for one in compiled]
+        report = {"schema": 2, "path": kept.path and str(kept.path), "choices": choices, "plans": found}
         click.echo(json.dumps(report, indent=2))
     elif kept.path is None:
         click.echo(OFF)
@@ -50,21 +57,31 @@ def show_(as_json: bool) -> None:
         click.echo(f"{printable(str(kept.path))}: {len(choices)} tuned algorithms")
         if choices:
             show(COLUMNS, [_cells(key, choice) for key, choice in choices.items()])
+        if compiled:
+            total = sum(len(plan.text) for plan in compiled)
+            click.echo(f"{printable(str(plans.path))}: {len(compiled)} compiled plans, {total:,} bytes")
+            rows = [[f"{size:,}", name, cudnn, gpu] for cudnn, gpu, name, size in map(_facts, compiled)]
+            show(PLAN_COLUMNS, rows)
     _end(kept)
 
 
 @command.command()
 @plainly
 def clear() -> None:
-    """Delete all tuned algorithms."""
-    kept = store()
+    """Delete all tuned algorithms and compiled plans."""
+    kept, plans = store(), folder_store()
     had = len(kept.export())
     kept.clear()
     left = len(kept.export())
     _end(kept)
+    compiled = sum(bool(plan.text) for plan in plans.entries())
+    plans.clear()
+    if plans.failed or plans.entries():
+        fail(f"compiled plans remain in {plans.path}")
     if left:
         fail(f"{left} tuned algorithms remain in {kept.path}")
-    click.echo(f"deleted {had} tuned algorithms" if kept.path else OFF)
+    more = f" and {compiled} compiled plans" if compiled else ""
+    click.echo(f"deleted {had} tuned algorithms{more}" if kept.path else OFF)
 
 
 @command.command("export")
@@ -85,6 +102,35 @@ def import_(file: str) -> None:
     if store().path is None:
         fail(OFF)
     click.echo(f"imported {count} tuned algorithms from {file}")
+
+
+@command.command("export-plans")
+@click.argument("file", type=click.Path(dir_okay=False, writable=True))
+@plainly
+def export_plans_(file: str) -> None:
+    """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
+    click.echo(f"wrote {export_plans(file)} compiled plans to {file}")
+
+
+@command.command("import-plans")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@plainly
+def import_plans_(file: str) -> None:
+    """Read compiled plans from FILE. They are machine code: import only files that you trust."""
+    if folder_store().path is None:
+        fail(OFF)
+    with usage():
+        count = import_to(folder_store(), file)
+    unused = "" if config.plan_cache else "; calls use them if CUDNN_CT_PLAN_CACHE=1 is set"
+    click.echo(f"imported {count} compiled plans from {file}{unused}")
+
+
+def _facts(plan: StoredPlan) -> tuple[str, str, str, int]:
+    """Return the cuDNN, the GPU, the engine and the bytes of a plan, as far as it can be read."""
+    _, cudnn, gpu, *_ = [*plan.key.split(" | "), "", "", ""]
+    row = plan.facts.get("candidate")
+    engine = str(row.get("algorithm", "")) if isinstance(row, dict) else ""
+    return cudnn.removeprefix("cuDNN "), gpu, engine, len(plan.text)
 
 
 def _end(kept: Store) -> None:

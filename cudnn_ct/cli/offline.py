@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _lib
@@ -31,6 +31,7 @@ from ..errors import (
     warn_caller,
 )
 from ..graph.explain import explain_graph
+from ..graph.gpus import GPUS, description_of
 from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
@@ -38,14 +39,23 @@ from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
 
-__all__ = ["PlanningError", "answer", "explain", "plan", "read_description"]
+__all__ = [
+    "PlanningError",
+    "answer",
+    "answer_with",
+    "explain",
+    "plan",
+    "read_description",
+    "read_gpu",
+    "run_child",
+]
 
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = "import sys; sys.path[:] = sys.argv[1:]; from cudnn_ct.cli.offline import answer; answer()"
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; from {} import answer; answer()"
 
 
 class PlanningError(CudnnError):
@@ -66,6 +76,15 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     return description
 
 
+def read_gpu(gpu: str) -> dict[str, Any]:
+    """Return the description of a GPU: one that is shipped, or a file; raise ValueError with the reason."""
+    if gpu in GPUS:
+        return description_of(gpu)
+    if not os.path.exists(gpu):
+        raise ValueError(f"unknown GPU: got {gpu!r}, expected a file or one of {', '.join(GPUS)}")
+    return read_description(gpu)
+
+
 def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[list[Candidate]]:
     """List the engines that cuDNN has for convolutions on a device, the best first, rejected ones last.
 
@@ -73,25 +92,31 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     first version that plans without a device, and CudnnError if the child process fails.
     """
     request = {
+        "device": description,
         "convolutions": [convolution._asdict() for convolution in wanted],
         "allow_tf32": config.allow_tf32,
     }
+    done = run_child("cudnn_ct.cli.offline", request)
     return [
         [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
-        for rows in _answered(description, request)["rows"]
+        for rows in done["rows"]
     ]
 
 
 def explain(description: dict[str, Any], graph: Graph, problem: str = "") -> Explanation:
     """Return why cuDNN supports a graph on a described device or not; errors are those of :func:`plan`."""
-    request = {"graph": base64.b64encode(pickle.dumps(graph)).decode(), "problem": problem}
-    about, supported, changes, reasons = _answered(description, request)["explanation"]
+    pickled = base64.b64encode(pickle.dumps(graph)).decode()
+    request = {"device": description, "graph": pickled, "problem": problem}
+    about, supported, changes, reasons = run_child("cudnn_ct.cli.offline", request)["explanation"]
     found = [Reason(tuple(engines), *rest) for engines, *rest in reasons]
     return Explanation(about, tuple(supported), tuple(changes), tuple(found), graph=graph)
 
 
-def _answered(description: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Run the child process, and return its answer to a request."""
+def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:
+    """Run ``answer`` of a module in a child process without a driver, and return its answer.
+
+    Raises the errors of :func:`plan`.
+    """
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)
@@ -104,16 +129,16 @@ def _answered(description: dict[str, Any], request: dict[str, Any]) -> dict[str,
         "CUDNN_CT_LIBRARY": library.path,
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
     }
-    request = {"device": description, "nvrtc": library.find_nvrtc(), **request}
+    request = {**request, "nvrtc": library.find_nvrtc()}
     try:
         done = subprocess.run(
-            [sys.executable or "python3", "-c", CHILD, *sys.path],
+            [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
             input=json.dumps(request),
             env=environ,
             pass_fds=[stub],
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=seconds,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlanningError(f"the planning process did not run: {error}") from None
@@ -158,24 +183,34 @@ def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def answer() -> None:
     """Run as the child process: read the request from stdin, and write the answer to stdout."""
-    request = json.load(sys.stdin)
-    result: dict[str, Any]
+    answer_with(lambda request: _explanation(request) if "graph" in request else _candidates(request))
+
+
+def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Read the request from stdin, and write the result of ``work`` or its error to stdout; exit."""
     try:
+        request = json.load(sys.stdin)
         if request["nvrtc"]:
             open_library(request["nvrtc"])
-        planner = Planner(request["device"])
-        if "graph" in request:  # pickled by the parent process, whose input this is
-            graph = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
-            found = explain_graph(graph, planner, request["problem"])
-            result = {"explanation": [found.problem, found.supported, found.changes, found.reasons]}
-        else:
-            problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-            result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+        result = work(request)
     except CudnnError as error:
         rejected = isinstance(error, BadParamError)
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}
     print(f"\n{json.dumps(result)}", flush=True)
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
+
+
+def _candidates(request: dict[str, Any]) -> dict[str, Any]:
+    planner = Planner(request["device"])
+    problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
+    return {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+
+
+def _explanation(request: dict[str, Any]) -> dict[str, Any]:
+    # Pickled by the parent process, whose input this is.
+    graph = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
+    found = explain_graph(graph, Planner(request["device"]), request["problem"])
+    return {"explanation": [found.problem, found.supported, found.changes, found.reasons]}
 
 
 def _convolution(row: dict[str, Any]) -> Convolution:

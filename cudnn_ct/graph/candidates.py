@@ -9,9 +9,11 @@ from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..plans.base import Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
-from .offline import Planner
+from .offline import Planner, ShapesOnly
 from .operations import Graph, operation_graph
 from .plan import GraphPlan, place_scratch
+from .recording import PlanRequest
+from .stored import CompiledPlan, graph_plan
 
 __all__ = ["NO_ENGINE", "EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
 
@@ -92,9 +94,15 @@ def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context
 
 
 def engine_plan(
-    graph: Graph, rules: EngineRules, candidate: Candidate, context: Context | Planner, problem: object
+    graph: Graph,
+    rules: EngineRules,
+    candidate: Candidate,
+    context: Context | Planner | ShapesOnly,
+    problem: object,
 ) -> GraphPlan:
     """Return a plan for a candidate, bound to the context's thread; ``problem`` is for error messages.
+
+    If the store has the plan, it is loaded instead of compiled.
 
     Raises
     ------
@@ -102,6 +110,9 @@ def engine_plan(
         The candidate is rejected or is not the name of an engine, the rules do not allow it, or cuDNN cannot
         build the plan although its heuristics returned the engine.
     """
+    if isinstance(context, ShapesOnly):
+        request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), candidate.algorithm)
+        return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")
     try:
@@ -112,19 +123,29 @@ def engine_plan(
     wrong = rules.why_wrong(engine, candidate.notes)
     if wrong:
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
-    try:
-        native = execution_plan(operation_graph(graph, context), engine, context, rules.excluded)
-    except (AllocationError, ExecutionFailedError):  # transient; these do not disqualify the engine
-        raise
-    except CudnnError as error:
-        # Includes failures of the compiler or driver in runtime-compiled engines.
-        raise NotSupportedError(
-            f"{engine} cannot compute this {problem}: {error}",
-            status=error.status,
-            function=error.function,
-            detail=error.detail,
-        ) from error
-    return GraphPlan(graph, native, candidate)
+    request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), str(engine))
+
+    def make() -> CompiledPlan:
+        try:
+            return execution_plan(operation_graph(graph, context), engine, context, rules.excluded), candidate
+        except (AllocationError, ExecutionFailedError):  # transient; these do not disqualify the engine
+            raise
+        except CudnnError as error:
+            # Includes failures of the compiler or driver in runtime-compiled engines.
+            raise NotSupportedError(
+                f"{engine} cannot compute this {problem}: {error}",
+                status=error.status,
+                function=error.function,
+                detail=error.detail,
+            ) from error
+
+    made = graph_plan(request, context, make, compiled=candidate.compiled)
+    made.candidate = candidate  # a stored one has no time
+    return made
+
+
+def _nothing() -> CompiledPlan:
+    raise AssertionError("a graph that is only recorded has no plan")
 
 
 def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candidate:

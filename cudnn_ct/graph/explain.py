@@ -17,7 +17,7 @@ from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
-__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
+__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "heuristic_modes", "translated"]
 
 KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
@@ -50,13 +50,13 @@ def _offered(graph: Graph, context: Context | Planner) -> set[int]:
     try:
         return {
             offer.engine.number
-            for offer in heuristic_configs(operation_graph(graph, context), context, _modes(graph))
+            for offer in heuristic_configs(operation_graph(graph, context), context, heuristic_modes(graph))
         }
     except (NotSupportedError, BadParamError):
         return set()
 
 
-def _modes(graph: Graph) -> tuple[str, ...]:
+def heuristic_modes(graph: Graph) -> tuple[str, ...]:
     """Return the heuristic modes: "b" of cuDNN 9.19 ends the process for uneven padding."""
     nodes = [one.attributes for one in graph.nodes]
     uneven = any(one.get("pre_paddings") != one.get("post_paddings") for one in nodes)

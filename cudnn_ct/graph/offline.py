@@ -9,11 +9,20 @@ from typing import Any
 
 from .. import _lib
 from .._caches import BoundedDict
+from .._lib import Library
 from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
 from .backend import BackendDescriptor
 
-__all__ = ["Planner", "compute_capability", "target"]
+__all__ = [
+    "Planner",
+    "ShapesOnly",
+    "compute_capability",
+    "describe_device",
+    "gpu_name",
+    "name_of_description",
+    "target",
+]
 
 # cuDNN 9.27 rejects a description without these keys, which 9.19 does not write. The values were set by hand,
 # not read from a device.
@@ -56,12 +65,38 @@ def target(context: Context | Planner, kind: str) -> dict[str, object]:
     return {"handle": context.handle} if kind in ("operationgraph", "execution_plan") else {}
 
 
-def compute_capability(context: Context | Planner) -> tuple[int, int]:
-    """Return the architecture that a graph is planned for; (0, 0) if the description lacks it."""
+class ShapesOnly:
+    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run."""
+
+    device = 0
+
+    @property
+    def library(self) -> Library:
+        """Return cuDNN; known defects and the graphs of attention depend on its version."""
+        return _lib.load()
+
+
+def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, int]:
+    """Return the architecture that a graph is planned for; (0, 0) if it is unknown."""
+    if isinstance(context, ShapesOnly):
+        return 0, 0
     if isinstance(context, Planner):
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
     return devices.compute_capability(context.device)
+
+
+def gpu_name(context: Context | Planner) -> str:
+    """Return the name that identifies the kind of a device, as `cuda.device.device_name` does."""
+    if not isinstance(context, Planner):
+        return devices.device_name(context.device)
+    return name_of_description(context.description)
+
+
+def name_of_description(found: Mapping[str, object]) -> str:
+    """Return the name that identifies the kind of a device that is described."""
+    major, minor = divmod(int(str(found.get("deviceVer", 0))) // 10, 10)
+    return f"{found.get('deviceName', '')}, {found.get('multiProcessorCount')} SMs, {major}.{minor}"
 
 
 def describe_device(context: Context) -> str:

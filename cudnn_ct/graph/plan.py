@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from itertools import chain, islice
 
 from .._caches import BoundedDict
 from ..context import Context
 from ..dtypes import GRAPH_DTYPES
-from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
+from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Candidate
 from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
-from .engines import execution_plan, heuristic_configs
-from .operations import Graph, Tensor, operation_graph, tensors_of_graph
+from .operations import Graph, Tensor, tensors_of_graph
 
-__all__ = ["GraphPlan", "first_plan", "place_scratch"]
+__all__ = ["GraphPlan", "place_scratch"]
 
 MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresses
-
-
-def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
-    """Return a plan of the first engine that supports the graph.
-
-    ``order`` are places among the first answers of the heuristics that are tried before the others.
-    """
-    native, reasons = operation_graph(graph, context), []
-    offered = heuristic_configs(native, context)
-    first = list(islice(offered, len(order)))
-    for offer in chain((first[i] for i in order if i < len(first)), offered):
-        try:
-            made = execution_plan(native, offer.engine, context)
-        except AllocationError:
-            raise
-        except CudnnError as error:  # errors of runtime compilation too
-            reasons.append(f"{offer.engine}: {error}")
-            continue
-        same = "nondeterministic" not in offer.notes
-        candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)
-        return GraphPlan(graph, made, candidate)
-    raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
 
 
 class GraphPlan:
@@ -92,6 +68,10 @@ class GraphPlan:
             context.pin(self)
             context.pin(pack)
         self._execute(context.handle, self.native, pack)
+
+    def run_in(self, context: Context, workspace: int, pointers: Sequence[int]) -> None:
+        """Enqueue the graph with a workspace of the caller."""
+        self._execute(context.handle, self.native, self._pack(workspace, *pointers))
 
     def describe(self) -> str:
         return f"chosen: {self.candidate}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import context
+from .. import array_shapes, context
 from .._caches import CallCache
 from .._config import config
 from ..array import DeviceArray
@@ -21,6 +21,7 @@ from ..shapes.parse import as_float
 from ._operands import contiguous, import_arrays, read_arrays, refuse_overlap, wrap_arrays
 from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._replay import count_run, replayed
+from ._shapes import call_on_shapes
 
 if TYPE_CHECKING:
     from ._state import CallState
@@ -56,6 +57,8 @@ def execute(
     first = operands[0] if operands else outs[0]
     found = None
     if type(first) is not DeviceArray:
+        if array_shapes.active():
+            return call_on_shapes(op, names, operands, params, scaled, outs)
         found = read_arrays(operands, outs, stream) if state is None else None
         if found is None:
             operands, outs, stream = import_arrays(operands, outs, names, op.written, stream)

@@ -53,6 +53,11 @@ class GraphSource(NamedTuple):
     graph_of: Callable[[Any], Graph]
     rules_of: Callable[[Any], EngineRules] = _no_rules
 
+    @property
+    def only_graphs(self) -> bool:
+        """Whether all candidates are engines of the graph."""
+        return True
+
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the first choice of mode "b", then all engines of modes "b", "a" and "fallback"."""
         stages: list[Heuristic] = [partial(self._engines, problem, "b", first=1)]

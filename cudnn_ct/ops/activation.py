@@ -6,9 +6,9 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
+from ..graph.first import first_plan
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
-from ..graph.plan import first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..array import DeviceArray
 from ..context import Context
 from ..dtypes import DTYPES
+from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
-from ..graph.plan import first_plan
 from ..plans.base import tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, scale_plan, scaling_by_op_tensor

@@ -11,12 +11,14 @@ import numpy as np
 from cudnn_ct._bindings.enums import (
     BackendAttributeName,
     BackendAttributeType,
+    BackendBehaviorNote,
     BackendDescriptorType,
     PointwiseMode,
 )
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
+from . import plan_files
 from .attention_graphs import AttentionRun, is_attention
 from .convolution import slide
 from .graph_nodes import OTHER_MODES, MoreNodes
@@ -25,6 +27,7 @@ from .host import view
 from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
 
 NOT_SUPPORTED = 3000
+JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 _ELEMENTS: dict[str, Any] = {
@@ -63,6 +66,9 @@ class Graphs(NormNodes, MoreNodes):
     engines = False
     engine_number = 0
     engine_workspace = 0
+    second_engine: int | None = None
+    compiled_engines = False  # whether engines are compiled at run time
+    compilations = 0  # plans that were made of an engine, not read from JSON
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
         name = BackendDescriptorType(kind).name
@@ -79,15 +85,22 @@ class Graphs(NormNodes, MoreNodes):
         self: Any, descriptor: Any, name: int, element: int, count: int, elements: int
     ) -> None:
         array = (_element(element) * count).from_address(elements)
-        self._get(descriptor, "backend")["attributes"][BackendAttributeName(name).name] = list(array)
+        state, wanted = self._get(descriptor, "backend"), BackendAttributeName(name).name
+        state["attributes"][wanted] = list(array)
+        if BackendAttributeType(element).name == "BACKEND_DESCRIPTOR":
+            state["attributes"].setdefault("descriptors", []).append(wanted)
 
     def cudnnBackendFinalize(self: Any, descriptor: Any) -> int:
         state = self._get(descriptor, "backend")
+        attributes = state["attributes"]
         if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not (self.engines or self._only_graphs(state)):
             return NOT_SUPPORTED
-        unknown = state["name"] == "ENGINE_DESCRIPTOR" and state["attributes"]["ENGINE_GLOBAL_INDEX"] != [
-            self.engine_number
-        ]
+        if state["name"] == "EXECUTION_PLAN_DESCRIPTOR":
+            if JSON in attributes:
+                return plan_files.read(attributes)
+            self.compilations += 1
+        known = (self.engine_number, self.second_engine)
+        unknown = state["name"] == "ENGINE_DESCRIPTOR" and attributes["ENGINE_GLOBAL_INDEX"][0] not in known
         return NOT_SUPPORTED if unknown else 0
 
     def cudnnBackendGetAttribute(
@@ -95,16 +108,26 @@ class Graphs(NormNodes, MoreNodes):
     ) -> None:
         attributes = self._get(descriptor, "backend")["attributes"]
         wanted = BackendAttributeName(name).name
-        children = {"ENGINEHEUR_RESULTS": "ENGINECFG_ENGINE", "ENGINECFG_ENGINE": "ENGINE_GLOBAL_INDEX"}
+        children = ("ENGINEHEUR_RESULTS", "ENGINECFG_ENGINE")
         if wanted in children:
-            count[0] = 1
-            if room:
-                blank = self._get((ctypes.c_void_p * 1).from_address(elements)[0], "backend")
-                blank["attributes"][children[wanted]] = [self.engine_number]
+            numbers = [self.engine_number]
+            if wanted == "ENGINECFG_ENGINE":
+                numbers = attributes.get("number", numbers)
+            elif self.second_engine is not None:
+                numbers.append(self.second_engine)
+            count[0] = len(numbers)
+            for place in range(min(room, len(numbers))):
+                blank = self._get((ctypes.c_void_p * room).from_address(elements)[place], "backend")
+                key = "number" if wanted == "ENGINEHEUR_RESULTS" else "ENGINE_GLOBAL_INDEX"
+                blank["attributes"][key] = [numbers[place]]
             return
         sizes = ("ENGINECFG_WORKSPACE_SIZE", "EXECUTION_PLAN_WORKSPACE_SIZE")
         values = [self.engine_workspace] if wanted in sizes else attributes.get(wanted, [])
         values = [1] if wanted == "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT" else values
+        if wanted == "ENGINE_BEHAVIOR_NOTE" and self.compiled_engines:
+            values = [int(BackendBehaviorNote.RUNTIME_COMPILATION)]
+        if wanted == JSON:
+            values = plan_files.write(attributes, self._attributes)
         count[0] = len(values)
         if room and values:
             (_element(element) * len(values)).from_address(elements)[:] = values
@@ -149,11 +172,14 @@ class Graphs(NormNodes, MoreNodes):
             self._attributes(value[0])
             for attributes in operations
             for name, value in attributes.items()
-            if name.endswith("DESC") and isinstance(value[0], int)
+            if name.endswith("DESC") and isinstance(value[0], int | dict)
         ]
         return {one["TENSOR_UNIQUE_ID"][0] for one in tensors if one.get("TENSOR_IS_BY_VALUE", [False])[0]}
 
     def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
+        """The attributes of a descriptor, or of one that was read from the JSON of a plan."""
+        if isinstance(descriptor, dict):
+            return descriptor
         found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]
         return found
 

@@ -212,14 +212,14 @@ def test_store_reads_on_a_full_disk_and_leaves_no_part_of_a_file(
     link.symlink_to(file)
     assert export_algo_cache(link) == 50
     assert link.is_symlink()
-    before, write = file.read_bytes(), Path.write_text
+    before, write = file.read_bytes(), Path.write_bytes
 
-    def full(path: Path, text: str, **options: Any) -> int:
-        write(path, text[:10], **options)
+    def full(path: Path, content: bytes) -> int:
+        write(path, content[:10])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
             export_algo_cache(file)
         with one_warning("cannot be written: .*No space left on device"):

@@ -22,6 +22,8 @@ from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.random_array import some
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
+from cudnn_ct.graph.plan_file import StoredPlan
+from cudnn_ct.graph.plan_store import folder_store
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -175,7 +177,7 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert heading == f"{cache}: 1 tuned algorithms"
     assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
     assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
-    told = {"schema": 1, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
+    told = {"schema": 2, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}, "plans": []}
     assert json.loads(run("show", "--json")) == told
     file = tmp_path / "algo_cache.json"
     assert run("export", str(file)) == f"wrote 1 tuned algorithms to {file}\n"
@@ -183,6 +185,24 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     assert run("import", str(file)) == f"imported 1 tuned algorithms from {file}\n"
     assert KEY in store().export()
+
+
+def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Path) -> None:
+    key = "plan | cuDNN 9.19.0 | NVIDIA H200, 132 SMs, 9.0 | engine 1 without [] | {}"
+    facts = {"candidate": {"algorithm": "engine 1"}}
+    plans = [StoredPlan(key, facts, b"x" * 2000), StoredPlan("odd", {}, b"1")]
+    folder_store().put(*plans, StoredPlan("choice | a", {}))
+    lines = run("show").splitlines()
+    assert lines[1] == f"{cache / 'plans'}: 2 compiled plans, 2,001 bytes"
+    assert "2,000  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0" in lines
+    row = {"cudnn": "9.19.0", "gpu": "NVIDIA H200, 132 SMs, 9.0", "engine": "engine 1", "bytes": 2000}
+    assert row in json.loads(run("show", "--json"))["plans"]
+    file = tmp_path / "plans.file"
+    assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
+    assert run("clear") == "deleted 0 tuned algorithms and 2 compiled plans\n"
+    assert run("show") == f"{cache}: 0 tuned algorithms\n"
+    file.write_text("other")
+    assert "is not a file of compiled plans" in run("import-plans", str(file), code=2)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ LEVELS = (
     ("_bindings", "errors", "dtypes", "typing", "_background", "_caches", "_config", "_handle", "shapes"),
     (
         *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
-        *("_dlopen", "_lib", "_raw", "_info"),
+        *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
     ),
-    ("cuda", "array", "array_creation", "descriptors", "context", "availability"),
+    ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops", "captures"),
     ("__init__", "cli", "dnn", "explanations", "testing", "__main__"),

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...autotune.request import AlgoRequest
 from ...context import Context
-from ...cuda import device as devices
 from ...errors import NotSupportedError
 from ...graph.engines import is_engine
+from ...graph.offline import compute_capability
 from ...graph.operations import Graph
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
@@ -71,7 +71,7 @@ def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
-    DEFECTS.warn(problem, context.library.version, devices.compute_capability(context.device))
+    DEFECTS.warn(problem, context.library.version, compute_capability(context))
     if candidate.backend == "unfused" and isinstance(problem, FusedConv):
         backend, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)

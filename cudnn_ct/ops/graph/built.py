@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
-from ... import algo_cache, context
+from ... import algo_cache, array_shapes, context
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import as_operand
@@ -14,6 +14,7 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream, in_use
 from ...errors import CudnnError, NotSupportedError
+from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, SelectedPlan
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
@@ -109,6 +110,9 @@ class BuiltGraph(Generic[Results]):
         inputs = self._ordered(arrays, named) if named or len(arrays) != len(self._inputs) else arrays
         outs = self._none if out is None else self._destinations(out)
         plans = self._open()
+        if array_shapes.active():
+            shapes = self._shapes(inputs, outs)
+            return shapes[0] if len(shapes) == 1 else shapes  # type: ignore[return-value]
         operands, given, where = self._read(inputs, outs, stream)
         ctx = context.of_device(where.device)
         previous = None if ctx.alone else ctx.enter()
@@ -138,6 +142,9 @@ class BuiltGraph(Generic[Results]):
             cuDNN has no engine for the graph.
         """
         plans = self._open()
+        if array_shapes.active():  # its graph is recorded
+            algo_cache.select(self.problem, SOURCE, ShapesOnly(), self._request)
+            return self
         where = _stream(stream)
         with streams.on_device(where.device):
             self._of_thread(plans, context.current(where))
@@ -261,6 +268,16 @@ class BuiltGraph(Generic[Results]):
         if len(outs) != len(self._outputs):
             raise ValueError(f"out has {len(outs)} arrays: expected {', '.join(self._outputs)}")
         return outs
+
+    def _shapes(self, inputs: tuple[Any, ...], outs: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
+        """Return the results of a call on arrays without memory."""
+        for name, array, spec in zip(
+            (*self._inputs, *self._outputs), (*inputs, *outs), self._specs, strict=True
+        ):
+            if array is not None:
+                _expect(array_shapes.spec_of(array, name), name, spec)
+        new = map(array_shapes.ShapeArray.of, self._specs[len(inputs) :])
+        return tuple(made if out is None else out for made, out in zip(new, outs, strict=True))
 
     def _read(
         self, inputs: tuple[Any, ...], outs: tuple[Any, ...], stream: Any

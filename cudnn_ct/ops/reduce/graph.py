@@ -12,9 +12,9 @@ from typing import NamedTuple
 from ..._config import config
 from ...context import Context
 from ...dtypes import DTYPES
+from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
-from ...graph.plan import first_plan
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step

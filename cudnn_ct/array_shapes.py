@@ -1,0 +1,91 @@
+"""Arrays without memory, for programs that run on a machine without a GPU to record their graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from .array import DeviceArray
+from .cuda.stream import LEGACY_DEFAULT, Stream
+from .dtypes import as_dtype
+from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
+from .typing import DTypeLike, Layout, StreamLike
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["ShapeArray", "active", "only_shapes", "spec_of"]
+
+_STREAM = Stream(LEGACY_DEFAULT, 0)
+_POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
+
+_depth = 0  # of blocks of `only_shapes`, in all threads
+
+
+class ShapeArray(DeviceArray):
+    """An array with a shape, a dtype and strides, but without memory: its elements are zeros."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> Self:
+        """Make an array of a spec."""
+        return cls.over(spec, _POINTER, _STREAM, _STREAM, _STREAM)
+
+    def numpy(self) -> NDArray[Any]:
+        """Return zeros."""
+        import numpy as np
+
+        return np.zeros(self.shape, self.dtype)
+
+    def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:  # noqa: ARG002
+        """Return a contiguous array."""
+        return self.packed(nearest_layout(self.spec))
+
+    def packed(
+        self,
+        layout: Layout,
+        stream: StreamLike | None = None,  # noqa: ARG002
+        dtype: DTypeLike | None = None,
+    ) -> DeviceArray:
+        """Return a contiguous array in a layout."""
+        kind = as_dtype(self.spec.dtype if dtype is None else dtype)
+        return ShapeArray.of(TensorSpec.packed(self.shape, kind, layout))
+
+    def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:  # noqa: ARG002
+        """Return the array."""
+        return self
+
+
+def active() -> bool:
+    """Return whether calls run on shapes only."""
+    return _depth > 0
+
+
+@contextmanager
+def only_shapes() -> Iterator[None]:
+    """Let all arrays be made without memory, and calls return their shapes, in a block."""
+    global _depth
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+
+
+def spec_of(obj: Any, name: str = "an array") -> TensorSpec:
+    """Return the shape, strides and dtype of an array of any library, on any device."""
+    if isinstance(obj, DeviceArray):
+        return obj.spec
+    try:
+        shape = tuple(int(length) for length in obj.shape)
+        dtype = as_dtype(str(obj.dtype).rpartition(".")[2])  # torch.float16
+    except (AttributeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name} is not an array: got {type(obj).__name__} ({error})") from None
+    if callable(getattr(obj, "stride", None)):
+        return TensorSpec(shape, tuple(obj.stride()), dtype.name)
+    strides = getattr(obj, "strides", None)
+    if strides is None:
+        return TensorSpec.packed(shape, dtype)
+    return TensorSpec(shape, tuple(stride // dtype.itemsize for stride in strides), dtype.name)

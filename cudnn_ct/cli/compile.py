@@ -1,0 +1,83 @@
+"""``cudnn-ct compile``: compile the graphs of a program for a GPU that is only described."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .._cache_files import replace_file
+from .._config import config
+from ..graph.gpus import GPUS
+from .compile_child import SECONDS
+from .errors import fail, plainly, usage
+from .offline import read_gpu, run_child
+
+__all__ = ["command"]
+
+
+@click.command(name="compile")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--gpu",
+    "gpus",
+    required=True,
+    multiple=True,
+    help=f"A GPU: {', '.join(GPUS)}, or a description of `cudnn-ct device --export`. May be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, writable=True),
+    help="The file of compiled plans to write.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@plainly
+def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Compile the graphs of FILE for the GPUs, on a machine with or without one.
+
+    FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
+    with calls. `ct.import_plans()` or `cudnn-ct cache import-plans` loads the plans on a machine with such a
+    GPU and the same cuDNN. Exits with 1 if a graph has no engine. Needs cuDNN >= 9.8.
+    """
+    with usage():
+        descriptions = [read_gpu(gpu) for gpu in gpus]
+    reports, content = [], b""
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / "plans"
+        for description in descriptions:
+            request = {
+                "file": str(Path(file).absolute()),
+                "device": description,
+                "output": str(part),
+                "settings": {"allow_tf32": config.allow_tf32, "deterministic": config.deterministic},
+            }
+            answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
+            if "wrong_file" in answer:
+                raise click.UsageError(f"{file} cannot be compiled: {answer['wrong_file']}")
+            reports.append({"gpu": description.get("deviceName"), **answer})
+            content += part.read_bytes()
+    replace_file(Path(output), content)
+    if as_json:
+        click.echo(
+            json.dumps({"schema": 1, "output": output, "bytes": len(content), "gpus": reports}, indent=2)
+        )
+    else:
+        _print(reports)
+        click.echo(f"wrote {output}, {len(content):,} bytes")
+    rejected = sum(len(report["rejected"]) for report in reports)
+    if rejected:
+        fail(f"{rejected} graphs have no engine")
+
+
+def _print(reports: list[dict[str, Any]]) -> None:
+    for report in reports:
+        click.echo(f"{report['gpu']}: {report['compiled']} plans compiled in {report['seconds']:.1f} s")
+        for row in report["rejected"]:
+            click.echo(f"  rejected: {row['graph']}: {row['reason']}")
+        for call, reason in report["skipped"].items():
+            click.echo(f"  no graph: {call}: {reason}")

@@ -1,0 +1,122 @@
+"""The child process of ``cudnn-ct compile``: it runs a file on shapes, and compiles the recorded graphs."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import time
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .._config import config
+from ..array_shapes import ShapeArray
+from ..errors import CudnnError
+from ..graph.compile import compile_request, usable_candidates
+from ..graph.exchange import record_plans
+from ..graph.explain import explain_graph
+from ..graph.offline import Planner
+from ..graph.plan_file import encode
+from ..graph.recording import PlanRequest, RecordedPlans, read_requests
+from ..shapes.specs import TensorSpec
+from .errors import first_line
+from .offline import answer_with
+
+__all__ = ["SECONDS", "answer"]
+
+SECONDS = 3600.0  # for one file and one GPU
+
+
+def answer() -> None:
+    """Run as the child process: write the plans to the file of the request, and a report to stdout."""
+    answer_with(_compiled)
+
+
+def _compiled(request: dict[str, Any]) -> dict[str, Any]:
+    for name, value in request["settings"].items():
+        setattr(config, name, value)
+    planner = Planner(request["device"])
+    try:
+        with redirect_stdout(sys.stderr):
+            requests, skipped = _requests(Path(request["file"]))
+    except (Exception, SystemExit) as error:  # the file may raise anything
+        return {"wrong_file": f"{type(error).__name__}: {error}"}
+    if not request["output"]:
+        return {"graphs": [_support(one, planner) for one in requests], "skipped": skipped}
+    start, plans, rejected = time.perf_counter(), 0, []
+    with open(request["output"], "wb") as output:
+        for one in requests:
+            try:
+                entries = compile_request(one, planner)
+            except CudnnError as error:
+                rejected.append({"graph": _label(one), "reason": first_line(error)})
+            else:
+                plans += 1
+                output.writelines(map(encode, entries))
+    seconds = time.perf_counter() - start
+    return {"compiled": plans, "seconds": seconds, "rejected": rejected, "skipped": skipped}
+
+
+def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
+    """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none."""
+    try:
+        rows = usable_candidates(request, planner)
+        found = () if rows else explain_graph(request.graph, planner, changes=False).reasons
+        reason = "; ".join(dict.fromkeys(row.words for row in found))
+    except CudnnError as error:
+        rows, reason = [], first_line(error)
+    first = rows[0] if rows else None
+    return {
+        "graph": _label(request),
+        "engines": len(rows),
+        "first": first and first.algorithm,
+        "compiled": first and first.compiled,
+        "reason": "" if rows else reason or "cuDNN has no engine",
+    }
+
+
+def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
+    """Return the graphs of a file, and its calls without one."""
+    if file.suffix == ".py":
+        with record_plans(shapes_only=True) as recorded:
+            runpy.run_path(str(file), run_name="__main__")
+    else:
+        content = json.loads(file.read_bytes())
+        if not isinstance(content, dict) or "calls" not in content:
+            return read_requests(content), {}
+        recorded = _of_calls(content["calls"])
+    return list(recorded.requests.values()), recorded.skipped
+
+
+def _of_calls(calls: list[dict[str, Any]]) -> RecordedPlans:
+    """Make calls on shapes: ``{"function": "conv", "arguments": {"x": {"shape": [...], ...}, ...}}``."""
+    package = import_module("..", __package__)
+    with record_plans(shapes_only=True) as recorded:
+        for call in calls:
+            name = call["function"]
+            if name not in package.__all__:
+                raise ValueError(f"unknown function: got {name!r}")
+            arguments = {key: _argument(value) for key, value in call.get("arguments", {}).items()}
+            getattr(package, name)(**arguments)
+    return recorded
+
+
+def _argument(value: Any) -> Any:
+    """Return an argument: an array for an object with a shape, and tuples for lists."""
+    if isinstance(value, dict) and "shape" in value:
+        known = {"shape", "dtype", "layout", "strides"}
+        if set(value) - known:
+            raise ValueError(f"unknown key of an array: got {sorted(set(value) - known)}")
+        shape, dtype = tuple(value["shape"]), value.get("dtype", "float32")
+        spec = TensorSpec.packed(shape, dtype, value.get("layout", "nchw"))
+        if "strides" in value:
+            spec = spec._replace(strides=tuple(value["strides"]))
+        return ShapeArray.of(spec)
+    return tuple(map(_argument, value)) if isinstance(value, list) else value
+
+
+def _label(request: PlanRequest) -> str:
+    names = ", ".join(one.row for one in request.graph.nodes)
+    return f"{names} on {', '.join(str(tensor.spec) for tensor in request.graph.operands)}"

@@ -1,0 +1,91 @@
+"""Compile recorded graphs for a device that is only described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import AllocationError, CudnnError, NotSupportedError
+from ..plans.base import Candidate
+from .candidates import EngineRules, engine_by_name, engine_candidates
+from .engines import Engine, execution_plan
+from .explain import heuristic_modes
+from .first import first_engine
+from .offline import Planner
+from .operations import operation_graph
+from .plan_file import StoredPlan
+from .recording import PlanRequest
+from .stored import CompiledPlan, choice_entry, to_store
+
+__all__ = ["compile_request", "usable_candidates"]
+
+
+def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
+    """Return the compiled plan of a graph, and the choice of its engine if the heuristics selected it.
+
+    Raises NotSupportedError if no engine supports the graph on the device, or cuDNN cannot write its plan.
+    """
+    if request.order is not None:
+        native, row = first_engine(request.graph, planner, request.order)
+    else:
+        native, row = _first_candidate(request, planner)
+        request = request._replace(engine=row.algorithm)
+    plan = to_store(request, native, row, planner)
+    if isinstance(plan, str):
+        raise NotSupportedError(plan)
+    choice = [choice_entry(planner, request.choice, request.limits, row)] if request.choice else []
+    return [plan, *choice]
+
+
+def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
+    """Build the engine that was named, or the first engine that keeps the limits."""
+    reasons = []
+    for row in _candidates(request, planner):
+        wrong = row.rejected or _exceeded(request, row)
+        if not wrong:
+            try:
+                engine, native = Engine.parse(row.algorithm), operation_graph(request.graph, planner)
+                return execution_plan(native, engine, planner, request.excluded), row
+            except AllocationError:
+                raise
+            except CudnnError as error:
+                wrong = str(error)
+        reasons.append(f"{row.algorithm}: {wrong}")
+    raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
+
+
+def _candidates(request: PlanRequest, planner: Planner) -> Iterator[Candidate]:
+    rules = EngineRules(request.excluded, last=request.last)
+    if request.engine and not request.choice:
+        yield engine_by_name(request.graph, rules, request.engine, planner)
+        return
+    for mode in heuristic_modes(request.graph):
+        yield from engine_candidates(request.graph, rules, planner, [mode])
+
+
+def usable_candidates(request: PlanRequest, planner: Planner) -> list[Candidate]:
+    """Return the engines of the first heuristic mode that has one within the limits; nothing is compiled.
+
+    The engines of `graph.first` have no limits.
+    """
+    if request.engine and not request.choice:
+        rows = list(_candidates(request, planner))
+        return [row for row in rows if not (row.rejected or _exceeded(request, row))]
+    rules = EngineRules(request.excluded, last=request.last)
+    for mode in heuristic_modes(request.graph):
+        rows = engine_candidates(request.graph, rules, planner, [mode])
+        rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]
+        if rows:
+            return rows
+    return []
+
+
+def _exceeded(request: PlanRequest, row: Candidate) -> str:
+    """Return which limit of the request an engine exceeds; empty if none."""
+    limit = request.limits.get("workspace_limit")
+    if request.limits.get("deterministic") and not row.deterministic:
+        return "not deterministic"
+    if limit is not None and row.workspace > limit:
+        return f"needs {row.workspace:,} bytes of workspace; the limit is {limit:,}"
+    if row.compiled and not request.limits.get("compiled", True):
+        return "is compiled at run time"
+    return ""

@@ -1,0 +1,189 @@
+"""Record the plans of a program, and exchange compiled plans with other machines as files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from .. import _lib, context
+from .._cache_files import read_file, replace_file
+from ..array_shapes import only_shapes
+from ..cuda import device as devices
+from ..errors import CudnnError, format_version, warn_caller
+from . import recording
+from .plan_file import StoredPlan, decode, encode
+from .plan_store import PlanStore, folder_store, plan_store
+from .recording import RecordedPlans
+
+__all__ = ["export_plans", "import_plans", "import_to", "record_plans"]
+
+MAX_FILE = 2 << 30  # bytes
+
+
+@contextmanager
+def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
+    """Record the graphs that calls in a ``with`` block plan, in all threads, and their compiled plans.
+
+    Parameters
+    ----------
+    shapes_only : bool, optional
+        Whether calls run on shapes: nothing is allocated, planned or computed, and arrays have no elements.
+        ``numpy()`` returns zeros. By default, if no GPU can be used.
+
+    Yields
+    ------
+    RecordedPlans
+        ``save(path)`` writes its graphs for ``cudnn-ct compile``, and :func:`export_plans` its compiled
+        plans. ``len()`` is the number of graphs; ``skipped`` has the calls on shapes that have no graph, with
+        the reason.
+
+    Raises
+    ------
+    NotInitializedError
+        ``shapes_only`` is False, and a call in the block needs a GPU.
+
+    Notes
+    -----
+    A call that this thread prepared before the block is prepared again in it; a plan or a built graph that
+    was made before it is not recorded. Engines that a benchmark only tries are not recorded. Operations
+    without graphs, such as pooling, are not recorded. Recurrent networks and dropout cannot run on shapes.
+
+    Examples
+    --------
+    >>> with ct.record_plans() as recorded:
+    ...     y = ct.softmax(ct.zeros((2, 3)))
+    >>> len(recorded)
+    0
+    """
+    if shapes_only is None:
+        shapes_only = not _has_device()
+    made = RecordedPlans()
+    with ExitStack() as block:
+        if shapes_only:
+            block.enter_context(only_shapes())
+        else:
+            for one in context.local.contexts.values():
+                one.calls.clear()  # prepared calls, which are prepared again
+        recording.begin(made)
+        block.callback(recording.end, made)
+        yield made
+
+
+def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = None) -> int:
+    """Write compiled plans to a file for other machines with this GPU and cuDNN, and return their number.
+
+    Parameters
+    ----------
+    path : path
+        The file to write; an existing one is replaced as a whole.
+    plans : RecordedPlans, optional
+        The plans of a recording on a GPU. By default all plans that are on disk or imported.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "plans.file")
+    ...     with ct.record_plans() as recorded:
+    ...         y = ct.softmax(ct.zeros((2, 3)))
+    ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
+    """
+    entries = folder_store().entries() if plans is None else list(plans.plans.values())
+    replace_file(Path(path), b"".join(map(encode, entries)))
+    return sum(bool(entry.text) for entry in entries)
+
+
+def import_plans(path: str | os.PathLike[str], *, verify: bool = False) -> int:
+    """Read a file of compiled plans; the first call of each neither queries the heuristics nor compiles.
+
+    A plan contains machine code that runs on the GPU with the rights of this process: import only files from
+    a source that you trust. The plans are used whether ``config.plan_cache`` is on or not: then they are
+    also written to disk for later processes, except those to ``verify``. Otherwise they stay in this process.
+
+    Parameters
+    ----------
+    path : path
+        A file of :func:`export_plans` or ``cudnn-ct compile``.
+    verify : bool
+        Compare the first result of each plan with that of another engine, on copies of the operands. A plan
+        that computes other numbers is dropped with a warning. Only plans that agree are stored.
+
+    Returns
+    -------
+    int
+        The number of plans for this cuDNN and these GPUs. The other plans of the file are ignored, with one
+        warning.
+
+    Raises
+    ------
+    ValueError
+        The file has another format.
+    PermissionError
+        The file is world-writable.
+    OSError
+        It cannot be read.
+
+    Examples
+    --------
+    As of :func:`export_plans`.
+    """
+    return import_to(plan_store(), path, verify=verify)
+
+
+def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = False) -> int:
+    """Import a file as :func:`import_plans` does, into a store."""
+    file = Path(path)
+    kept: dict[str, StoredPlan] = {}
+    reasons: dict[str, int] = {}
+    try:
+        for found in decode(read_file(file, MAX_FILE)):
+            reason = found if isinstance(found, str) else _misfit(found)
+            if isinstance(found, str) or reason:
+                reasons[reason] = reasons.get(reason, 0) + 1
+            else:
+                kept[found.key] = found
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)} is not a file of compiled plans: {error}") from None
+    store.import_(kept, verify=verify)
+    if reasons:
+        count, reason = sum(reasons.values()), max(reasons, key=lambda one: reasons[one])
+        warn_caller(f"{count} of {count + len(kept)} entries in {os.fspath(path)} are ignored: {reason}")
+    return sum(bool(entry.text) for entry in kept.values())
+
+
+def _misfit(entry: StoredPlan) -> str:
+    """Return why an entry cannot be used by this cuDNN and these GPUs; empty if it may fit."""
+    version, gpus = format_version(_lib.load().version), _gpus()
+    parts = entry.key.split(" | ")[:4]
+    if len(parts) < 4 or parts[0] not in ("plan", "choice"):
+        return "the entry is malformed"
+    made_by, gpu = parts[-3:-1] if parts[0] == "plan" else parts[-2:]
+    if made_by != f"cuDNN {version}":
+        return f"made for {made_by}, this is cuDNN {version}"
+    if gpus and gpu not in gpus:
+        return f"made for {gpu}, this is {', '.join(gpus)}"
+    return ""
+
+
+def _has_device() -> bool:
+    try:
+        return devices.device_count() > 0
+    except CudnnError:
+        return False
+
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs; an empty list if none can be used."""
+    count = devices.device_count() if _has_device() else 0
+    return list(dict.fromkeys(devices.device_name(device) for device in range(count)))

@@ -1,0 +1,45 @@
+"""The plan of the first engine that supports a graph, for operations that need no autotuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+
+from ..context import Context
+from ..errors import AllocationError, CudnnError, NotSupportedError
+from ..plans.base import Candidate
+from .engines import execution_plan, heuristic_configs
+from .offline import Planner
+from .operations import Graph, operation_graph
+from .plan import GraphPlan
+from .recording import PlanRequest
+from .stored import CompiledPlan, graph_plan
+
+__all__ = ["first_engine", "first_plan"]
+
+
+def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
+    """Return a plan of the first engine that supports the graph, from the store if it has one.
+
+    ``order`` are places among the first answers of the heuristics that are tried before the others.
+    """
+    request = PlanRequest(graph, tuple(order))
+    return graph_plan(request, context, lambda: first_engine(graph, context, order), compiled=True)
+
+
+def first_engine(graph: Graph, context: Context | Planner, order: Sequence[int] = ()) -> CompiledPlan:
+    """Build the plan of :func:`first_plan`."""
+    native, reasons = operation_graph(graph, context), []
+    offered = heuristic_configs(native, context)
+    first = list(islice(offered, len(order)))
+    for offer in chain((first[i] for i in order if i < len(first)), offered):
+        try:
+            made = execution_plan(native, offer.engine, context)
+        except AllocationError:
+            raise
+        except CudnnError as error:  # errors of runtime compilation too
+            reasons.append(f"{offer.engine}: {error}")
+            continue
+        same = "nondeterministic" not in offer.notes
+        return made, Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)
+    raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")

@@ -1,0 +1,131 @@
+"""Graphs as JSON, so that another process or machine can plan them."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from ..dtypes import GRAPH_DTYPES
+from ..shapes.specs import TensorSpec
+from .attributes import AsDouble, AsInt32
+from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph
+
+__all__ = ["graph_from_json", "graph_text", "graph_to_json"]
+
+
+def graph_to_json(graph: Graph) -> dict[str, Any]:
+    """Return a graph as JSON: its tensors by uid, its nodes, and the uids of its operands."""
+    tensors = {**{one.uid: one for one in graph.operands}, **tensors_of_graph(graph)}
+    ordered = [_tensor_to_json(tensors[uid]) for uid in sorted(tensors)]
+    dynamic = {"dynamic": True} if graph.dynamic else {}
+    return {"tensors": ordered, **_nodes_to_json(graph), **dynamic}
+
+
+def graph_text(graph: Graph) -> str:
+    """Return a graph as text that is the same for equal graphs: it has all shapes, strides and attributes."""
+    return json.dumps(graph_to_json(graph), sort_keys=True)
+
+
+def graph_from_json(found: Mapping[str, Any]) -> Graph:
+    """Return the graph that :func:`graph_to_json` wrote; raise ValueError if it is malformed."""
+    try:
+        rows = {int(row["uid"]): row for row in found["tensors"]}
+        return _graph(found, rows)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a graph: {type(error).__name__} {error}") from None
+
+
+def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
+    row: dict[str, Any] = {"uid": tensor.uid, **tensor.spec._asdict()}
+    if tensor.virtual:
+        row["virtual"] = True
+    for name in ("value", "reordering"):
+        if getattr(tensor, name) is not None:
+            row[name] = getattr(tensor, name)
+    if tensor.scratch:
+        row["scratch"] = True
+    if tensor.ragged is not None:
+        row["ragged"] = tensor.ragged.uid
+    return row
+
+
+def _nodes_to_json(graph: Graph) -> dict[str, Any]:
+    return {
+        "nodes": [_node_to_json(one) for one in graph.nodes],
+        "operands": [one.uid for one in graph.operands],
+    }
+
+
+def _node_to_json(one: Node) -> dict[str, Any]:
+    return {"row": one.row, "attributes": {key: _to_json(value) for key, value in one.attributes.items()}}
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return {"tensor": value.uid}
+    if isinstance(value, Graph):
+        return {"graph": _nodes_to_json(value)}
+    if isinstance(value, Node):
+        return {"node": _node_to_json(value)}
+    if isinstance(value, AsDouble):
+        return {"double": float(value)}
+    if isinstance(value, AsInt32):
+        return {"int32": int(value)}
+    if isinstance(value, tuple | list):
+        return [_to_json(element) for element in value]
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"an attribute of a graph cannot be written as JSON: got {value!r}")
+
+
+def _graph(found: Mapping[str, Any], rows: Mapping[int, Any]) -> Graph:
+    return Graph(
+        tuple(_node(one, rows) for one in found["nodes"]),
+        tuple(_tensor(uid, rows) for uid in found["operands"]),
+        bool(found.get("dynamic", False)),
+    )
+
+
+def _node(found: Mapping[str, Any], rows: Mapping[int, Any]) -> Node:
+    if found["row"] not in OPERATIONS:
+        raise ValueError(f"unknown operation in a graph: got {found['row']!r}")
+    return Node(found["row"], {key: _value(value, rows) for key, value in found["attributes"].items()})
+
+
+def _tensor(uid: Any, rows: Mapping[int, Any]) -> Tensor:
+    row = rows[uid]
+    if row["dtype"] not in GRAPH_DTYPES:
+        raise ValueError(f"unknown dtype in a graph: got {row['dtype']!r}")
+    shape, strides = (tuple(map(int, row[name])) for name in ("shape", "strides"))
+    if len(shape) != len(strides):
+        raise ValueError(f"tensor {uid} has {len(shape)} lengths and {len(strides)} strides")
+    return Tensor(
+        int(uid),
+        TensorSpec(shape, strides, row["dtype"]),
+        bool(row.get("virtual", False)),
+        row.get("value"),
+        _tensor(row["ragged"], rows) if "ragged" in row else None,
+        row.get("reordering"),
+        bool(row.get("scratch", False)),
+    )
+
+
+def _value(value: Any, rows: Mapping[int, Any]) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(element, rows) for element in value)
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return _tensor(content, rows)
+    if tag == "graph":
+        return _graph(content, rows)
+    if tag == "node":
+        return _node(content, rows)
+    return {"double": AsDouble, "int32": AsInt32}[tag](content)

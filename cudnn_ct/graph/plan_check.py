@@ -1,0 +1,152 @@
+"""Compare the first result of an imported plan with that of another engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..context import Context
+from ..cuda import memory as memories
+from ..dtypes import GRAPH_DTYPES
+from ..errors import AllocationError, CudnnError, NotInitializedError, NotSupportedError, warn_caller
+from ..plans.base import Candidate
+from .backend import BackendDescriptor
+from .engines import Engine, execution_plan, heuristic_configs
+from .operations import Graph, operation_graph
+from .plan import GraphPlan
+from .plan_store import plan_store
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["CheckedPlan"]
+
+# Largest difference of two engines, relative to the largest magnitude in a tensor: several roundings of each
+# dtype. Float32 may be computed with TF32 tensor cores.
+TOLERANCE = {
+    "float64": 1e-10, "float32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2, "float8_e4m3": 0.2,
+    "float8_e5m2": 0.4,
+}  # fmt: skip
+
+
+class CheckedPlan(GraphPlan):
+    """A plan that was imported with ``verify=True``.
+
+    Before its first run, it and another engine compute copies of the operands. If the results differ, the
+    plan is dropped and the other engine is used from then on.
+    """
+
+    __slots__ = ("_key", "_other")
+
+    def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate, key: str) -> None:
+        super().__init__(graph, native, candidate)
+        self._key: str | None = key
+        self._other: GraphPlan | None = None  # the other engine, if the results differ
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
+        if self._key is not None and alpha == 1 and beta == 0:
+            if context.capturing:
+                raise NotInitializedError(
+                    "the first result of an imported plan is to be verified in a call that is captured: make "
+                    "the same call once before capturing it"
+                )
+            self._check(context, pointers, self._key)
+            self._key = None
+        if self._other is not None:
+            self._other.run(context, pointers, alpha, beta)
+        else:
+            super().run(context, pointers, alpha, beta)
+
+    def _check(self, context: Context, pointers: Sequence[int], key: str) -> None:
+        other = self._other_engine(context)
+        if other is None:
+            warn_caller(f"an imported plan is used unverified: no other engine than {self.candidate} exists")
+            plan_store().checked(key)
+            return
+        wrong = _difference(
+            self._graph, *(_results(plan, self._graph, context, pointers) for plan in (self, other))
+        )
+        if not wrong:
+            plan_store().checked(key)
+            return
+        plan_store().discard(key, f"its result differs from that of {other.candidate.algorithm}: {wrong}")
+        if other.workspace > self.workspace:  # a caller has planned its workspace already
+            raise NotSupportedError(f"an imported plan computes wrong results, and was dropped: {wrong}")
+        self._other, self.candidate = other, other.candidate
+
+    def _other_engine(self, context: Context) -> GraphPlan | None:
+        """Return the plan of the first other engine that supports the graph; None if there is none."""
+        native = operation_graph(self._graph, context)
+        number = Engine.parse(self.candidate.algorithm).number
+        for again in (False, True):  # the same engine with other knobs, if no other engine exists
+            try:
+                for offer in heuristic_configs(native, context):
+                    same = offer.engine.number == number
+                    if same != again or str(offer.engine) == self.candidate.algorithm:
+                        continue
+                    try:
+                        made = execution_plan(native, offer.engine, context)
+                    except AllocationError:
+                        raise
+                    except CudnnError:
+                        continue
+                    row = Candidate("graph", str(offer.engine), "", offer.workspace, True, notes=offer.notes)
+                    return GraphPlan(self._graph, made, row)
+            except AllocationError:
+                raise
+            except CudnnError:
+                return None
+        return None
+
+
+def _results(
+    plan: GraphPlan, graph: Graph, context: Context, pointers: Sequence[int]
+) -> list[np.ndarray[Any, Any]]:
+    """Run a plan on copies of all operands, and return the bytes of the copies."""
+    import numpy as np
+
+    stream, buffers, starts = context.stream, [], []
+    for tensor, pointer in zip(graph.operands, pointers, strict=True):
+        low, high = tensor.spec.extent
+        nbytes, offset = _bytes(tensor.spec.dtype, high - low), _bytes(tensor.spec.dtype, low)
+        buffer = memories.allocate(nbytes, stream, "a copy of an operand")
+        memories.copy_device(buffer.handle, pointer + offset, nbytes, stream)
+        buffers.append((buffer, nbytes))
+        starts.append(buffer.handle - offset)
+    room = memories.allocate(plan.workspace, stream, "a workspace") if plan.workspace else None
+    plan.run_in(context, room.handle if room else 0, starts)
+    found = []
+    for buffer, nbytes in buffers:
+        content = np.empty(nbytes, np.uint8)
+        memories.copy_to_host(content, buffer.handle, stream)
+        found.append(content)
+    return found
+
+
+def _difference(
+    graph: Graph, ours: Sequence[np.ndarray[Any, Any]], others: Sequence[np.ndarray[Any, Any]]
+) -> str:
+    """Return how two sets of results differ; empty if they agree."""
+    import numpy as np
+
+    for tensor, a, b in zip(graph.operands, ours, others, strict=True):
+        if np.array_equal(a, b):
+            continue
+        dtype = tensor.spec.dtype
+        if dtype not in TOLERANCE:
+            return f"{tensor.spec} has other elements"
+        with np.errstate(all="ignore"):
+            x, y = (one.view(GRAPH_DTYPES[dtype].numpy).astype(np.float64) for one in (a, b))
+            finite = np.isfinite(x) & np.isfinite(y)
+            if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+                return f"{tensor.spec} has NaN or infinity at other places"
+            scale = float(np.max(np.abs(y[finite]), initial=0))
+            error = float(np.max(np.abs(x[finite] - y[finite]), initial=0))
+        if error > TOLERANCE[dtype] * scale:
+            return f"{tensor.spec} differs by {error:.3g}, its largest magnitude is {scale:.3g}"
+    return ""
+
+
+def _bytes(dtype: str, count: int) -> int:
+    """Return the bytes of elements; two of 4 bits share a byte."""
+    return count * GRAPH_DTYPES[dtype].itemsize or (count + 1) // 2

@@ -1,0 +1,275 @@
+"""Compiled plans on disk and in the process: a folder with a file for each plan, and imported plans.
+
+The folder ``plans`` is in the folder of the algorithm cache. Calls read and write it only with
+``config.plan_cache``; imported plans are used without it. A plan contains machine code, so files are read
+only if they belong to this user and are not world-writable. A problem with the folder costs one warning: the
+plan is compiled again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
+from .._caches import BoundedDict
+from .._config import config
+from ..errors import warn_caller
+from .plan_file import StoredPlan, decode, encode
+
+__all__ = ["PlanStore", "file_name", "folder_store", "is_timing", "plan_store", "timing", "uses_plans"]
+
+ROOT = 0  # the user who may write any file
+SUFFIX = ".plan_1"  # plans of other formats have other names
+MAX_PLAN = 64 << 20  # bytes of one plan
+MAX_FOLDER = 512 << 20  # bytes of all plans; the least recently used are deleted first
+MAX_IMPORTED = 16384  # plans in the memory of a process
+UNUSED = 3600e9  # nanoseconds after which the time of a file that is used is set again
+LOCKS = 256  # lock files: plans whose hashes have the same first byte share one
+LOCK_SECONDS = 60.0  # a process that compiles for longer is not waited for
+
+_STORES = BoundedDict(64)
+_imported = BoundedDict(MAX_IMPORTED)  # plans by key, with whether their first result is to be checked
+
+_T = TypeVar("_T")
+
+
+class _Thread(threading.local):
+    """The lock files that this thread holds, and whether it is timing engines.
+
+    A finalizer may need a plan while another one is compiled.
+    """
+
+    def __init__(self) -> None:
+        self.held: set[Path] = set()
+        self.timing = False
+
+
+_thread = _Thread()
+
+
+class PlanStore:
+    """Compiled plans by key, in the folder ``path`` that many processes may use at once, or nowhere."""
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path).absolute()
+        self.failed = False  # whether a warning has reported that the folder cannot be used
+
+    def get(self, key: str) -> StoredPlan | None:
+        """Return the imported plan for a key, or that of the folder."""
+        imported: tuple[StoredPlan, bool] | None = _imported.get(key)
+        if imported is not None:
+            return imported[0]
+
+        def read(folder: Path) -> StoredPlan | None:
+            entry = self._read(folder / file_name(key))
+            return entry if entry is not None and entry.key == key else None
+
+        return self._attempt("read", read, None)
+
+    def put(self, *entries: StoredPlan) -> int:
+        """Write plans, and delete the least recently used ones beyond the limit; return how many it wrote."""
+
+        def write(folder: Path) -> int:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for entry in entries:
+                replace_file(folder / file_name(entry.key), encode(entry))
+            self._evict(folder)
+            return len(entries)
+
+        return self._attempt("written", write, 0)
+
+    def discard(self, key: str, reason: str) -> None:
+        """Drop a plan that must not be used, and warn with one line."""
+        _imported.pop(key, None)
+        self._attempt("written", lambda folder: (folder / file_name(key)).unlink(missing_ok=True), None)
+        warn_caller(f"a stored plan is ignored: {reason}")
+
+    def import_(self, entries: Mapping[str, StoredPlan], *, verify: bool) -> None:
+        """Add plans from a file that the user named; those to ``verify`` stay in the process."""
+        if not verify:
+            written = self.put(*entries.values())
+            entries = {} if written else entries
+        for key, entry in entries.items():
+            _imported[key] = entry, verify
+
+    def needs_check(self, key: str) -> bool:
+        """Return whether the first result of a plan is to be compared with that of another engine."""
+        return bool(_imported.get(key, (None, False))[1])
+
+    def checked(self, key: str) -> None:
+        """Keep a plan whose first result was right, for other processes too."""
+        entry, _ = _imported.pop(key, (None, False))
+        if entry is not None and not self.put(entry):
+            _imported[key] = entry, False
+
+    def entries(self) -> list[StoredPlan]:
+        """Return all plans, the least recently used first, imported ones last."""
+
+        def read(folder: Path) -> list[StoredPlan]:
+            return [entry for entry in map(self._read, _files(folder)) if entry is not None]
+
+        nothing: list[StoredPlan] = []
+        found = {entry.key: entry for entry in self._attempt("read", read, nothing)}
+        return list((found | {key: entry for key, (entry, _) in _imported.items()}).values())
+
+    def clear(self) -> int:
+        """Delete all plans and locks, and return how many plans there were."""
+        imported = len(_imported)
+        _imported.clear()
+
+        def delete(folder: Path) -> int:
+            files = _files(folder)
+            for file in (*files, *folder.glob("*.lock")):
+                file.unlink(missing_ok=True)
+            return len(files)
+
+        return imported + self._attempt("written", delete, 0)
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[bool]:
+        """Let one process at a time compile a plan; yield whether another one was waited for."""
+        file = self._attempt("written", lambda folder: self._lock_file(folder, key), None)
+        if file is None or file in _thread.held:
+            yield False
+            return
+        descriptor = self._attempt(
+            "written", lambda _: os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), None
+        )
+        if descriptor is None:
+            yield False
+            return
+        _thread.held.add(file)
+        try:
+            waited = _wait_for(descriptor)
+            yield waited
+        finally:
+            _thread.held.discard(file)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+            os.close(descriptor)
+
+    def _lock_file(self, folder: Path, key: str) -> Path:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / f"{file_name(key)[:2]}.lock"
+
+    def _read(self, file: Path) -> StoredPlan | None:
+        """Return the plan in a file; warn and return None if it must not be used."""
+        try:
+            content = read_file(file, MAX_PLAN, frozenset({ROOT, os.geteuid()}))
+            found = next(decode(content), "the file is empty")
+        except FileNotFoundError:
+            return None
+        except (ValueError, PermissionError) as error:
+            found = str(error)
+        if isinstance(found, StoredPlan):
+            if time.time_ns() - modified(file) > UNUSED:
+                with suppress(OSError):  # the time of the last use decides which plans are deleted
+                    os.utime(file)
+            return found
+        self._warn(f"the stored plan {file} is ignored: {found}")
+        return None
+
+    def _evict(self, folder: Path) -> None:
+        sizes = {file: _size(file) for file in _files(folder)}
+        excess = sum(sizes.values()) - MAX_FOLDER
+        for file, size in sizes.items():
+            if excess <= 0:
+                return
+            file.unlink(missing_ok=True)
+            excess -= size
+
+    def _attempt(self, doing: str, work: Callable[[Path], _T], otherwise: _T) -> _T:
+        """Do work in the folder; if that fails, warn once."""
+        if self.path is None:
+            return otherwise
+        try:
+            for folder in (self.path, self.path.parent):
+                if folder.exists():
+                    check_permissions(folder, folder.stat())
+            return work(self.path)
+        except OSError as error:
+            self._warn(f"the stored plans in {self.path} cannot be {doing}: {error}")
+            return otherwise
+
+    def _warn(self, trouble: str) -> None:
+        first, self.failed = not self.failed, True
+        if first:
+            warn_caller(f"{trouble}. Plans are compiled again in this process")
+
+
+def uses_plans() -> bool:
+    """Return whether calls look for stored plans: with ``config.plan_cache``, or after an import."""
+    return config.plan_cache or bool(_imported)
+
+
+def plan_store() -> PlanStore:
+    """Return the store of calls: without ``config.plan_cache`` it has only imported plans, and no folder."""
+    return folder_store() if config.plan_cache else _NOWHERE
+
+
+def folder_store() -> PlanStore:
+    """Return the store in the folder of the present ``config.algo_cache``, for commands that name it."""
+    setting = config.algo_cache
+    known: PlanStore | None = _STORES.get(setting)
+    if known is None:
+        folder, _ = cache_folder(setting, "algo_cache")  # the algorithm cache warns if there is no folder
+        known = _STORES[setting] = PlanStore(folder and folder / "plans")
+    return known
+
+
+_NOWHERE = PlanStore(None)
+
+
+@contextmanager
+def timing() -> Iterator[None]:
+    """Store no plans in a block that times engines: only that of the fastest engine is used again."""
+    outer, _thread.timing = _thread.timing, True
+    try:
+        yield
+    finally:
+        _thread.timing = outer
+
+
+def is_timing() -> bool:
+    """Return whether this thread is timing engines."""
+    return _thread.timing
+
+
+def file_name(key: str) -> str:
+    """Return the name of the file for a key."""
+    return sha256(key.encode()).hexdigest() + SUFFIX
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of plans, the least recently used first."""
+    names = os.listdir(folder) if folder.exists() else []
+    return sorted((folder / name for name in names if name.endswith(SUFFIX)), key=modified)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # another process has just deleted it
+        return 0
+
+
+def _wait_for(descriptor: int) -> bool:
+    """Lock a file; return whether another process had it. After a minute, go on without the lock."""
+    end = time.monotonic() + LOCK_SECONDS
+    waited = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return waited
+        except OSError:
+            if time.monotonic() > end:
+                return True
+        waited = True
+        time.sleep(0.005)

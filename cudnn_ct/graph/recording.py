@@ -1,0 +1,172 @@
+"""Record the graphs that a program plans, so that they can be compiled elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from .._cache_files import replace_file
+from .graph_json import graph_from_json, graph_text, graph_to_json
+from .operations import Graph
+from .plan_file import StoredPlan
+
+__all__ = [
+    "PlanRequest",
+    "RecordedPlans",
+    "active",
+    "begin",
+    "end",
+    "note_choice",
+    "read_requests",
+    "record",
+    "unplanned",
+]
+
+FORMAT = "cudnn_ct graphs 1"
+
+
+class PlanRequest(NamedTuple):
+    """A graph to compile, and how its engine is selected.
+
+    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. Of those, ``excluded`` are
+    the numerical notes that an engine must not have, and ``last`` the engines that are tried last. ``engine``
+    was used where the call was recorded. ``choice`` has the problem and the limits of a call that took the
+    heuristic choice, as text; ``limits`` has the limits as JSON.
+    """
+
+    graph: Graph
+    order: tuple[int, ...] | None = None
+    excluded: frozenset[str] = frozenset()
+    last: tuple[int, ...] = ()
+    engine: str = ""
+    choice: str = ""
+    limits: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Two requests with the same identity are one."""
+        engine = "" if self.choice else self.engine
+        return graph_text(self.graph), repr(self.order), repr(sorted(self.excluded)), engine, self.choice
+
+
+class RecordedPlans:
+    """The graphs that calls have planned, and their compiled plans; see :func:`record_plans`.
+
+    Attributes
+    ----------
+    requests : dict
+        The graphs, each with how its engine is selected. ``len()`` is their number.
+    plans : dict
+        The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
+    skipped : dict
+        Calls on shapes that have no graph, with the reason.
+
+    Examples
+    --------
+    As of :func:`export_plans`.
+    """
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, ...], PlanRequest] = {}
+        self.plans: dict[str, StoredPlan] = {}
+        self.skipped: dict[str, str] = {}  # calls without a plan, with the reason
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.requests)} graphs, {len(self.plans)} entries compiled>"
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the graphs as JSON for ``cudnn-ct compile``, and return their number.
+
+        Raises OSError if the file cannot be written.
+        """
+        rows = [
+            {
+                **request._asdict(),
+                "graph": graph_to_json(request.graph),
+                "excluded": sorted(request.excluded),
+                "limits": dict(request.limits),
+            }
+            for request in self.requests.values()
+        ]
+        replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
+        return len(rows)
+
+
+class _Thread(threading.local):
+    """The request that this thread recorded last."""
+
+    def __init__(self) -> None:
+        self.last: PlanRequest | None = None
+
+
+_recordings: list[RecordedPlans] = []  # those that are active, in all threads
+_thread = _Thread()
+
+
+def active() -> bool:
+    """Return whether plans are recorded."""
+    return bool(_recordings)
+
+
+def record(request: PlanRequest, *plans: StoredPlan) -> None:
+    """Record a graph that was planned, and its plan."""
+    for recording in list(_recordings):
+        recording.requests[request.identity] = request
+        recording.plans.update((plan.key, plan) for plan in plans)
+    _thread.last = request if _recordings else None
+
+
+def note_choice(choice: str, limits: Mapping[str, Any], *plans: StoredPlan) -> None:
+    """Note that the graph which this thread recorded last was the heuristic choice for a problem."""
+    request, _thread.last = _thread.last, None
+    if request is None:
+        return
+    for recording in list(_recordings):
+        recording.requests.pop(request.identity, None)
+    record(request._replace(choice=choice, limits=limits), *plans)
+    _thread.last = None
+
+
+def unplanned(call: str, reason: str) -> None:
+    """Record a call that has no graph."""
+    for recording in list(_recordings):
+        recording.skipped[call] = reason
+
+
+def begin(recording: RecordedPlans) -> None:
+    """Begin to record into an object."""
+    _recordings.append(recording)
+
+
+def end(recording: RecordedPlans) -> None:
+    """Stop to record into an object."""
+    _recordings.remove(recording)
+
+
+def read_requests(content: object) -> list[PlanRequest]:
+    """Return the graphs that :meth:`RecordedPlans.save` wrote; raise ValueError for other JSON."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "graphs"')
+    try:
+        return [
+            PlanRequest(
+                graph_from_json(row["graph"]),
+                None if row.get("order") is None else tuple(map(int, row["order"])),
+                frozenset(map(str, row.get("excluded", ()))),
+                tuple(map(int, row.get("last", ()))),
+                str(row.get("engine", "")),
+                str(row.get("choice", "")),
+                dict(row.get("limits", {})),
+            )
+            for row in content["graphs"]
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a graph is malformed: {type(error).__name__} {error}") from None

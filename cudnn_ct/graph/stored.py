@@ -1,0 +1,224 @@
+"""Execution plans from the store: how they are found, checked, read back by cuDNN, and stored."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from .._bindings.enums import DataType
+from ..context import Context
+from ..dtypes import GRAPH_DTYPES
+from ..errors import AllocationError, CudnnError, ExecutionFailedError, format_version
+from ..plans.base import Candidate
+from .backend import BackendDescriptor
+from .engines import Engine, plan_to_json
+from .graph_json import graph_text
+from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
+from .operations import tensors_of_graph
+from .plan import GraphPlan
+from .plan_check import CheckedPlan
+from .plan_file import StoredPlan
+from .plan_store import PlanStore, is_timing, plan_store, uses_plans
+from .recording import PlanRequest, active, record
+
+__all__ = [
+    "CompiledPlan",
+    "candidate_from_json",
+    "choice_entry",
+    "choice_key",
+    "graph_plan",
+    "plan_key",
+    "read_back",
+    "to_store",
+]
+
+CompiledPlan = tuple[BackendDescriptor, Candidate]
+"""A native execution plan, and its engine."""
+
+
+def plan_key(request: PlanRequest, context: Context | Planner) -> str:
+    """Return all that a plan depends on, as text: that of a graph has all strides and attributes."""
+    if request.order is not None:
+        how = f"first of {request.order}"
+    else:
+        how = f"{request.engine} without {sorted(request.excluded)}"
+    version = format_version(context.library.version)
+    return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
+
+
+def graph_plan(
+    request: PlanRequest,
+    context: Context | Planner | ShapesOnly,
+    make: Callable[[], CompiledPlan],
+    *,
+    compiled: bool,
+) -> GraphPlan:
+    """Return a plan from the store, or make it and store it if its engine is ``compiled`` at run time.
+
+    While plans are recorded, those of all engines are recorded. Without ``config.plan_cache``, imported plans
+    and a recording, the plan is made as if no store existed.
+    """
+    if isinstance(context, ShapesOnly):
+        record(request)
+        return cast(GraphPlan, NoPlan())
+    if isinstance(context, Planner) or not (uses_plans() or active()):
+        return GraphPlan(request.graph, *make())
+    store, key = plan_store(), plan_key(request, context)
+    found = _load(store, key, request, context)
+    if found is None and is_timing():
+        found = make()
+    elif found is None and compiled:
+        with store.lock(key) as waited:
+            found = (waited and _load(store, key, request, context)) or None
+            if found is None:
+                found = make()
+                _save(store, request, *found, context)
+    elif found is None:
+        found = make()
+        _save(store, request, *found, context)
+    if store.needs_check(key):
+        return CheckedPlan(request.graph, *found, key)
+    return GraphPlan(request.graph, *found)
+
+
+class NoPlan:
+    """Replaces a plan where no GPU is: it cannot run."""
+
+    workspace = 0
+
+    def describe(self) -> str:
+        return "not planned: only shapes are recorded"
+
+
+def choice_key(context: Context | Planner, problem: str, limits: Mapping[str, Any]) -> str:
+    """Return all that the heuristic choice of an engine for a problem depends on, as text."""
+    version = format_version(context.library.version)
+    text = json.dumps(dict(limits), sort_keys=True)
+    package = sys.modules[__name__.partition(".")[0]]  # its next version may order engines in another way
+    made_by = f"cudnn_ct {package.__version__} | cuDNN {version}"
+    return f"choice | {made_by} | {gpu_name(context)} | {problem} | {text}"
+
+
+def choice_entry(
+    context: Context | Planner, problem: str, limits: Mapping[str, Any], row: Candidate
+) -> StoredPlan:
+    """Return the choice of an engine for the store."""
+    return StoredPlan(choice_key(context, problem, limits), {"candidate": _row(row)})
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    return candidate._replace(problem=None, time_ms=None)._asdict()
+
+
+def to_store(
+    request: PlanRequest, native: BackendDescriptor, candidate: Candidate, context: Context | Planner
+) -> StoredPlan | str:
+    """Return a plan for the store; the reason if it cannot be stored.
+
+    cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan. A plan of a dynamic
+    graph shares compiled kernels with other plans.
+    """
+    if request.graph.dynamic:
+        return f"the plan of {candidate} is not stored: its graph is dynamic"
+    try:
+        text = plan_to_json(native)
+        wrong = _difference(json.loads(text), request, candidate, context)
+    except (CudnnError, ValueError, KeyError, TypeError) as error:  # cuDNN < 9.8, and some engines
+        return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
+    if wrong:
+        return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
+    return StoredPlan(plan_key(request, context), {"candidate": _row(candidate)}, text.encode())
+
+
+def candidate_from_json(row: dict[str, Any]) -> Candidate:
+    """Return the candidate of a stored plan; raise TypeError or ValueError if it is malformed."""
+    made = Candidate(**{**row, "relayout": tuple(map(tuple, row["relayout"])), "notes": tuple(row["notes"])})
+    for value, kind in zip(made[:5], (str, str, str, int, bool), strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"got {value!r}, expected {kind.__name__}")
+    return made
+
+
+def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planner) -> CompiledPlan | str:
+    """Return the native plan of an entry; the reason if it must not be used for a graph."""
+    try:
+        candidate = candidate_from_json(entry.facts["candidate"])
+        wrong = _difference(json.loads(entry.text), request, candidate, context)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        wrong = f"it is malformed: {type(error).__name__} {error}"
+    if wrong:
+        return wrong
+    device = target(context, "execution_plan")
+    try:
+        native = BackendDescriptor(
+            context.library, "execution_plan", **device, json_representation=entry.text
+        )
+    except (AllocationError, ExecutionFailedError):
+        raise
+    except CudnnError as error:
+        return f"cuDNN cannot load it: {error}"
+    return native, candidate
+
+
+def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) -> CompiledPlan | None:
+    """Return the stored plan for a key; None if it does not exist or must not be used."""
+    entry = None if request.graph.dynamic else store.get(key)
+    if entry is None:
+        return None
+    found = read_back(entry, request, context)
+    if isinstance(found, str):
+        store.discard(key, found)
+        return None
+    record(request._replace(engine=found[1].algorithm), entry)
+    return found
+
+
+def _save(
+    store: PlanStore,
+    request: PlanRequest,
+    native: BackendDescriptor,
+    candidate: Candidate,
+    context: Context,
+) -> None:
+    """Store a plan that was made, if its engine took long to compile."""
+    recorded = active()
+    if not (recorded or (candidate.compiled and store.path is not None)):
+        return
+    entry = to_store(request, native, candidate, context)
+    if candidate.compiled and isinstance(entry, StoredPlan) and store.path is not None:
+        store.put(entry)
+    if recorded:
+        plans = [entry] if isinstance(entry, StoredPlan) else []
+        record(request._replace(engine=candidate.algorithm), *plans)
+
+
+def _difference(
+    written: dict[str, Any], request: PlanRequest, candidate: Candidate, context: Context | Planner
+) -> str:
+    """Return in which point cuDNN's JSON of a plan is not for this call; empty if it is."""
+    if request.engine not in ("", candidate.algorithm):
+        return f"it has {candidate.algorithm}, expected {request.engine}"
+    version = written["cudnnVersion"]
+    if version != context.library.version:
+        have = format_version(context.library.version)
+        return f"it was compiled by cuDNN {format_version(version)}, this is {have}"
+    device = written.get("GPUProfile")
+    if device is not None and name_of_description(device) != gpu_name(context):
+        return f"it was compiled for {name_of_description(device)}, this is {gpu_name(context)}"
+    number = Engine.parse(candidate.algorithm).number
+    if written["engine"]["engineId"] != number:
+        return f"it has engine {written['engine']['engineId']}, expected {number}"
+    tensors = {str(tensor["name"]): tensor for tensor in written["operationGraph"]["tensors"]}
+    for uid, tensor in tensors_of_graph(request.graph).items():
+        found, spec = tensors.get(str(uid)), tensor.spec
+        if found is None:
+            if tensor.virtual:
+                continue
+            return f"it has no tensor {uid}, expected {spec}"
+        dtype = int(DataType[found["dataType"].removeprefix("CUDNN_DATA_")])
+        given = (tuple(found["dim"]), tuple(found["stride"]), dtype, bool(found["isVirtual"]))
+        if given != (spec.shape, spec.strides, GRAPH_DTYPES[spec.dtype].code, tensor.virtual):
+            return f"its tensor {uid} has shape {given[0]} and strides {given[1]}, expected {spec}"
+    return ""

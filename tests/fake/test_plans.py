@@ -1,0 +1,391 @@
+"""Compiled plans from the store and from files, on the fakes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import testing
+from cudnn_ct._config import Config
+from cudnn_ct.autotune import candidates
+from cudnn_ct.errors import CudnnWarning, NotInitializedError
+from cudnn_ct.graph import stored
+from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
+from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
+from cudnn_ct.graph.plan_store import PlanStore, _imported, plan_store
+from cudnn_ct.graph.recording import PlanRequest
+from cudnn_ct.ops import activation
+from cudnn_ct.shapes.specs import ActivationSpec
+
+from .cudnn import FakeCudnn
+from .host import Host
+from .test_algorithms import on_disk
+from .test_conv import images
+from .test_graph_source import clip
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+
+@pytest.fixture(autouse=True)
+def _compiled_engines(fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fake.engines = fake.compiled_engines = True
+    monkeypatch.setattr(ct.config, "plan_cache", True)
+    monkeypatch.setattr(activation, "MIN_ELEMENTS", 16)
+    yield
+    _imported.clear()
+
+
+def x_of(rows: int = 2) -> ct.DeviceArray:
+    return images(rows, 3, 4, 4)
+
+
+def forget() -> None:
+    """Forget all that a process knows of its calls."""
+    testing.reset()
+
+
+def test_second_process_finds_the_plan_and_the_choice_on_disk(fake: FakeCudnn) -> None:
+    clip(x_of())
+    assert fake.compilations == 1
+    forget()
+    fake.calls.clear()
+    clip(x_of())
+    assert fake.compilations == 1
+    created = [args[0] for name, args in fake.calls if name == "cudnnBackendCreateDescriptor"]
+    assert len(created) == len(set(created)) == 2  # the plan and its variant pack: no heuristics, no graph
+    clip(x_of(3))
+    assert fake.compilations == 2
+
+
+def test_operations_without_candidates_use_stored_plans(fake: FakeCudnn) -> None:
+    for _ in range(2):
+        y = ct.activation(x_of(), mode="relu")
+        np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
+        assert fake.compilations == 1
+        forget()
+    ct.activation(x_of(), mode="elu", coefficient=1)
+    assert fake.compilations == 2
+
+
+def test_engines_that_are_not_compiled_are_not_stored(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.compiled_engines = False
+    clip(x_of())
+    assert plan_store().entries() == []
+
+
+def test_autotuning_stores_only_the_fastest_engine(fake: FakeCudnn) -> None:
+    fake.second_engine = 3
+    clip(x_of(), "autotune")
+    plans = [entry for entry in plan_store().entries() if entry.text]
+    assert len(plans) == 1
+    compilations = fake.compilations
+    forget()
+    clip(x_of(), "autotune")
+    assert fake.compilations == compilations
+
+
+def change(file: Path, damage: str) -> None:
+    content = file.read_bytes()
+    if damage == "bit":
+        file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    elif damage == "cut":
+        file.write_bytes(content[:-100])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "format":
+        file.write_bytes(content.replace(b"cudnn_ct plan 1", b"cudnn_ct plan 9", 1))
+    elif damage == "writable":
+        file.chmod(0o666)
+    else:
+        (entry,) = decode(content)
+        assert isinstance(entry, StoredPlan)
+        text = json.loads(entry.text)
+        if damage == "version":
+            text["cudnnVersion"] = 91800
+        elif damage == "gpu":
+            text["GPUProfile"] = {"deviceName": "NVIDIA T4", "multiProcessorCount": 40, "deviceVer": 750}
+        elif damage == "strides":
+            text["operationGraph"]["tensors"][0]["stride"][0] += 1
+        elif damage == "engine":
+            text["engine"]["engineId"] = 9
+        elif damage == "cudnn":
+            del text["engine"]["payload"]
+        file.write_bytes(encode(entry._replace(text=json.dumps(text).encode())))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("bit", "the hash does not match"),
+        ("cut", "the hash does not match"),
+        ("empty", "the file is empty"),
+        ("format", "the format is 'cudnn_ct plan 9'"),
+        ("writable", "is world-writable; run chmod o-w"),
+        ("version", "compiled by cuDNN 9.18.0, this is 9.19.0"),
+        ("gpu", "compiled for NVIDIA T4, 40 SMs, 7.5, this is"),
+        ("strides", "its tensor 1 has shape .* and strides"),
+        ("engine", "it has engine 9, expected 0"),
+        ("cudnn", "cuDNN cannot load it"),
+    ],
+)
+def test_plans_that_do_not_fit_are_ignored_with_one_line(
+    fake: FakeCudnn, on_disk: Path, damage: str, words: str
+) -> None:
+    ct.activation(x_of())
+    (file,) = (on_disk / "plans").glob("*.plan_1")
+    change(file, damage)
+    forget()
+    with pytest.warns(CudnnWarning, match=words) as caught:
+        y = ct.activation(x_of())
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
+    assert fake.compilations == 2
+    if damage != "writable":  # a good plan has replaced it
+        forget()
+        ct.activation(x_of())
+        assert fake.compilations == 2
+
+
+def test_plans_of_other_users_are_ignored(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    ct.activation(x_of())
+    forget()
+    monkeypatch.setattr("os.geteuid", lambda: 4321)
+    monkeypatch.setattr("cudnn_ct.graph.plan_store.ROOT", 4322)
+    with pytest.warns(CudnnWarning, match="belongs to user"):
+        ct.activation(x_of())
+    assert fake.compilations == 2
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("cache", ["on", "off"])
+def test_imported_plans_replace_compilation(
+    fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: bool, cache: str
+) -> None:
+    fake.second_engine = 5
+    file = tmp_path / "plans.file"
+    with ct.record_plans() as recorded:
+        clip(x_of())
+        ct.activation(x_of(7))
+    assert len(recorded) == 2
+    assert len(recorded.plans) == 3  # with the choice of an engine
+    assert ct.export_plans(file, recorded) == 2
+    assert plan_store().clear() == 3
+    forget()
+    if cache == "off":
+        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    made = fake.compilations
+    assert ct.import_plans(file, verify=verify) == 2
+    for _ in range(2):
+        clip(x_of())
+        ct.activation(x_of(7))
+        forget()
+    assert fake.compilations == made + 2 * verify  # the other engine of each plan
+    assert ct.export_plans(file) == 2
+
+
+def test_verify_drops_a_plan_that_computes_other_numbers(
+    fake: FakeCudnn, tmp_path: Path, on_disk: Path
+) -> None:
+    fake.second_engine = 5
+    file = tmp_path / "plans.file"
+    with ct.record_plans() as recorded:
+        ct.activation(x_of(), mode="relu")
+    (entry,) = recorded.plans.values()
+    other = entry.text.replace(b'"POINTWISE_MODE": [100]', b'"POINTWISE_MODE": [101]')
+    assert other != entry.text, entry.text
+    file.write_bytes(encode(entry._replace(text=other)))
+    plan_store().clear()
+    forget()
+    ct.import_plans(file, verify=True)
+    with pytest.warns(
+        CudnnWarning, match="a stored plan is ignored.*its result differs from that of engine 0"
+    ):
+        y = ct.activation(x_of(), mode="relu")
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
+    assert plan_store().entries() == []
+    y = ct.activation(x_of(), mode="relu", out=y)
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x_of().numpy(), 0))
+
+
+def test_verify_warns_when_no_other_engine_exists(fake: FakeCudnn, tmp_path: Path) -> None:
+    file = tmp_path / "plans.file"
+    ct.activation(x_of())
+    ct.export_plans(file)
+    plan_store().clear()
+    forget()
+    ct.import_plans(file, verify=True)
+    with pytest.warns(CudnnWarning, match="used unverified: no other engine"):
+        ct.activation(x_of())
+    assert len(plan_store().entries()) == 1
+
+
+def test_import_rejects_files_that_are_world_writable_or_of_another_kind(
+    fake: FakeCudnn, tmp_path: Path
+) -> None:
+    file = tmp_path / "plans.file"
+    ct.activation(x_of())
+    ct.export_plans(file)
+    file.chmod(0o666)
+    with pytest.raises(PermissionError, match="world-writable"):
+        ct.import_plans(file)
+    file.chmod(0o644)
+    file.write_text("{}")
+    with pytest.raises(ValueError, match="is not a file of compiled plans: expected an entry of"):
+        ct.import_plans(file)
+
+
+def test_import_ignores_plans_for_other_gpus_with_one_line(fake: FakeCudnn, tmp_path: Path) -> None:
+    file = tmp_path / "plans.file"
+    ct.activation(x_of())
+    (entry,) = plan_store().entries()
+    parts = entry.key.split(" | ")
+    keys = [
+        entry.key,
+        entry.key.replace("cuDNN 9.19.0", "cuDNN 9.1.0"),
+        entry.key.replace(parts[2], "NVIDIA T4, 40 SMs, 7.5"),
+        "nonsense",
+    ]
+    file.write_bytes(b"".join(encode(entry._replace(key=key)) for key in keys))
+    with pytest.warns(CudnnWarning, match="3 of 4 entries") as caught:
+        assert ct.import_plans(file) == 1
+    assert len(caught) == 1
+
+
+def test_plans_are_compiled_when_the_cache_is_off(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ct.config, "algo_cache", "off")
+    for count in (1, 2):
+        ct.activation(x_of())
+        forget()
+        assert fake.compilations == count
+
+
+def test_nothing_is_stored_or_loaded_by_default(
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Config({}).plan_cache is False
+    clip(x_of())
+    ct.activation(x_of(7))
+    kept, made = contents(on_disk), fake.compilations
+    monkeypatch.setattr(ct.config, "plan_cache", False)
+    monkeypatch.setattr(PlanStore, "get", unexpected)
+    monkeypatch.setattr(PlanStore, "put", unexpected)
+    monkeypatch.setattr(PlanStore, "lock", unexpected)
+    for module in (stored, candidates):
+        for name in ("plan_key", "choice_key", "choice_entry", "to_store"):
+            monkeypatch.setattr(module, name, unexpected, raising=False)
+    forget()
+    clip(x_of())
+    ct.activation(x_of(7))
+    clip(x_of(3))
+    assert fake.compilations == made + 3
+    assert contents(on_disk) == kept
+
+
+def test_recording_and_import_need_no_setting(
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ct.config, "plan_cache", False)
+    file = tmp_path / "plans.file"
+    with ct.record_plans() as recorded:
+        clip(x_of())
+        ct.activation(x_of(7))
+    assert ct.export_plans(file, recorded) == 2
+    forget()
+    made = fake.compilations
+    assert ct.import_plans(file) == 2
+    clip(x_of())
+    ct.activation(x_of(7))
+    assert fake.compilations == made
+    clip(x_of(3))
+    assert fake.compilations == made + 1
+    assert contents(on_disk) == {}  # imported plans stay in the process
+    assert ct.export_plans(file) == 2
+
+
+def test_plans_of_dynamic_graphs_are_recorded_and_not_stored(fake: FakeCudnn) -> None:
+    spec = x_of().spec
+    graph = activation.activation_graph(ActivationSpec("relu"), spec, spec)
+    static, dynamic = PlanRequest(graph), PlanRequest(graph._replace(dynamic=True))
+    assert static.identity != dynamic.identity
+    assert graph_from_json(graph_to_json(dynamic.graph)) == dynamic.graph
+    row: Any = None
+    assert "its graph is dynamic" in str(stored.to_store(dynamic, row, row, row))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def unexpected(*_: object, **__: object) -> None:
+    raise AssertionError("a store of plans is used")
+
+
+def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, tmp_path: Path) -> None:
+    clip(x_of())
+    with ct.record_plans() as outer, ct.record_plans() as recorded:
+        clip(x_of())
+        clip(x_of())
+    assert len(recorded) == len(outer) == 1
+    (request,) = recorded.requests.values()
+    assert request.choice.startswith("Clipping ")
+    assert recorded.save(tmp_path / "graphs.json") == 1
+    clip(x_of(4))
+    assert len(recorded) == 1
+
+
+def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> None:
+    live = len(host.live)
+    with ct.record_plans(shapes_only=True) as recorded:
+        x = ct.zeros((2, 3, 4, 4))
+        y = ct.activation(x)
+        assert y.numpy().shape == (2, 3, 4, 4)
+        z = ct.pool(np.zeros((2, 3, 4, 4), "float16"), window=2)
+        assert z.shape == (2, 3, 2, 2)
+        assert z.dtype == np.float16
+        assert ct.add(x, y, out=y) is y
+        with pytest.raises(ValueError, match="window"):
+            ct.pool(x, window=9)
+    assert len(recorded) == 1
+    assert len(host.live) == live
+    with warnings.catch_warnings(action="error"):
+        assert ct.activation(ct.asarray(np.array([[1, -1]], np.float32))).numpy().tolist() == [[1, 0]]
+
+
+def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCudnn) -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        x = ct.zeros((2, 8, 16, 64), "float16")
+        assert ct.attention(x, x, x).y.shape == x.shape
+        rows, weight = ct.zeros((8, 64), "float16"), ct.zeros((64,), "float32")
+        ct.matmul(rows, ct.zeros((64, 32), "float16"))
+        ct.layer_norm(rows, weight, weight)
+        graph = ct.Graph()
+        a = graph.input((8, 64), "float16", name="a")
+        built = graph.build(graph.relu(a))
+        assert built(rows).shape == (8, 64)
+        with pytest.raises(ValueError, match="a has the wrong shape"):
+            built(ct.zeros((8, 63), "float16"))
+        ct.conv(ct.zeros((2, 3, 5, 6)), ct.zeros((4, 3, 3, 3)))
+    assert recorded.skipped == {}
+    found = {tuple(node.row for node in one.graph.nodes): one for one in recorded.requests.values()}
+    assert len(found) == len(recorded) == 5, found
+    assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == ["GraphProblem"]
+
+
+def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: Path, host: Host) -> None:
+    from cudnn_ct.graph.plan_check import CheckedPlan
+
+    class Capturing:
+        capturing = True
+
+    plan: Any = CheckedPlan.__new__(CheckedPlan)
+    plan._key = "key"
+    with pytest.raises(NotInitializedError, match="make the same call once before capturing it"):
+        plan.run(Capturing(), ())

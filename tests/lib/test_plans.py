@@ -1,0 +1,286 @@
+"""Plans that the real cuDNN compiles for a GPU that is only described, and that another process reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import testing
+from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from cudnn_ct.graph.compile import compile_request
+from cudnn_ct.graph.gpus import GPUS, description_of
+from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
+from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
+from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
+from cudnn_ct.graph.stored import read_back
+from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
+from tests.graph_kinds.convolutions import CONVOLUTIONS
+
+from .test_graph import DEVICE, ROOT, _can_plan, load_stub
+
+__all__ = ["_can_plan"]  # a fixture, known here by its import
+
+PROGRAM = """
+import numpy as np
+import cudnn_ct as ct
+
+x = ct.zeros((64, 256, 32, 32), "float16", layout="nhwc")
+y = ct.activation(x, mode="relu")
+w = ct.asarray(np.ones((64, 256, 3, 3), np.float16), layout="nhwc")
+z = ct.conv_bias_activation(y, w, ct.zeros((1, 64, 1, 1), "float16"), padding=1)
+assert z.shape == (64, 64, 32, 32) and z.numpy().sum() == 0
+s = ct.reduce(ct.zeros((4096, 8192), "float16"), op="norm2", axis=1)
+p = ct.pool(z[:, :, 1:], window=2)
+print("a program may print")
+"""
+# Graphs with tensors that cuDNN omits from the JSON of a plan: ragged offsets and those of sub-graphs.
+INCOMPLETE = ("sdpa ragged", "sdpa causal", "sdpa bias")
+CALLS = {
+    "calls": [
+        {
+            "function": "activation",
+            "arguments": {"x": {"shape": [64, 256, 32, 32], "dtype": "float16"}, "mode": "relu"},
+        }
+    ]
+}
+
+
+def run(code: str, *arguments: object) -> str:
+    """Run code in a child process that may load the stub of the driver."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+    return done.stdout
+
+
+def compile_cli(*arguments: object, rejects: bool = False) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "cudnn_ct", "compile", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert bool(done.returncode) == rejects, done.stderr
+    return done
+
+
+# --- in child processes ------------------------------------------------------------------------------------
+
+
+def compile_kinds(file: str) -> None:
+    """Compile every sixth kind of graph into a file, and all kinds whose JSON is incomplete."""
+    load_stub()
+    planner = Planner(DEVICE)
+    with open(file, "wb") as output:
+        for number, (name, make) in enumerate(KINDS.items()):
+            if SINCE.get(name, 0) > planner.library.version or (number % 6 and name not in INCOMPLETE):
+                continue
+            graph = make()
+            assert graph_text(graph_from_json(json.loads(graph_text(graph)))) == graph_text(graph)
+            try:
+                plan, choice = compile_request(PlanRequest(graph, choice=name), planner)
+            except NotSupportedError as error:
+                assert name in INCOMPLETE, error
+                assert "it has no tensor" in str(error), error
+                continue
+            assert name not in INCOMPLETE, name
+            assert choice.text == b""
+            assert choice.facts == plan.facts
+            output.write(encode(plan._replace(facts={**plan.facts, "kind": name})))
+    os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
+
+
+def read_kinds(file: str) -> None:
+    """Read the plans, and compare them with the graphs of other kinds."""
+    load_stub()
+    planner = Planner(DEVICE)
+    found = {entry.facts["kind"]: entry for entry in entries(Path(file))}
+    assert len(found) > 8
+    wrong = {}
+    for name, entry in found.items():
+        graph, engine = KINDS[name](), entry.facts["candidate"]["algorithm"]
+        back = read_back(entry, PlanRequest(graph, engine=engine), planner)
+        if isinstance(back, str):
+            wrong[name] = back
+            continue
+        assert back[0].one("workspace_size") <= back[1].workspace
+        first = graph.operands[0]
+        shorter = first._replace(
+            spec=first.spec._replace(strides=tuple(2 * stride for stride in first.spec.strides))
+        )
+        other = json.dumps(graph_to_json(graph)).replace(
+            json.dumps(list(first.spec.strides)), json.dumps(list(shorter.spec.strides))
+        )
+        request = PlanRequest(graph_from_json(json.loads(other)), engine=engine)
+        assert "strides" in str(read_back(entry, request, planner)), name
+        assert "expected engine 99999" in str(
+            read_back(entry, PlanRequest(graph, engine="engine 99999"), planner)
+        )
+    assert wrong == {}
+    os._exit(0)
+
+
+def read_wrong(file: str) -> None:
+    """Read a plan of another version, another GPU, another engine, and one that is cut off."""
+    load_stub()
+    planner = Planner(DEVICE)
+    entry = entries(Path(file))[0]
+    request = PlanRequest(KINDS[entry.facts["kind"]]())
+    text = json.loads(entry.text)
+
+    def reason(**changes: Any) -> str:
+        changed = entry._replace(text=json.dumps({**text, **changes}).encode())
+        return str(read_back(changed, request, planner))
+
+    assert "compiled by cuDNN 9.1.0" in reason(cudnnVersion=90100)
+    assert "compiled for NVIDIA T4, 132 SMs" in reason(
+        GPUProfile={**text["GPUProfile"], "deviceName": "NVIDIA T4"}
+    )
+    assert "it has engine 7777" in reason(engine={**text["engine"], "engineId": 7777})
+    assert "it is malformed" in reason(operationGraph={})
+    assert "it is malformed" in str(read_back(entry._replace(text=entry.text[:-9]), request, planner))
+    os._exit(0)
+
+
+def entries(file: Path) -> list[StoredPlan]:
+    found = list(decode(file.read_bytes()))
+    assert all(isinstance(entry, StoredPlan) for entry in found)
+    return [entry for entry in found if isinstance(entry, StoredPlan)]
+
+
+# --- tests -------------------------------------------------------------------------------------------------
+
+
+def test_another_process_reads_the_compiled_plans_of_all_kinds_of_graphs(tmp_path: Path) -> None:
+    file = tmp_path / "plans"
+    for function in ("compile_kinds", "read_kinds", "read_wrong"):
+        run(f"import sys; from tests.lib.test_plans import {function} as f; f(sys.argv[1])", file)
+
+
+def test_compile_makes_plans_of_a_program(tmp_path: Path) -> None:
+    program, output = tmp_path / "program.py", tmp_path / "plans.file"
+    program.write_text(PROGRAM)
+    done = compile_cli(program, "--gpu", DEVICE, "-o", output)
+    assert "NVIDIA H200: 3 plans compiled" in done.stdout
+    plans = entries(output)
+    assert len(plans) == 3
+    assert any("runtime_compilation" in plan.facts["candidate"]["notes"] for plan in plans)
+    if any(plan.text for plan in plans):
+        assert all(plan.key.split(" | ")[2] == "NVIDIA H200, 132 SMs, 9.0" for plan in plans)
+
+
+def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> None:
+    program, graphs, calls = tmp_path / "program.py", tmp_path / "graphs.json", tmp_path / "calls.json"
+    program.write_text(PROGRAM)
+    with ct.record_plans(shapes_only=True) as recorded:
+        exec(compile(PROGRAM, "program", "exec"), {})
+    assert recorded.save(graphs) == len(recorded) == 3
+    assert recorded.plans == {}
+    calls.write_text(json.dumps(CALLS))
+    found = {}
+    for name, file, count in (("program", program, 3), ("graphs", graphs, 3), ("calls", calls, 1)):
+        output = tmp_path / f"{name}.plans"
+        report = json.loads(compile_cli(file, "--gpu", DEVICE, "-o", output, "--json").stdout)
+        assert report["gpus"][0]["compiled"] == count
+        found[name] = {plan.key for plan in entries(output)}
+    assert found["program"] == found["graphs"]
+    assert found["calls"] <= found["program"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("raise RuntimeError('here')", "RuntimeError: here"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import cudnn_ct as ct; ct.conv(ct.zeros((1, 3, 4, 4)), ct.zeros((5, 4, 1, 1)))", "ValueError"),
+    ],
+)
+def test_compile_names_the_error_of_a_program(tmp_path: Path, content: str, words: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(content)
+    done = compile_cli(program, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
+    assert words in done.stderr
+    assert not (tmp_path / "plans").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "nothing", '{"calls": [{"function": "exit"}]}', '{"format": 3}']
+)
+def test_compile_rejects_other_json(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "calls.json"
+    file.write_text(content)
+    done = compile_cli(file, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
+    assert "cannot be compiled" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_import_ignores_plans_of_another_version_and_reports_their_number(tmp_path: Path) -> None:
+    file = tmp_path / "plans"
+    file.write_bytes(encode(StoredPlan("plan | cuDNN 1.2.3 | a GPU | engine 1 | {}", {}, b"{}")))
+    with pytest.warns(CudnnWarning, match="1 of 1 entries .* are ignored: made for cuDNN 1.2.3, this is"):
+        assert ct.import_plans(file) == 0
+
+
+# --- support -----------------------------------------------------------------------------------------------
+
+
+def model() -> None:
+    x = ct.zeros((8, 64, 28, 28), "float16", layout="nhwc")
+    ct.conv(x, ct.zeros((64, 64, 3, 3), "float16", layout="nhwc"), padding=1)
+
+
+@pytest.fixture
+def unsupported(tmp_path: Path, cudnn: int) -> Path:
+    """A file with one graph that has no engines, and one that has some."""
+    recorded = RecordedPlans()
+    makers = [make for since, make in UNSUPPORTED.values() if since <= cudnn]
+    for graph in (makers[0](), next(iter(CONVOLUTIONS.values()))()):
+        request = PlanRequest(graph)
+        recorded.requests[request.identity] = request
+    recorded.save(tmp_path / "graphs.json")
+    return tmp_path / "graphs.json"
+
+
+def test_assert_supported_passes_for_a_model_that_has_engines() -> None:
+    testing.assert_supported(model, "h200", str(DEVICE))
+
+
+def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) -> None:
+    with pytest.raises(AssertionError, match=r"^cuDNN has no engine for these graphs:\nh200: .*: .+$"):
+        testing.assert_supported(unsupported, "h200")
+    with pytest.raises(ValueError, match="unknown GPU: got 'h900', expected a file or one of h200"):
+        testing.assert_supported(model, "h900")
+
+
+def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200"]
+    done = subprocess.run([*command, "--gpu", str(DEVICE)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    heading, first, second, *reasons = done.stdout.splitlines()
+    assert heading.split() == ["h200", str(DEVICE), "graph"]
+    assert first.split()[:2] == ["no", "no"]
+    assert second.split()[0] == "yes"
+    assert [line.partition(":")[0] for line in reasons][:2] == ["h200", str(DEVICE)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
+    (report,) = json.loads(done.stdout)["gpus"]
+    assert [bool(row["engines"]) for row in report["graphs"]] == [False, True]
+    assert "1 graphs have no engine" in done.stderr
+
+
+def test_shipped_descriptions_are_as_cudnn_recorded_them() -> None:
+    assert GPUS == ("h200",)
+    assert description_of("h200") == json.loads(DEVICE.read_text())
