@@ -27,6 +27,8 @@ from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.graph.stored import read_back
 from tests.graph_kinds import KINDS
 
+pytestmark = pytest.mark.nightly  # compiles each kind of graph in another process
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 SIZE = (64, 256, 32, 32)  # 2**24 elements
