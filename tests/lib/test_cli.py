@@ -221,8 +221,8 @@ def test_bisect_names_the_first_version_that_does_not_plan(cudnn: int, tmp_path:
     assert told["first_bad"] == ct.errors.format_version(cudnn)
     for row in told["versions"]:
         numbers = tuple(map(int, row["cudnn"].split(".")))
-        older = "ok" if numbers >= (9, 8) else "skipped"
-        assert row["status"] == (older if numbers < divmod_version(cudnn) else "does not plan")
+        older = {"ok", "skipped"} if numbers >= (9, 8) else {"skipped"}  # its libcublasLt may be missing
+        assert row["status"] in (older if numbers < divmod_version(cudnn) else {"does not plan"})
 
 
 def divmod_version(version: int) -> tuple[int, int, int]:
