@@ -133,6 +133,7 @@ def test_norm_of_rows_with_nan_leaves_other_rows_as_they_are(mode: str) -> None:
     assert got[3].isnan().all()
 
 
+@pytest.mark.nightly  # compiles for minutes
 @pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
 def test_every_engine_of_a_norm_equals_pytorch(mode: str) -> None:
     from cudnn_ct import context
