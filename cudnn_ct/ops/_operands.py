@@ -23,6 +23,7 @@ __all__ = [
     "contiguous",
     "import_arrays",
     "read_arrays",
+    "read_or_import",
     "refuse_overlap",
     "representable",
     "results_of_calls",
@@ -116,6 +117,26 @@ def wrap_arrays(
         for array, key, pointer in zip(arrays, keys, pointers, strict=False)
         if key is not None
     )
+
+
+def read_or_import(
+    operands: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    names: Sequence[str],
+    written: Sequence[str],
+    stream: Any,
+) -> tuple[tuple[DeviceArray, ...], tuple[DeviceArray | None, ...], Stream]:
+    """Return the arrays of a call of a plan, imported from other libraries, and its stream."""
+    written_to = [out for out in outs if out is not None]
+    if all(type(array) is DeviceArray for array in (*operands, *written_to)):
+        device = operands[0].device
+        where = in_use.get() if stream is None else streams.as_stream(stream, device)
+        return operands, outs, where or streams.default_stream(device)
+    found = read_arrays(operands, outs, stream)
+    if found is None:
+        return import_arrays(operands, outs, names, written, stream)
+    where, keys, pointers, given = found
+    return wrap_arrays(operands, keys, pointers, where), tuple(given), where
 
 
 def import_arrays(

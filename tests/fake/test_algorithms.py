@@ -344,6 +344,7 @@ def test_plan_rejects_operands_of_another_kind(fake: FakeCudnn) -> None:
         (lambda: plan(images(1, 3, 5, 6), w), ValueError, r"x is float32\[1, .* prepared for float32\[2, 3"),
         (lambda: plan(x, w, out=ct.empty((1,))), ValueError, r"out is float32\[1\] nchw; the plan was"),
         (lambda: plan(x), TypeError, "the plan takes x, w; got 1 operands"),
+        (lambda: plan(x, None), TypeError, "w must be an array on the device, not NoneType"),
         (lambda: plan(x, w.numpy()), TypeError, "w must be an array on the device"),
         (lambda: plan(shifted, w), ValueError, "16-byte aligned operands"),
         (lambda: square(both, one, out=both), ValueError, "out overlaps"),

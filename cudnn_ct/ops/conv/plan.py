@@ -17,7 +17,7 @@ from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import ONE, ZERO, check_beta, run
-from .._operands import import_arrays, read_arrays, stream_of, wrap_arrays
+from .._operands import read_or_import, stream_of
 from .._operation import NEW, CallSignature, Operation, PreparedCall
 from .._replay import replayed
 from .._state import PerContext
@@ -130,7 +130,7 @@ class ConvPlan:
             check_beta(self._beta, out)
         if len(inputs) != len(self._names):
             raise TypeError(f"the plan takes {', '.join(self._names)}; got {len(inputs)} operands")
-        arrays, given, where = self._read(inputs, (out,), stream)
+        arrays, given, where = read_or_import(inputs, (out,), self._names, ("out",), stream)
         ctx = context.of_device(where.device)
         previous = None if ctx.alone else ctx.enter()
         try:
@@ -173,20 +173,6 @@ class ConvPlan:
             return False
         ctx.last_call = mine.call
         return True
-
-    def _read(
-        self, inputs: tuple[Any, ...], outs: tuple[Any, ...], stream: Any
-    ) -> tuple[tuple[DeviceArray, ...], tuple[DeviceArray | None, ...], Stream]:
-        """Return the arrays of a call, imported from other libraries, and its stream."""
-        if all(type(array) is DeviceArray for array in (*inputs, *outs) if array is not None):
-            device = inputs[0].device
-            where = in_use.get() if stream is None else streams.as_stream(stream, device)
-            return inputs, outs, where or streams.default_stream(device)
-        found = read_arrays(inputs, outs, stream)
-        if found is None:
-            return import_arrays(inputs, outs, self._names, ("out",), stream)
-        where, keys, pointers, given = found
-        return wrap_arrays(inputs, keys, pointers, where), tuple(given), where
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")

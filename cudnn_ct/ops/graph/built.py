@@ -22,7 +22,7 @@ from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, StreamLike
 from .._call import ONE, ZERO, run
 from .._graph_source import GraphSource, check_engine_name
-from .._operands import check_writable, import_arrays, read_arrays, wrap_arrays
+from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._replay import replayed
 from .._state import PerContext
@@ -113,7 +113,7 @@ class BuiltGraph(Generic[Results]):
         if array_shapes.active():
             shapes = self._shapes(inputs, outs)
             return shapes[0] if len(shapes) == 1 else shapes  # type: ignore[return-value]
-        operands, given, where = self._read(inputs, outs, stream)
+        operands, given, where = read_or_import(inputs, outs, self._inputs, self._outputs, stream)
         ctx = context.of_device(where.device)
         previous = None if ctx.alone else ctx.enter()
         try:
@@ -278,21 +278,6 @@ class BuiltGraph(Generic[Results]):
                 _expect(array_shapes.spec_of(array, name), name, spec)
         new = map(array_shapes.ShapeArray.of, self._specs[len(inputs) :])
         return tuple(made if out is None else out for made, out in zip(new, outs, strict=True))
-
-    def _read(
-        self, inputs: tuple[Any, ...], outs: tuple[Any, ...], stream: Any
-    ) -> tuple[tuple[DeviceArray, ...], tuple[DeviceArray | None, ...], Stream]:
-        """Return the arrays of a call, imported from other libraries, and its stream."""
-        written = [out for out in outs if out is not None]
-        if all(type(array) is DeviceArray for array in (*inputs, *written)):
-            device = inputs[0].device
-            where = in_use.get() if stream is None else streams.as_stream(stream, device)
-            return inputs, outs, where or streams.default_stream(device)
-        found = read_arrays(inputs, outs, stream)
-        if found is None:
-            return import_arrays(inputs, outs, self._inputs, self._outputs, stream)
-        where, keys, pointers, given = found
-        return wrap_arrays(inputs, keys, pointers, where), tuple(given), where
 
     def _checked(
         self,
