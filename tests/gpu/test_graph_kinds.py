@@ -23,7 +23,8 @@ from tests.graph_values import can_compute, compute
 TOLERANCE = {"float32": 5e-3, "float16": 1e-2, "bfloat16": 3e-2, "float8_e4m3": 0.15, "float8_e5m2": 0.3}
 ENGINES = 2  # of each kind of graph
 RANDOM = ("dropout",)  # in the names of kinds whose results are random
-# Kinds that are planned only: the operands drawn here are not valid for them.
+# Kinds that are planned only. With the operands drawn here the first two ended the CUDA context, and the last
+# one returned NaN, for reasons that are not known.
 NOT_RUN = ("grouped matmul gather", "attention paged decode", "batch norm finalize")
 
 pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")

@@ -26,4 +26,13 @@ KNOWN_WRONG = Errata(
 
 def rules_of(problem: GraphProblem) -> EngineRules:
     """Return the rules for the engines of a graph."""
-    return EngineRules(why_wrong=lambda engine, notes: KNOWN_WRONG.reason(engine.number, problem))  # noqa: ARG005
+    ended = "this gather ended the CUDA context on an H200" if _gathers(problem) else ""
+    return EngineRules(
+        why_wrong=lambda engine, notes: ended or KNOWN_WRONG.reason(engine.number, problem)  # noqa: ARG005
+    )
+
+
+def _gathers(problem: GraphProblem) -> bool:
+    return any(
+        one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in problem.nodes
+    )

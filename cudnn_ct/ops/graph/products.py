@@ -161,7 +161,8 @@ class ProductMethods(GraphBuilder):
         """Return the products of token (1, T, K), in groups of rows, with the experts weight (E, K, N).
 
         ``first_token_offset`` (E, 1, 1) int32 has the first row of each expert. Mode "gather" takes the rows
-        ``token_index`` names, and "scatter" writes to them.
+        ``token_index`` names, and "scatter" writes to them. Building a "gather" raises NotSupportedError,
+        because it ended the CUDA context on an H200; the cause is not known.
         """
         operands: dict[str, Operand | None] = {
             "token": token,
