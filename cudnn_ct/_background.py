@@ -39,7 +39,7 @@ def begin() -> None:
 def finish(timeout: float | None = None) -> None:
     """Wait until the imports are complete, for at most ``timeout`` seconds.
 
-    Nobody else imports the modules in the middle of these imports, and no fork interrupts them.
+    Callers wait before they import these modules themselves, and before a fork.
     """
     thread = _running.thread
     if thread is not None and thread is not threading.current_thread():

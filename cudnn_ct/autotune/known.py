@@ -23,8 +23,8 @@ Row = Mapping[str, Any]
 class KnownDefects(NamedTuple):
     """The known defects of an operation.
 
-    ``operation_of`` returns the name of a problem's operation in the table, and ``conditions`` has a function
-    of a problem for each text that ``when`` has in the rows of these operations.
+    ``operation_of`` returns the name of a problem's operation in the table, and ``conditions`` maps
+    each text in the ``when`` fields of these operations to a predicate of a problem.
     """
 
     operation_of: Callable[[Any], str]

@@ -66,7 +66,7 @@ def decode(content: bytes) -> Iterator[StoredPlan | str]:
 
 
 def _header(line: bytes) -> tuple[int | None, str, str]:
-    """Return the size, the hash and the format of an entry; the size is None if the line is no header."""
+    """Return the size, the hash and the format of an entry; the size is None if the line is not a header."""
     try:
         header = json.loads(line)
         size, digest, written_by = header["size"], header["sha256"], header["format"]

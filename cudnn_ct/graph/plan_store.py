@@ -219,7 +219,7 @@ def folder_store() -> PlanStore:
     setting = config.algo_cache
     known: PlanStore | None = _STORES.get(setting)
     if known is None:
-        folder, _ = cache_folder(setting, "algo_cache")  # the algorithm cache warns if there is no folder
+        folder, _ = cache_folder(setting, "algo_cache")  # the algorithm cache warns about a missing folder
         known = _STORES[setting] = PlanStore(folder and folder / "plans")
     return known
 

@@ -62,7 +62,7 @@ def attention(
     """Compute scaled dot product attention: ``y = softmax(scale * q @ k.T + bias) @ v``.
 
     The softmax of a query runs over the keys that it attends to. With fewer heads in k and v than in q, each
-    of them serves ``H / Hkv`` adjacent heads of q (grouped and multi-query attention).
+    key head serves ``H / Hkv`` adjacent heads of q (grouped and multi-query attention).
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def attention(
         With ``page_table``, the blocks of a cache: (blocks, Hkv, block length, D).
     v : device array, shape (B, Hkv, Skv, Dv), dtype of q
     scale : float, optional
-        Factor of the scores, by default ``1 / sqrt(D)``.
+        Positive factor of the scores, by default ``1 / sqrt(D)``.
     causal : bool, "top_left" or "bottom_right"
         Each query attends to the keys up to its own place. ``"top_left"``, which True means as in PyTorch,
         aligns the first query with the first key, ``"bottom_right"`` the last query with the last key.
@@ -83,8 +83,8 @@ def attention(
     bias : device array, shape (B, H, Sq, Skv), dtype of q, optional
         Added to the scaled scores. Each of the first three axes may have length 1. -inf masks a key.
     lengths_q, lengths_kv : int32 array of shape (B,) on the device, or ints, optional
-        Lengths of padded sequences. Keys behind them are masked; the results of queries behind them are those
-        of queries without keys. Ints are checked; on the device, the caller guarantees the range.
+        Lengths of padded sequences. Keys behind them are masked. Queries behind them get the
+        results of queries without keys. Ints are checked; the range of device arrays is not.
     offsets_q, offsets_kv : B + 1 ints, optional
         Offsets of packed sequences in tokens, from 0 to the number of tokens. q, k, v and y then have the
         shapes (tokens, H, D), and the statistics (tokens, H).

@@ -48,7 +48,7 @@ class Part(NamedTuple):
     """The part of an operand that cuDNN reads or writes.
 
     ``whole`` is the operand, ``offset`` the bytes from its pointer to the part ``spec``. ``copy`` is the spec
-    of the copy that takes its place, if kernels cannot load the part.
+    of the copy that kernels read instead, if they cannot load the part.
     """
 
     name: str

@@ -81,7 +81,7 @@ def matmul(
     Raises
     ------
     NotSupportedError
-        There is no engine; or an activation is combined with sums without terms (K is 0), or a gelu with
+        cuDNN has no engine; or an activation is combined with sums without terms (K is 0), or a gelu with
         float64 or ``precision="float32"``.
 
     Notes

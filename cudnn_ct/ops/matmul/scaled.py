@@ -72,7 +72,7 @@ def scaled_matmul(
     Raises
     ------
     NotSupportedError
-        A length is not a multiple of 16; there is no engine; or ``amax`` is computed of a product that takes
+        A length is not a multiple of 16; cuDNN has no engine; or ``amax`` is computed of a product that takes
         several calls, because its batch axes do not merge.
 
     Notes
