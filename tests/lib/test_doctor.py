@@ -188,8 +188,12 @@ def test_cudnn_finds_a_part_by_its_own_version_alone(site: Site, own: bool) -> N
     assert bool(loaded(site)) is not own
 
 
-def test_doctor_reports_a_hang_of_cudnn(site: Site) -> None:
-    answer = examine(site.target, ["--timeout", "0.001", "--require-gpu"])
+def test_doctor_reports_a_hang_of_cudnn(site: Site, tmp_path: Path) -> None:
+    python = tmp_path / "python"  # of the child processes; a short limit alone is a race on a busy machine
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o755)
+    asked = ["--timeout", "0.001", "--require-gpu"]
+    answer = examine(site.target, asked, prelude=f"sys.executable = {str(python)!r}")
     (told,) = [each for each in answer.report["findings"] if each["severity"] == "error"]
     assert told["code"] == "probe-hung"
     assert told["message"].startswith("cuDNN did not return from ")
