@@ -29,13 +29,18 @@ BLOCKS = allocator.MAX_BLOCK
 
 
 @pytest.fixture
-def side_streams() -> tuple[int, int]:
+def side_streams(fake: FakeCudnn) -> tuple[int, int]:
+    """Two streams for random sequences of calls, which contain graphs."""
+    fake.engines = True
     return SIDE, 0x6600
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch, fake: FakeCudnn) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one device", "two devices"])
+def _soon(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCudnn, host: Host, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Record calls after their first run; reuse the memory of results, as on a GPU."""
+    host.devices = request.param  # calls on the only device check less
     monkeypatch.setattr(allocator, "MAX_BLOCK", BLOCKS)
     with testing.replay_after(1):
         yield
@@ -429,3 +434,43 @@ def test_plan_reports_its_replays(host: Host) -> None:
     last = ct.last_plan()
     assert last is not None
     assert "replayed for 1 set of pointers" in last.describe()
+
+
+def test_plan_checks_arrays_and_orders_streams_after_its_calls_are_replayed(host: Host) -> None:
+    x, w, y = ct.asarray(values(0)), ct.asarray(values(1, (4, 4, 3, 3))), ct.zeros(values(0).shape)
+    plan = ct.conv_plan(x, w, padding=1)
+    assert context.of_device(0).alone == (host.devices == 1)
+    expected = ct.conv(x, w, padding=1).numpy()
+    for out in (y, None, y, None, y, None):
+        given = {} if out is None else {"out": out}
+        np.testing.assert_array_equal(plan(x, w, **given).numpy(), expected)
+    assert launches(host)
+    for wrong in (x[:1], x.transpose(0, 1, 3, 2), x.numpy()):
+        for given in ({}, {"out": y}):
+            with pytest.raises((TypeError, ValueError), match="x"):
+                plan(wrong, w, **given)
+    with pytest.raises(ValueError, match="out"):
+        plan(x, w, out=x)
+    pointer = x.pointer
+    del x, wrong
+    other = ct.zeros((4, 2, 6, 6))
+    assert other.pointer == pointer
+    for given in ({}, {"out": y}):
+        with pytest.raises(ValueError, match="x is"):
+            plan(other, w, **given)
+    del other
+    x = ct.asarray(values(0))
+    for given in ({}, {"out": y}):
+        host.log.clear()
+        ct.scale(x, alpha=2, stream=SIDE)
+        result = plan(x, w, **given)
+        assert host.orders(before=SIDE, after=result.writer.handle)
+    x = ct.asarray(values(0))
+    for _ in range(3):
+        plan(x, w, out=y)
+    with pytest.raises(TypeError, match="3 operands"):
+        plan(x, w, y, out=ct.zeros(values(0).shape))
+    host.log.clear()
+    ct.activation(y, stream=SIDE)  # only reads y
+    plan(x, w, out=y)
+    assert host.orders(before=SIDE, after=y.writer.handle)

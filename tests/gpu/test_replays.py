@@ -161,6 +161,31 @@ def test_call_on_tensors_works_on_the_current_stream_of_torch() -> None:
         assert y.sum().item() == 3 * 256 * 256
 
 
+def test_plans_on_tensors_work_on_the_current_stream_of_torch() -> None:
+    torch = library("torch")
+    torch.backends.cudnn.allow_tf32 = False
+    x, w = torch.randn(2, 4, 8, 8, device="cuda"), torch.randn(4, 4, 3, 3, device="cuda")
+    y, stream, g = torch.empty_like(x), torch.cuda.Stream(), ct.Graph()
+    torch.cuda.synchronize()
+    plan = ct.conv_plan(x, w, padding=1, precision="float32")
+    graph = g.build(g.relu(g.input(tuple(x.shape)) * 2.0))
+    for where in (None, stream, None, stream):
+        with torch.cuda.stream(where):
+            for out in (y, None, y, None):
+                for _ in range(12):  # the later calls are replayed
+                    x.normal_()
+                    given = {} if out is None else {"out": out}
+                    convolved = torch.from_dlpack(plan(x, w, **given)) * 1
+                    clipped = torch.from_dlpack(graph(x, **given)) * 1
+                    expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+                    assert float((convolved - expected).abs().max()) < 1e-4
+                    assert torch.equal(clipped, (x * 2).relu())
+    with pytest.raises(ValueError, match="x"):
+        plan(x[:1], w)
+    with pytest.raises(ValueError, match="overlaps"):
+        graph(x, out=x)
+
+
 def test_graph_of_torch_contains_calls_on_tensors() -> None:
     torch = library("torch")
     x, w = torch.randn(2, 4, 8, 8, device="cuda"), torch.randn(4, 4, 3, 3, device="cuda")
@@ -215,7 +240,7 @@ def test_arrays_of_two_libraries_are_ordered_by_events() -> None:
         b.fill(0)  # the first call compiles a kernel
         ct.op_tensor(a, b, op="add", out=out)
         settle()
-        delay(theirs.ptr)
+        delay(theirs.ptr, seconds=1)  # longer than a call on a busy machine
         b.fill(5)
         ct.op_tensor(a, b, op="add", out=out)
         assert busy(ours.cuda_stream)

@@ -12,7 +12,7 @@ from ...array_creation import as_operand
 from ...autotune.request import request
 from ...context import Context
 from ...cuda import stream as streams
-from ...cuda.stream import Stream, in_use
+from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
 from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, SelectedPlan
@@ -22,9 +22,9 @@ from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, StreamLike
 from .._call import ONE, ZERO, run
 from .._graph_source import GraphSource, check_engine_name
+from .._known_calls import ThreadPlan, launch_known, run_known
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
-from .._replay import replayed
 from .._state import PerContext
 from .errata import rules_of
 from .lower import lowered
@@ -38,16 +38,14 @@ Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
 SOURCE = GraphSource(lowered, rules_of)
 
 
-class _ThreadPlans:
-    """The prepared calls of one thread, for aligned and misaligned arrays; the keys of the last call."""
+class _ThreadPlans(ThreadPlan):
+    """What one thread has prepared for a graph: a call for aligned arrays, and one for misaligned ones."""
 
-    __slots__ = ("call", "keys", "misaligned", "settings")
+    __slots__ = ("misaligned",)
 
     def __init__(self, call: PreparedCall) -> None:
-        self.call = call
+        super().__init__(call)
         self.misaligned: PreparedCall | None = None
-        self.keys: tuple[Any, ...] = ()
-        self.settings: Any = None
 
 
 class BuiltGraph(Generic[Results]):
@@ -105,11 +103,15 @@ class BuiltGraph(Generic[Results]):
             An array has another shape, stride or dtype than the graph; an output overlaps an input; the graph
             is closed.
         """
-        if stream is None and out is not None and not named and self._replay(arrays, out):
-            return out  # type: ignore[return-value]
+        plans = self._plans or self._open()
         inputs = self._ordered(arrays, named) if named or len(arrays) != len(self._inputs) else arrays
         outs = self._none if out is None else self._destinations(out)
-        plans = self._open()
+        if stream is None and inputs:
+            if out is not None and launch_known(plans, (*inputs, *outs)):
+                return out  # type: ignore[return-value]
+            known = run_known(plans, inputs, outs)
+            if known is not None:
+                return known[0] if len(known) == 1 else tuple(known)  # type: ignore[return-value]
         if array_shapes.active():
             shapes = self._shapes(inputs, outs)
             return shapes[0] if len(shapes) == 1 else shapes  # type: ignore[return-value]
@@ -259,7 +261,7 @@ class BuiltGraph(Generic[Results]):
 
     def _destinations(self, out: Any) -> tuple[Any, ...]:
         """Return the array given for each output, None for a new one."""
-        if isinstance(out, Mapping):
+        if type(out) is not DeviceArray and isinstance(out, Mapping):  # the second test is slow
             unknown = [name for name in out if name not in self._outputs]
             if unknown:
                 raise ValueError(f"out is unknown: got {unknown}, expected {', '.join(self._outputs)}")
@@ -293,6 +295,7 @@ class BuiltGraph(Generic[Results]):
         for place, (name, array, spec) in enumerate(
             zip(names, (*operands, *given), self._specs, strict=True)
         ):
+            keys.append(None if array is None else array.key)
             if array is None:
                 continue
             written = place >= len(self._inputs)
@@ -302,57 +305,17 @@ class BuiltGraph(Generic[Results]):
                 if written:
                     check_writable(array.spec, name)
             aligned = aligned and array.key.aligned
-            keys.append(array.key)
         ctx.set_stream(where)
         mine, settings = self._of_thread(plans, ctx), config.snapshot
         if settings is not mine.settings:
             mine.call.replays.clear()  # replays may be off now
             mine.keys, mine.settings = (), settings
         if aligned:
-            if len(keys) == len(names):
-                mine.keys = tuple(keys)
+            mine.keys = tuple(keys)
             return mine.call
         if mine.misaligned is None:
             mine.misaligned = self._prepared(ctx, aligned=False)
         return mine.misaligned
-
-    def _replay(self, inputs: tuple[Any, ...], out: Any) -> bool:
-        """Launch the CUDA graph of a call on arrays like those of the last call; return whether it did."""
-        if type(out) is not DeviceArray and type(out) is not tuple:
-            return False
-        plans = self._plans
-        where = in_use.get()
-        first = inputs[0] if inputs else None
-        if plans is None or type(first) is not DeviceArray:
-            return False
-        ctx = context.local.contexts.get(first.key.device)
-        if ctx is None or ctx.running or not ctx.alone:
-            return False
-        where = where or ctx.default
-        mine = ctx.plans.get(plans.token)
-        if mine is None or mine.settings is not config.snapshot or ctx.stream is not where:
-            return False
-        outs = out if type(out) is tuple else (out,)
-        arrays, keys = (*inputs, *outs), mine.keys
-        if len(arrays) != len(keys):
-            return False
-        facts: list[Any] = [where.handle]
-        place = 0
-        try:
-            for array in arrays:
-                if array.key is not keys[place] or array.writer is not where or array.home is not where:
-                    return False
-                facts.append(array.pointer)
-                place += 1
-            for array in outs:
-                if array._uses is not None:
-                    return False
-        except AttributeError:  # an array of another library
-            return False
-        if not replayed(ctx, mine.call, tuple(facts)):
-            return False
-        ctx.last_call = mine.call
-        return True
 
 
 def newer_operations(problem: GraphProblem, version: int) -> str:
