@@ -65,6 +65,8 @@ def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int
     """
     gone = count if absent else 0
     kept = len(names) - gone
+    if out is None:
+        return (None,) * kept
     outs = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(names) - 1))
     if len(outs) == kept:
         outs = (*outs, *[None] * gone)

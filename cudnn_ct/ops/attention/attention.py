@@ -25,11 +25,13 @@ from .._documented import documented
 from .._graph_source import check_engine_name
 from .._operation import Operation, Select
 from .core import core_of
-from .operands import gather
+from .operands import NO_LENGTHS, gather
 from .source import SOURCE, FillsPlan
 
 __all__ = ["attention", "attention_backward"]
 
+_QKV: tuple[str, ...] = ("q", "k", "v")
+_GRADIENT_OPERANDS: tuple[str, ...] = ("dy", *_QKV, "y", "stats")
 _GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")
 
 
@@ -131,24 +133,26 @@ def attention(
     >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
     array([1., 2.], dtype=float16)
     """
-    y_out, stats_out = _forward_slots(out, return_stats)
-    gathered = gather(
-        {"q": q, "k": k, "v": v, "bias": bias, "page_table": page_table},
-        {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
-        (offsets_q, offsets_kv),
-        y_out,
-        causal,
-        window,
-        stream,
-    )
+    absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
+    outs = result_slots(out, AttentionResult._fields, absent=absent)
+    names, arrays, longest = _QKV, (q, k, v), NO_LENGTHS
+    if not (
+        bias is page_table is lengths_q is lengths_kv is offsets_q is offsets_kv is seed is offset is None  # type: ignore[comparison-overlap]
+    ):
+        names, arrays, longest, stream = gather(
+            {"q": q, "k": k, "v": v, "bias": bias, "page_table": page_table},
+            {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
+            (offsets_q, offsets_kv),
+            outs[0],
+            causal,
+            window,
+            stream,
+        )
     params = (
-        return_stats, scale, causal, window, dropout, gathered.longest,
-        algo, deterministic, workspace_limit, strict,
+        return_stats, scale, causal, window, dropout, longest, algo, deterministic, workspace_limit, strict,
     )  # fmt: skip
-    outs = (y_out, stats_out) if return_stats else (y_out,)
-    names, arrays = tuple(gathered.arrays), tuple(gathered.arrays.values())
-    y, *stats = execute(_FORWARD, names, arrays, params, outs=outs, stream=gathered.stream)
-    return AttentionResult(y, stats[0] if stats else None)
+    results = execute(_FORWARD, names, arrays, params, outs=outs, stream=stream)
+    return AttentionResult(results[0], results[1] if return_stats else None)
 
 
 @documented(attention)
@@ -219,29 +223,24 @@ def attention_backward(
     with_bias = as_bool(dbias, "dbias")
     absent = "" if with_bias else "dbias=False"
     outs = result_slots(out, AttentionGradients._fields, absent=absent)
-    gathered = gather(
-        {"dy": dy, "q": q, "k": k, "v": v, "y": y, "stats": stats, "bias": bias},
-        {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
-        (offsets_q, offsets_kv),
-        y,
-        causal,
-        window,
-        stream,
-    )
+    names, arrays, longest = _GRADIENT_OPERANDS, (dy, q, k, v, y, stats), NO_LENGTHS
+    if not (
+        bias is lengths_q is lengths_kv is offsets_q is offsets_kv is seed is offset is None  # type: ignore[comparison-overlap]
+    ):
+        names, arrays, longest, stream = gather(
+            {"dy": dy, "q": q, "k": k, "v": v, "y": y, "stats": stats, "bias": bias},
+            {"lengths_q": lengths_q, "lengths_kv": lengths_kv, "seed": seed, "offset": offset},
+            (offsets_q, offsets_kv),
+            y,
+            causal,
+            window,
+            stream,
+        )
     params = (
-        with_bias, scale, causal, window, dropout, gathered.longest,
-        algo, deterministic, workspace_limit, strict,
+        with_bias, scale, causal, window, dropout, longest, algo, deterministic, workspace_limit, strict,
     )  # fmt: skip
-    names, arrays = tuple(gathered.arrays), tuple(gathered.arrays.values())
-    results = execute(_BACKWARD, names, arrays, params, outs=outs, stream=gathered.stream)
+    results = execute(_BACKWARD, names, arrays, params, outs=outs, stream=stream)
     return AttentionGradients(*results, *([] if with_bias else [None]))
-
-
-def _forward_slots(out: Any, return_stats: Any) -> tuple[Any, Any]:
-    absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
-    slots = result_slots(out, AttentionResult._fields, absent=absent)
-    y, stats = (*slots, None)[:2]
-    return y, stats
 
 
 # --- operations --------------------------------------------------------------------------------------------

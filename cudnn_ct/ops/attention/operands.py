@@ -19,15 +19,18 @@ from ...shapes.attention_lengths import (
 from ...shapes.attention_rules import OPTIONAL
 from .._operands import stream_of
 
-__all__ = ["Gathered", "gather"]
+__all__ = ["NO_LENGTHS", "Gathered", "gather"]
+
+NO_LENGTHS = (0, 0)  # of sequences that are not packed
 
 INT32_MAX = 2**31 - 1
 
 
 class Gathered(NamedTuple):
-    """Arrays of a call by name, upper bounds of packed lengths, and the stream of the call."""
+    """Names and arrays of the operands of a call, upper bounds of packed lengths, the stream of the call."""
 
-    arrays: dict[str, Any]
+    names: tuple[str, ...]
+    arrays: tuple[Any, ...]
     longest: tuple[int, int]
     stream: Any
 
@@ -51,26 +54,27 @@ def gather(
     in_host = {name: value for name, value in numbers.items() if value is not None and _is_in_host(value)}
     given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
     if not in_host and offsets == (None, None):
-        return Gathered(_ordered(given), (0, 0), stream)
+        return _in_order(given, NO_LENGTHS, stream)
     where = stream_of(given["q"], "q", stream, list(given.values()))
     given = {name: as_operand(array, name, where) for name, array in given.items()}
     _check_lengths(given, in_host, attention_band(causal, window))
     for name, value in in_host.items():
         given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where)
-    longest = (0, 0)
+    longest = NO_LENGTHS
     if offsets != (None, None):
         if None in offsets:
             raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
         longest = _add_starts(given, offsets, y, where)
-    return Gathered(_ordered(given), longest, where)
+    return _in_order(given, longest, where)
 
 
 # The order of the fields of the problem, which is that of a run's pointers.
 _ORDER = ("dy", "q", "k", "v", "y", "stats", *OPTIONAL)
 
 
-def _ordered(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in _ORDER if name in given}
+def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> Gathered:
+    names = tuple(name for name in _ORDER if name in given)
+    return Gathered(names, tuple(given[name] for name in names), longest, stream)
 
 
 def _is_in_host(value: Any) -> bool:

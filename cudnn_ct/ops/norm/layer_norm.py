@@ -78,7 +78,9 @@ def layer_norm(
            [-1.,  5.]], dtype=float32)
     """
     choice = (algo, deterministic, workspace_limit)
-    return LayerNormResult(*row_norm_forward(LAYER, x, scale, bias, epsilon, training, choice, out, stream))
+    fields = LayerNormResult._fields
+    results = row_norm_forward(LAYER, fields, x, scale, bias, epsilon, training, choice, out, stream)
+    return LayerNormResult(*results)
 
 
 @documented(layer_norm)
@@ -177,9 +179,9 @@ def ada_layer_norm(
            [-10.,  10.]], dtype=float32)
     """
     choice = (algo, deterministic, workspace_limit)
-    return LayerNormResult(
-        *row_norm_forward(ADAPTIVE, x, scale, bias, epsilon, training, choice, out, stream)
-    )
+    fields = LayerNormResult._fields
+    results = row_norm_forward(ADAPTIVE, fields, x, scale, bias, epsilon, training, choice, out, stream)
+    return LayerNormResult(*results)
 
 
 @documented(layer_norm_backward)

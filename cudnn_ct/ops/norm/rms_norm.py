@@ -51,7 +51,9 @@ def rms_norm(
            [0.849, 2.263]], dtype=float32)
     """
     choice = (algo, deterministic, workspace_limit)
-    return RMSNormResult(*row_norm_forward(RMS, x, scale, bias, epsilon, training, choice, out, stream))
+    fields = RMSNormResult._fields
+    results = row_norm_forward(RMS, fields, x, scale, bias, epsilon, training, choice, out, stream)
+    return RMSNormResult(*results)
 
 
 @documented(layer_norm)

@@ -40,8 +40,12 @@ __all__ = [
 ]
 
 
+_OPERANDS = ("x", "scale", "bias")
+
+
 def row_norm_forward(
     op: Operation,
+    fields: tuple[str, ...],
     x: Any,
     scale: Any,
     bias: Any,
@@ -51,15 +55,13 @@ def row_norm_forward(
     out: Any,
     stream: Any,
 ) -> list[Any]:
-    """Call a forward operation; without statistics, they are None."""
-    statistics = op.written[1:]
-    trains = as_bool(training, "training")
-    names = ("y", *(name.removesuffix(" of out") for name in statistics))
-    outs = result_slots(out, names, absent="" if trains else WITHOUT_STATISTICS, count=len(names) - 1)
-    given = {"x": x, "scale": scale} | ({} if bias is None else {"bias": bias})
-    params = (epsilon, *choice)
-    results = execute(op, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
-    return [*results, *[None] * (len(names) - len(results))]
+    """Call a forward operation, whose results are ``fields``; without statistics, they are None."""
+    count = len(fields)
+    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    outs = result_slots(out, fields, absent=absent, count=count - 1)
+    names, arrays = (_OPERANDS, (x, scale, bias)) if bias is not None else (_OPERANDS[:2], (x, scale))
+    results = execute(op, names, arrays, (epsilon, *choice), outs=outs, stream=stream)
+    return [*results, *[None] * (count - len(results))]
 
 
 def row_norm_backward(
