@@ -43,12 +43,13 @@ class DescriptorType(NamedTuple):
             ) from None
 
 
+@cache
 def kind(name: str) -> DescriptorType:
     """Return a kind of descriptor by its name in C, in lower case and without ``_DESCRIPTOR``."""
-    kinds = _kinds()
-    if name not in kinds:
-        raise ValueError(f"unknown backend descriptor: got {name!r}, expected one of {', '.join(kinds)}")
-    return kinds[name]
+    codes = _codes()
+    if name not in codes:
+        raise ValueError(f"unknown backend descriptor: got {name!r}, expected one of {', '.join(codes)}")
+    return DescriptorType(name, codes[name], _attributes_of(name))
 
 
 class AsDouble(float):
@@ -92,16 +93,27 @@ _RARE_PREFIXES = {"OPERATION_CONTRACT_BAND_": "operation_contract_band_matrix"}
 
 
 @cache
-def _kinds() -> dict[str, DescriptorType]:
-    names = {member.name.removesuffix("_DESCRIPTOR").lower(): member for member in BackendDescriptorType}
-    kinds = {name: DescriptorType(name, int(member), {}) for name, member in names.items()}
-    prefixes = _RARE_PREFIXES | {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
-    for attribute in BackendAttributeName:
-        # The longest matching prefix, because ..._MATMUL_BWD_ also begins with ..._MATMUL_.
-        prefix = max((p for p in prefixes if attribute.name.startswith(p)), key=len)
-        short = attribute.name.removeprefix(prefix).lower()
-        kinds[prefixes[prefix]].attributes[short] = Attribute(int(attribute), element(_type(attribute.name)))
-    return kinds
+def _codes() -> dict[str, int]:
+    members = BackendDescriptorType.__members__
+    return {name.removesuffix("_DESCRIPTOR").lower(): int(member) for name, member in members.items()}
+
+
+@cache
+def _prefixes() -> dict[str, str]:
+    """Return the kind of the attributes that begin with a prefix."""
+    return _RARE_PREFIXES | {_PREFIXES.get(name, f"{name}_".upper()): name for name in _codes()}
+
+
+def _attributes_of(kind: str) -> dict[str, Attribute]:
+    """Return the attributes of one kind: a process uses a few kinds, and all of them take 15 ms."""
+    found = {}
+    for prefix in (one for one, name in _prefixes().items() if name == kind):
+        longer = tuple(one for one in _prefixes() if one != prefix and one.startswith(prefix))
+        for name, member in BackendAttributeName.__members__.items():
+            # ..._MATMUL_BWD_ also begins with ..._MATMUL_.
+            if name.startswith(prefix) and not name.startswith(longer):
+                found[name.removeprefix(prefix).lower()] = Attribute(int(member), element(_type(name)))
+    return found
 
 
 # --- types of attributes ----------------------------------------------------------------------------------
