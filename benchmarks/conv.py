@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     results = Results(options.rows)
     work = [job for section in options.section for job in jobs(section, options, results)]
-    command.carry_out(work, results, warm_up, options.seconds)
+    command.carry_out(work, results, warm_up, options)
     print(conv_report.render(results.merged()))
     if options.json:
         conv_report.write_whole(options.json, results.merged())

@@ -6,7 +6,9 @@ A row is an operation on a matrix, forward or backward. The floor is the time to
 once, at the speed of a copy in the same run. All engines of the heuristics are timed, then settings that
 differ in one knob from the fastest so far, at most ``--tries`` of them. An engine whose result differs from
 PyTorch's is an error of the row. At the end PyTorch, the heuristic choice, the autotuned choice and the
-fastest engine run alternately. Rows in the file are not measured again.
+fastest engine run alternately. Rows in the file are not measured again. Most of the time goes into compiling
+engines: run shards at the same time, with a ``--rows`` file each and one ``--lock`` file, and merge the rows
+with cat.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from harness.figures import Bar, Limit, geomean
 from harness.operands import Array, Operands, operands_or_reason
 from harness.results import Record, Results, explain, of_section, room_for, write_whole
 from harness.text import about_lines, failures
-from harness.timing import Contender, loop, race
+from harness.timing import Contender, alone, loop, race
 
 import cudnn_ct as ct
 from cudnn_ct import context
@@ -224,7 +226,8 @@ def time_engine(
                 record["errors"][name] = f"differs from PyTorch: {far}"
                 return
             turn = itertools.cycle(range(count))
-            times[name] = min(loop(functools.partial(call, algo=name), turn, CALLS) for _ in range(3))
+            with alone():
+                times[name] = min(loop(functools.partial(call, algo=name), turn, CALLS) for _ in range(3))
     except (ct.CudnnError, ct.CudnnWarning) as error:
         record.setdefault("rejected", {})[name] = explain(error)[:120]
 
@@ -249,7 +252,8 @@ def floor_of(row: Row, operands: Operands) -> float:
     """Return the microseconds to read and write the large arrays once, at the speed of a copy."""
     xs, ys = operands.theirs["x"], operands.theirs["y"]
     turn = itertools.cycle(range(operands.count))
-    copy = min(loop(lambda i: ys[i].copy_(xs[i]), turn, CALLS) for _ in range(3))
+    with alone():
+        copy = min(loop(lambda i: ys[i].copy_(xs[i]), turn, CALLS) for _ in range(3))
     return copy * (1.5 if row.backward else 1.0)
 
 
@@ -304,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tries", type=int, default=20, help="settings to time besides the heuristics'")
     options = parser.parse_args(argv)
     results = Results(options.rows)
-    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options)
     print(render(results.merged()))
     if options.json:
         path: Path = options.json

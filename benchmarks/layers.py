@@ -29,7 +29,7 @@ from layers_workload import FAMILIES, KINDS
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     results = Results(options.rows)
-    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options)
     print(layers_report.render(results.merged()))
     if options.json:
         layers_report.write_whole(options.json, results.merged())

@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", choices=("all", "known", "held-out"), default="all")
     options = parser.parse_args(argv)
     results = Results(options.rows)
-    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options)
     print(render(results.merged()))
     if options.json:
         path: Path = options.json

@@ -32,7 +32,7 @@ SECTIONS = ("padded", "packed")
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     results = Results(options.rows)
-    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options)
     print(rnn_report.render(results.merged()))
     if options.json:
         rnn_report.write_whole(options.json, results.merged())

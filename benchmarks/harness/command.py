@@ -17,6 +17,7 @@ from typing import Any
 
 import cudnn_ct as ct
 
+from . import timing
 from .results import Record, Results, explain, merged, read
 from .shards import positive, shard_of
 from .text import line_of
@@ -33,6 +34,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--every", type=positive, default=1, metavar="N", help="measure every N-th row")
     options.add_argument("--shard", type=shard_of, default=(1, 1), metavar="K/N", help="measure part K of N")
     options.add_argument("--seconds", type=float, help="start no job after this many seconds")
+    options.add_argument(
+        "--lock",
+        type=Path,
+        help="measure only while this file is locked, so that shards "
+        "can run at the same time: their host work overlaps, their measurements do not",
+    )
     return options
 
 
@@ -40,10 +47,11 @@ def carry_out(
     jobs: Sequence[Callable[[], None]],
     results: Results,
     warm_up: Callable[[], object],
-    seconds: float | None = None,
+    options: argparse.Namespace,
 ) -> None:
-    """Run the jobs one after another, until the time limit."""
-    began = time.monotonic()
+    """Run the jobs one after another, until the time limit; ``options`` are those of :func:`parser`."""
+    began, seconds = time.monotonic(), options.seconds
+    timing.use_lock(options.lock)
     print(f"{len(jobs)} jobs to run, {len(results.records)} records stored by earlier runs", flush=True)
     if jobs:
         prepare(warm_up)

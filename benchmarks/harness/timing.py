@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .figures import Limit, quotient
@@ -19,7 +22,24 @@ LOOPS = 7
 LONG, LOOPS_OF_LONG = 25_000, 3  # loops longer than LONG microseconds are repeated less often
 AGAIN = 5  # number of repeated measurements of a row above its limit
 
+_lock: list[Path] = []  # the file that is locked during measurements, if there is one
+
 Call = Callable[[int], Any]  # takes the index of a set of operands
+
+
+def use_lock(path: Path | None) -> None:
+    """Let measurements lock a file, which other processes lock during theirs; None for no lock."""
+    _lock[:] = [] if path is None else [path]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process measures, and keep them waiting within the block."""
+    with ExitStack() as stack:
+        for path in _lock:
+            file = stack.enter_context(path.open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)  # closing the file unlocks it
+        yield
 
 
 class Contender(NamedTuple):
@@ -47,6 +67,13 @@ def race(
     for name in sorted(contenders, key=first.index) if first else list(contenders):
         cost = attempt(record, contenders, name, first_call)
         record["first_ms"] |= {} if cost is None else {name: cost}
+    with alone():
+        return _measured(record, contenders, count, turn, limit)
+
+
+def _measured(
+    record: Record, contenders: dict[str, Contender], count: int, turn: Iterator[int], limit: Limit | None
+) -> Record:
     # Run one loop of every contender, so that all memory is allocated before the measurement.
     tried = [attempt(record, contenders, name, loop, turn, max(3, count)) for name in list(contenders)]
     fastest = min((estimate for estimate in tried if estimate), default=None)
