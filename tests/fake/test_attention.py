@@ -66,6 +66,34 @@ def test_attention_keeps_the_memory_order_of_q() -> None:
     assert y.spec.strides[1] < y.spec.strides[2]
 
 
+@pytest.mark.parametrize("view", ["interleaved", "heads first", "sliced"])
+def test_packed_attention_of_views_equals_that_of_contiguous_operands(view: str) -> None:
+    """Operands, results and their copies share offsets, so their tokens need equal strides."""
+    rng, offsets, causal = np.random.default_rng(0), [0, 5, 8, 20], "bottom_right"
+
+    def views() -> list[ct.DeviceArray]:
+        whole = rng.standard_normal((20, 3, 2, 16 if view != "sliced" else 19)).astype("float16")
+        if view == "heads first":
+            return [ct.asarray(whole[:, i].swapaxes(0, 1).copy()).transpose((1, 0, 2)) for i in range(3)]
+        array = ct.asarray(whole)
+        return [array[:, i] if view == "interleaved" else array[:, i, :, 1:17] for i in range(3)]
+
+    def results(
+        given: list[ct.DeviceArray], dy: ct.DeviceArray, outs: list[ct.DeviceArray | None]
+    ) -> list[np.ndarray]:
+        arguments: dict[str, Any] = {"offsets_q": offsets, "offsets_kv": offsets, "causal": causal}
+        y, stats = ct.attention(*given, return_stats=True, out=(outs[0], None), **arguments)
+        gradients = ct.attention_backward(dy, *given, y, stats, out=(*outs[1:], None), **arguments)
+        return [one.numpy() for one in (y, stats, *gradients[:3])]
+
+    given, (dy, *_) = views(), views()
+    plain = [ct.asarray(one.numpy()) for one in (*given, dy)]
+    expected = results(plain[:3], plain[3], [None] * 4)
+    for outs in ([None] * 4, [*views()[:1], *views()]):
+        for found, right in zip(results(given, dy, outs), expected, strict=True):
+            np.testing.assert_array_equal(found, right)
+
+
 def test_attention_writes_into_memory(place: Place) -> None:
     given = CASES["sliced"]
     (q, k, v), _, _ = operands_of(given)

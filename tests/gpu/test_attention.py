@@ -243,3 +243,26 @@ def test_attention_takes_bshd_memory_of_torch() -> None:
     y = torch.from_dlpack(ct.attention(q, k, v, causal=True).y)
     assert y.stride() == (100 * 4 * 64, 64, 4 * 64, 1)
     torch.testing.assert_close(y.float(), expected, atol=4e-3, rtol=4e-3)
+
+
+def test_packed_attention_takes_interleaved_memory_of_torch() -> None:
+    """q, k and v of (tokens, 3, H, D) memory have other strides than their gradients."""
+    torch = library("torch")
+    qkv, dys = (torch.randn(100, n, 4, 64, device="cuda", dtype=torch.float16) for n in (3, 2))
+    arguments: dict[str, Any] = {
+        "offsets_q": [0, 40, 41, 100],
+        "offsets_kv": [0, 40, 41, 100],
+        "causal": True,
+    }
+
+    def results(q: Any, k: Any, v: Any, dy: Any, out: Any = None) -> list[Any]:
+        y, stats = ct.attention(q, k, v, return_stats=True, **arguments)
+        gradients = ct.attention_backward(dy, q, k, v, y, stats, out=out, deterministic=True, **arguments)
+        return [torch.from_dlpack(one).clone() for one in (y, stats, *gradients[:3])]
+
+    views = [*(qkv[:, i] for i in range(3)), dys[:, 0]]
+    expected = results(*(one.contiguous() for one in views))
+    for wide in (torch.zeros_like(qkv), None):
+        out = None if wide is None else (*(wide[:, i] for i in range(3)), None)
+        for found, right in zip(results(*views, out=out), expected, strict=True):
+            torch.testing.assert_close(found, right, atol=2e-3, rtol=2e-3)

@@ -14,7 +14,7 @@ from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
 from .errata import needs_padding
 
-__all__ = ["Core", "Part", "core_of", "why_unsupported"]
+__all__ = ["Core", "Part", "core_of", "token_step", "why_unsupported"]
 
 # The axes of queries and of keys in the operands of a batch.
 _QUERY_AXES = {
@@ -32,6 +32,8 @@ _KEY_AXES = {"k": 2, "v": 2, "bias": 3, "dk": 2, "dv": 2, "dbias": 3}
 _HEADS = ("dy", "q", "k", "v", "saved_y", "y", "dq", "dk", "dv")
 _RESULTS = ("y", "stats", "dq", "dk", "dv", "dbias")
 _STATS = ("stats", "saved_stats")
+# Packed tensors that share the offsets of another one of their shape.
+_OFFSETS_OF = {"dq": "q", "dk": "k", "dv": "v", "dy": "saved_y"}
 _LENGTHS = (
     "lengths_q",
     "lengths_kv",
@@ -83,6 +85,7 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     rows, keys = _used(problem)
     names = [name for name, value in problem._asdict().items() if isinstance(value, TensorSpec)]
     parts = tuple(_part(name, getattr(problem, name), rows, keys, problem) for name in names)
+    parts = _with_shared_offsets(parts) if problem.packed else parts
     sizes = problem.sizes
     lengths = (rows[1] - rows[0], keys[1] - keys[0])
     empty = 0 in (sizes.batch, sizes.heads, *lengths)
@@ -206,6 +209,23 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
         return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
     packed = TensorSpec.packed(spec.shape, spec.dtype)
     return None if "nchw" in spec.layouts else packed
+
+
+def token_step(name: str, spec: TensorSpec) -> int:
+    """Return the elements between the tokens of a packed operand as kernels read it, or of its copy."""
+    spec = _long_strides(spec)
+    return (_copy_of(name, spec) or spec).strides[0]
+
+
+def _with_shared_offsets(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Copy packed tensors whose tokens have other strides than the tensor whose offsets they share."""
+    used = {part.name: part.copy or part.spec for part in parts}
+    found = []
+    for part in parts:
+        shared = used.get(_OFFSETS_OF.get(part.name, ""))
+        differs = shared is not None and shared.strides[0] != used[part.name].strides[0]
+        found.append(part._replace(copy=shared) if differs else part)
+    return tuple(found)
 
 
 def _view(part: Part, problem: AttentionProblem) -> TensorSpec:

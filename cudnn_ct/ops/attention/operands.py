@@ -16,8 +16,10 @@ from ...shapes.attention_lengths import (
     sequence_lengths,
     sequence_offsets,
 )
-from ...shapes.attention_rules import OPTIONAL
-from .._operands import stream_of
+from ...shapes.attention_rules import OPTIONAL, like_axes
+from ...shapes.specs import TensorSpec
+from .._operands import representable, stream_of
+from .core import token_step
 
 __all__ = ["NO_LENGTHS", "Gathered", "gather"]
 
@@ -111,7 +113,7 @@ def _add_starts(given: dict[str, Any], offsets: tuple[Any, Any], y: Any, where: 
     """Add the offsets of each packed tensor in elements, and the lengths; return the longest lengths."""
     import numpy as np
 
-    q, k, v = (given[name].spec for name in "qkv")
+    q, k, v = (representable(given[name].spec) for name in "qkv")
     for name, spec in (("q", q), ("k", k), ("v", v)):
         if len(spec.shape) != 3:
             raise ValueError(
@@ -126,10 +128,13 @@ def _add_starts(given: dict[str, Any], offsets: tuple[Any, Any], y: Any, where: 
         raise ValueError(
             f"offsets_q and offsets_kv differ in length: got {len(starts_q)} and {len(starts_kv)} offsets"
         )
-    out = as_operand(y, "y", where).spec if y is not None else None
-    row_y = out.strides[0] if out and len(out.strides) == 3 else q.shape[1] * v.shape[2]
-    steps = {"q": (starts_q, q.strides[0]), "k": (starts_kv, k.strides[0]), "v": (starts_kv, v.strides[0])}
-    steps |= {"y": (starts_q, row_y), "stats": (starts_q, q.shape[1])}
+    result = like_axes((*q.shape[:2], v.shape[2]), q)
+    if y is not None and len((found := as_operand(y, "y", where).spec).shape) == 3:
+        result = representable(found)
+    stats = TensorSpec.packed(q.shape[:2], "float32")
+    tensors = {"q": (starts_q, q), "k": (starts_kv, k), "v": (starts_kv, v), "y": (starts_q, result)}
+    tensors["stats"] = (starts_q, stats)
+    steps = {name: (starts, token_step(name, spec)) for name, (starts, spec) in tensors.items()}
     uploaded: dict[tuple[int, int], DeviceArray] = {}
     wide = max(int(starts[-1]) * step for starts, step in steps.values()) > INT32_MAX
     for name, (starts, step) in steps.items():
