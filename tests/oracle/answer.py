@@ -22,6 +22,8 @@ operation                    operands, arguments and results with other names
                              memory before the call, for ``out_of_bound="skip"``
 ``grid_sample_backward``,    argument ``u``: the unit roundoff of the grid, by default that of float32; it
 ``spatial_transformer...``   decides which places may be on either side of a pixel
+``attention``                ``stats`` is a result if ``return_stats`` is True; lengths, offsets and the page
+                             table are arguments, as lists of ints
 ``RNN``                      operands x, h0 (or hx), c0 (or cx), lengths, dy, dhy, dcy, and ``weights``, a
                              dict by the names of ``ct.RNN.pack_params``; arguments ``mode``, ``num_layers``,
                              ``direction``, ``layout``, ``padding_value``, ``clip``; results ``y``, ``hy``,
@@ -33,6 +35,7 @@ operation                    operands, arguments and results with other names
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,12 +59,15 @@ class Answer(NamedTuple):
         The result has to be equal, as positions have to be.
     ambiguous : numpy.ndarray of bool, shape of value, optional
         Elements that the documentation leaves open: the choice between equal elements, for example.
+    rounded : numpy.ndarray of float64, shape of value, optional
+        The magnitude of intermediate results that are rounded to the dtype of the result; by default scale.
     """
 
     value: np.ndarray
     scale: np.ndarray
     exact_only: bool = False
     ambiguous: np.ndarray | None = None
+    rounded: np.ndarray | None = None
 
 
 Solver = Callable[[Operands, Arguments], dict[str, Answer]]
@@ -213,6 +219,44 @@ def kept(operands: Operands, arguments: Arguments) -> tuple[Any, float]:
     """Return the mask of a dropout, with True for an element that stays, and the factor of those."""
     probability = arguments["p"] if "p" in arguments else arguments["probability"]
     return operands["mask"], 1 / (1 - float(probability))
+
+
+# --- attention --------------------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    """One sequence: its place in the batch, the places of its first tokens, and its lengths."""
+
+    place: int
+    first_query: int
+    queries: int
+    first_key: int
+    keys: int
+
+
+def attention_spans(operands: Operands, arguments: Arguments) -> list[Span]:
+    """Return the sequences of a call. Packed ones follow each other in one place of the batch."""
+    if arguments.get("offsets_q") is not None:
+        ends = zip(*(pairwise(arguments[name]) for name in ("offsets_q", "offsets_kv")), strict=True)
+        return [Span(0, q, q_end - q, k, k_end - k) for (q, q_end), (k, k_end) in ends]
+    batch, _, queries, _ = np.shape(operands["q"])
+    keys, table = np.shape(operands["k"])[2], arguments.get("page_table")
+    keys *= 1 if table is None else len(table[0])
+    rows, columns = (
+        [longest] * batch if arguments.get(name) is None else arguments[name]
+        for name, longest in (("lengths_q", queries), ("lengths_kv", keys))
+    )
+    return [Span(place, 0, rows[place], 0, columns[place]) for place in range(batch)]
+
+
+def attention_band(arguments: Arguments, queries: int, keys: int) -> tuple[float, float]:
+    """Return the bounds of ``key - query`` for the pairs of a sequence that are not masked."""
+    left, right = arguments.get("window") or (None, None)
+    low = -np.inf if left in (None, -1) else -float(left)
+    high = np.inf if right in (None, -1) else float(right)
+    causal = arguments.get("causal", False)
+    shift = keys - queries if causal == "bottom_right" else 0
+    return low + shift, min(high, 0.0 if causal else np.inf) + shift
 
 
 # --- sequences --------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .attention import ATTENTION
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
@@ -601,6 +602,7 @@ VALUES: dict[str, Compute] = {
     "ctc_loss": ctc_loss,
     "RNN": rnn,
     **ROWS,
+    **ATTENTION,
 }
 
 ANSWERS = answers(VALUES)

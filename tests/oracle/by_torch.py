@@ -43,6 +43,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .attention_by_torch import ATTENTION
 from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
 from .rows_by_torch import ROWS
@@ -751,6 +752,7 @@ _FUNCTIONS: dict[str, Torch] = {
     "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
     **ROWS,
+    **ATTENTION,
 }
 
 VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}

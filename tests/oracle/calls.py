@@ -19,6 +19,8 @@ POSITIONAL = {
     "activation_backward": ("dy", "x", "y"),
     "add": ("a", "b"),
     "affine_grid": ("theta", "shape"),
+    "attention": ("q", "k", "v"),
+    "attention_backward": ("dy", "q", "k", "v", "y", "stats"),
     "affine_grid_backward": ("dgrid",),
     "batch_norm_backward": ("dy", "x", "scale"),
     "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
@@ -50,6 +52,7 @@ POSITIONAL = {
     "rms_norm": ("x", "scale"),
     "rms_norm_backward": ("dy", "x", "scale", "invrms"),
     "scale": ("x",),
+    "scaled_matmul": ("a", "b"),
     "softmax": ("x",),
     "softmax_backward": ("dy", "y"),
     "spatial_transformer": ("x", "theta"),
@@ -70,10 +73,19 @@ def made(
     """Make a call; ``given`` are its arguments and factors, ``keywords`` those of ``out`` and ``stream``."""
     if call.operation in SEQUENCES:
         return SEQUENCES[call.operation](arrays, dict(given), keywords)
-    named = arrays | given
+    named = arrays | given | _on_device(given)
+    named.pop("lengths_on_device", None)
     operation = "reduce_with_indices" if named.pop("indices", False) else call.operation
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
     return _by_name(getattr(ct, operation)(*first, **named, **keywords))
+
+
+def _on_device(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of attention that are arrays on the device; lengths may also be lists."""
+    names = ["page_table"] if "page_table" in given else []
+    if given.get("lengths_on_device"):
+        names += ["lengths_q", "lengths_kv"]
+    return {name: ct.asarray(np.asarray(given[name], np.int32)) for name in names if name in given}
 
 
 def planned(

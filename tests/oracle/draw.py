@@ -14,12 +14,13 @@ __all__ = ["RECIPES", "Call", "Derived", "Where", "draw", "operations"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 HALF = ("float16", "bfloat16")
+FLOAT8 = ("float8_e4m3", "float8_e5m2")
 # Element types that a library has arrays of; arrays of jax cannot be written and have no strides.
 ORIGINS = {
     "gpu": ("own", "own", "own", "torch", "torch", "torch", "interface", "cupy", "numba", "jax"),
     "fakes": ("own", "foreign"),
 }
-LACKS = {"cupy": ("bfloat16",), "numba": ("bfloat16",), "interface": ("bfloat16",)}
+LACKS = dict.fromkeys(("cupy", "numba", "interface"), ("bfloat16", *FLOAT8)) | {"jax": FLOAT8}
 
 
 class Derived(NamedTuple):
@@ -51,6 +52,8 @@ class Recipe(NamedTuple):
         Operands that the call changes.
     plan : str
         The function that prepares a plan for the call, if there is one.
+    order : tuple of int
+        An order of axes in memory that all arrays of this rank have in every second call.
     """
 
     operands: dict[str, tuple[tuple[int, ...], str, str]]
@@ -62,6 +65,7 @@ class Recipe(NamedTuple):
     written: tuple[str, ...] = ()
     plan: str = ""
     more: dict[str, tuple[tuple[int, ...], str]] = {}  # noqa: RUF012 - never changed
+    order: tuple[int, ...] = ()
 
 
 class Where(NamedTuple):
@@ -169,7 +173,11 @@ def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
         factors["alpha"] = source.choice((0.5, -2.0, 3.0, 0.0))
     if recipe.scaled and out is not None and source.chance(0.4):
         factors["beta"] = source.choice((1.0, -0.5, 2.0))
+    if recipe.order and source.chance(0.5):
+        operands = {name: _in_order(tensor, recipe.order) for name, tensor in operands.items()}
+        out = out and _in_order(out, recipe.order)
     copied = any(t.origin in ("negated", "jax") or t.still or t.flipped for t in operands.values())
+    copied |= bool(UPLOADED & set(recipe.arguments))
     capturable = out is not None and not recipe.more and not copied  # nothing may be allocated
     where = _where(source, device, capturable)
     plan = recipe.plan if source.chance(0.2) and not alias else ""
@@ -179,6 +187,17 @@ def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
         *(seed, number, operation, operands, recipe.arguments, out),
         *(recipe.derived, alias, recipe.written, factors, plan, where, more),
     )
+
+
+# Arguments that are copied to the device in each call.
+UPLOADED = {"lengths_q", "offsets_q", "page_table"}
+
+
+def _in_order(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """Return a tensor that is contiguous in an order of axes, if it has that rank and strides."""
+    if len(tensor.shape) != len(order) or tensor.origin == "jax":
+        return tensor
+    return tensor._replace(order=order, gaps=(1,) * len(order), still=(), flipped=(), start=0)
 
 
 def _where(source: Source, device: str, capturable: bool) -> Where:
@@ -859,6 +878,101 @@ def _row_norm_backward(mode: str, source: Source) -> Recipe:
     return Recipe(operands, arguments, drawn.out, derived, scaled=False, more=more)
 
 
+def _scaled_matmul(source: Source) -> Recipe:
+    rows, terms, columns = (16 * source.choice((1, 2, 3, 4, 8)) for _ in range(3))
+    batch = (source.randint(1, 3),) if source.chance(0.4) else ()
+    out = source.choice(("bfloat16", "float16", "float32", *FLOAT8))
+    values = source.choice(("normal", "integers", "unit"))
+    operands = {
+        "a": ((*batch, rows, terms), source.choice(FLOAT8), values),
+        "b": ((*(batch if source.chance(0.6) else ()), terms, columns), source.choice(FLOAT8), values),
+    }
+    for name in ("descale_a", "descale_b", "scale"):
+        if source.chance(0.6):
+            operands[name] = ((1,), "float32", "positive")
+    if source.chance(0.4):
+        bias = source.choice(HALF) if out in FLOAT8 else out
+        operands["bias"] = ((columns,), source.choice((bias, "float32")), "normal")
+    if source.chance(0.3):
+        operands["residual"] = ((*batch, rows, columns), out, "normal")
+    activations = (None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+    arguments = {"activation": source.choice(activations), "amax": source.chance(0.5), "out_dtype": out}
+    more = {"amax": ((1,), "float32")} if arguments["amax"] else {}
+    return Recipe(operands, arguments, ((*batch, rows, columns), out), scaled=False, more=more)
+
+
+# --- attention ---
+
+
+def _attention(source: Source) -> Recipe:
+    """Grouped heads, masks, and batches of one length, padded, packed, or with a paged cache."""
+    kv_heads, batch, head = source.choice((1, 1, 2, 3)), source.randint(1, 3), source.choice((8, 32, 64, 72))
+    heads, value_head = kv_heads * source.choice((1, 1, 2, 4)), source.choice((head, head, 64))
+    queries, keys = source.choice((1, 2, 17, 64, 100, 130)), source.choice((2, 17, 48, 64, 100, 192))
+    dtype, kind = source.choice(HALF), source.choice(("", "", "", "bias", "padded", "packed", "paged"))
+    causal = source.choice((False, False, True, "top_left", "bottom_right"))
+    arguments: dict[str, Any] = {"causal": causal, "return_stats": source.chance(0.5)}
+    if kind == "bias" and causal == "bottom_right":  # a combination that is rejected
+        arguments["causal"] = "top_left"
+    if causal and kind in ("", "bias", "packed") and queries <= keys and source.chance(0.4):
+        arguments["window"] = (source.randrange(keys), source.choice((None, 0)))
+    if source.chance(0.3):
+        arguments["scale"] = source.choice((0.05, 0.3))
+    lengths = [[source.randint(1, longest) for _ in range(batch)] for longest in (queries, keys)]
+    if causal == "bottom_right" or "window" in arguments:  # queries without keys are rejected
+        lengths[0] = [min(pair) for pair in zip(*lengths, strict=True)]
+    shapes = {
+        "q": (batch, heads, queries, head),
+        "k": (batch, kv_heads, keys, head),
+        "v": (batch, kv_heads, keys, value_head),
+    }
+    if kind == "paged":
+        block, pages = source.choice((16, 32)), source.randint(1, 4)
+        lengths[1] = [source.randint(1, block * pages) for _ in range(batch)]
+        if causal == "bottom_right":
+            lengths[0] = [min(pair) for pair in zip(*lengths, strict=True)]
+        shapes |= {"k": (batch * pages, kv_heads, block, head)}
+        shapes |= {"v": (batch * pages, kv_heads, block, value_head)}
+        blocks = source.sample(range(batch * pages), batch * pages)
+        arguments["page_table"] = [blocks[n * pages : (n + 1) * pages] for n in range(batch)]
+    if kind in ("padded", "paged"):
+        arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
+        arguments["lengths_on_device"] = source.chance(0.5)
+    if kind == "packed":
+        shapes = {name: (sum(lengths[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
+        for name, each in zip(("offsets_q", "offsets_kv"), lengths, strict=True):
+            arguments[name] = [sum(each[:n]) for n in range(batch + 1)]
+    operands = {name: (shape, dtype, "normal") for name, shape in shapes.items()}
+    if kind == "bias":
+        full = (batch, heads, queries, keys)
+        shared = source.choice(((), (0,), (1,), (0, 1)))
+        shape = tuple(1 if axis in shared else n for axis, n in enumerate(full))
+        operands["bias"] = (shape, dtype, "normal")
+    y = (*shapes["q"][:-1], value_head)
+    more = {"stats": (y[:-1], "float32")} if arguments["return_stats"] else {}
+    return Recipe(operands, arguments, (y, dtype), scaled=False, more=more, order=(0, 2, 1, 3))
+
+
+def _attention_backward(source: Source) -> Recipe:
+    drawn = _attention(source)
+    while "page_table" in drawn.arguments:
+        drawn = _attention(source)
+    arguments = drawn.arguments | {"return_stats": True}
+    (y, dtype), operands = drawn.out or ((), ""), drawn.operands
+    operands = {"dy": (y, dtype, "normal"), **operands, "y": (y, dtype, "normal")}
+    operands["stats"] = (y[:-1], "float32", "normal")
+    derived = {name: Derived("attention", name, arguments) for name in ("y", "stats")}
+    arguments = {name: value for name, value in arguments.items() if name != "return_stats"}
+    more = {f"d{name}": operands[name][:2] for name in "kv"}
+    if "bias" in operands and source.chance(0.6):
+        arguments["dbias"] = True
+        more["dbias"] = operands["bias"][:2]
+    if source.chance(0.2):
+        arguments["deterministic"] = True
+    given = (operands, arguments, operands["q"][:2], derived)
+    return Recipe(*given, scaled=False, more=more, order=(0, 2, 1, 3))
+
+
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "RNN": _rnn,
     "activation": _activation,
@@ -866,6 +980,9 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     **{f"{name}_backward": partial(_row_norm_backward, name) for name in _MOMENTS},
     "matmul": _matmul,
     "matmul_backward": _matmul_backward,
+    "scaled_matmul": _scaled_matmul,
+    "attention": _attention,
+    "attention_backward": _attention_backward,
     "activation_backward": _activation_backward,
     "add": _add,
     "affine_grid": _affine_grid,
@@ -907,6 +1024,8 @@ WEIGHTS = {
     "conv_backward_data": 3,
     "conv_backward_filter": 3,
     "conv_bias_activation": 5,
+    "attention": 3,
+    "attention_backward": 3,
     "batch_norm_training": 3,
     "batch_norm_backward": 3,
 }

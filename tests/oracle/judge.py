@@ -20,6 +20,8 @@ __all__ = ["Verdict", "compared", "judge", "operands_of"]
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
 FACTOR = {
     "RNN": 256,
+    "attention": 32,
+    "attention_backward": 64,
     "batch_norm_backward": 64,
     "batch_norm_training": 64,
     "ada_layer_norm": 64,
@@ -32,11 +34,14 @@ FACTOR = {
     "lrn_backward": 128,
     "rms_norm": 64,
     "rms_norm_backward": 64,
+    "scaled_matmul": 8,  # of sums of 32 products each
     "softmax_backward": 32,
 }
 ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
+    "attention": 2,
+    "attention_backward": 4,
     "batch_norm_backward": 3,
     "batch_norm_training": 4,
     "conv_bias_activation": 4,
@@ -51,10 +56,15 @@ ROUNDINGS = {
     "softmax_backward": 2,
 }
 UNIT = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 2**-53, "tf32": 2**-10}
+UNIT |= {"float8_e4m3": 2**-4, "float8_e5m2": 2**-3, "float8 sums": 2**-13}  # tensor cores keep 14 bits
 # Below these, numbers may be flushed to zero, or be products of numbers that were.
 TINY = {"float16": 2**-22, "bfloat16": 1e-35, "float32": 1e-35, "float64": 1e-300}
+TINY |= {"float8_e4m3": 2**-9, "float8_e5m2": 2**-16}
 LARGEST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4e38, "float64": 1.79e308}
+LARGEST |= {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
+
+FLOAT8 = ("float8_e4m3", "float8_e5m2")
 
 # Engines that transform tiles (Winograd, FFT) have errors relative to the largest element of a tile.
 TRANSFORMED = ("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose", "conv_bias_activation")
@@ -304,12 +314,15 @@ def _difference(
             terms = np.full_like(terms, finite.max(initial=0.0))
         if beta and old is not None:
             want, terms = want + beta * old, terms + np.abs(beta * old)
-        bound = _bound(call, dtype, want, terms)
+        rounded = terms if expected.rounded is None else expected.rounded
+        bound = _bound(call, dtype, want, terms, rounded)
         if expected.exact_only:
             bound = np.zeros_like(bound)
         most = LARGEST.get(dtype, np.inf)
         same = np.isnan(want) & np.isnan(got) | (want == got) | (np.abs(got - want) <= bound)
         same |= np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + bound >= most)
+        if dtype in FLOAT8:  # docs: such values are saturated, infinite or NaN
+            same |= np.abs(want) + bound >= most
     if alpha == 0:  # whether 0 * NaN is computed
         same |= ~np.isfinite(value) | (np.abs(value) > most)
     if expected.ambiguous is not None:
@@ -331,6 +344,10 @@ def _difference(
 def _dtype_of(call: Call, name: str) -> str:
     if call.out is not None and name in ("y", "dx", "dw", "out"):
         return call.out.dtype
+    if name in ("stats", "amax"):
+        return "float32"
+    if call.operation == "scaled_matmul":
+        return call.arguments.get("out_dtype", "bfloat16")
     if call.operation == "transform":
         return call.arguments.get("dtype", call.operands["x"].dtype)
     if name == "indices":
@@ -340,19 +357,21 @@ def _dtype_of(call: Call, name: str) -> str:
     return next(iter(call.operands.values())).dtype
 
 
-def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.ndarray:
+def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     """The error that careful arithmetic in the precision of the call may have."""
     if dtype not in UNIT:
         return np.zeros_like(want)
     unit = UNIT[_precision(call)]
     longest = max((tensor.size for tensor in call.operands.values()), default=1)
-    factor, roundings = FACTOR.get(call.operation, 16) + sqrt(longest), ROUNDINGS.get(call.operation, 1)
+    factor, roundings = FACTOR.get(call.operation, 16), ROUNDINGS.get(call.operation, 1)
+    if call.operation != "scaled_matmul":
+        factor += sqrt(longest)
     factor += max(map(_equal_addends, call.operands.values()), default=0)
     if call.operation in TRANSFORMED:
         factor = max(factor, 8 * sqrt(_products(call) + 64))  # docs/algorithms.md#accuracy
     if call.factors:
         roundings += 2
-    bound = factor * unit * terms + UNIT[dtype] * (np.abs(want) + (roundings - 1) * terms)
+    bound = factor * unit * terms + UNIT[dtype] * (np.abs(want) + (roundings - 1) * rounded)
     if call.operation in TRANSFORMED:
         finite = np.abs(want[np.isfinite(want)])
         bound = bound + 6 * UNIT[dtype] * finite.max(initial=0.0)
@@ -377,6 +396,8 @@ def _products(call: Call) -> float:
 
 def _precision(call: Call) -> str:
     """The precision that products and sums of a call have at least."""
+    if call.operation == "scaled_matmul":
+        return "float8 sums"
     dtype = next(iter(call.operands.values())).dtype
     precision = call.arguments.get("precision")
     if call.operation.startswith(("conv", "matmul")) and call.operation != "conv_backward_bias":

@@ -39,6 +39,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .images import of_each_image, of_one_image
 from .rows import PRODUCT_SCALES, ROW_OPEN
 
@@ -65,18 +66,22 @@ def _solver(name: str, values: Table) -> Solver:
             scales = SCALES[name](values, operands, arguments, found)
             open_ = OPEN.get(name)
             masks = {} if open_ is None else open_(values, operands, arguments, found)
-            return {key: _answer(key, value, scales[key], masks.get(key)) for key, value in found.items()}
+            rounded = ROUNDED[name](values, operands, arguments, found) if name in ROUNDED else {}
+            return {
+                key: _answer(key, value, scales[key], masks.get(key), rounded.get(key))
+                for key, value in found.items()
+            }
 
     return solve
 
 
-def _answer(name: str, value: np.ndarray, scale: Any, mask: Any) -> Answer:
+def _answer(name: str, value: np.ndarray, scale: Any, mask: Any, rounded: Any) -> Answer:
     size = np.broadcast_to(np.asarray(scale, np.float64), value.shape)
     size = np.maximum(np.where(np.isfinite(size), size, 0.0), np.abs(value))
     size = np.zeros(value.shape) if name in EXACT else np.where(np.isfinite(value), size, 0.0)
     if mask is not None:
         mask = np.broadcast_to(np.asarray(mask, bool), value.shape)
-    return Answer(value, size, name in EXACT, mask)
+    return Answer(value, size, name in EXACT, mask, rounded)
 
 
 def _absolute(operands: Operands) -> dict[str, Any]:
@@ -741,6 +746,7 @@ SCALES: dict[str, Scale] = {
     "dropout_backward": _itself,
     "RNN": _rnn,
     **PRODUCT_SCALES,
+    **ATTENTION_SCALES,
 }
 
 OPEN: dict[str, Scale] = {
@@ -764,3 +770,6 @@ OPEN: dict[str, Scale] = {
     "ctc_loss": _open_alignments,
     **ROW_OPEN,
 }
+
+# Magnitudes of what is rounded to the dtype of the result, if they are smaller than the scales.
+ROUNDED: dict[str, Scale] = {**ATTENTION_ROUNDED}

@@ -75,6 +75,21 @@ def matmul(operands: Operands, arguments: Arguments) -> Values:
     return {"y": y}
 
 
+def _scaled(operands: Operands, arguments: Arguments, factor: float) -> np.ndarray:
+    """Return a product of float8 before its activation."""
+    for name in ("descale_a", "descale_b"):
+        factor *= 1.0 if operands.get(name) is None else float(np.ravel(operands[name])[0])
+    return _sums(operands, arguments, factor)
+
+
+def scaled_matmul(operands: Operands, arguments: Arguments) -> Values:
+    v = _scaled(operands, arguments, 1.0)
+    curve = _CURVES.get(arguments.get("activation") or "")
+    v = v if curve is None else np.asarray(np.vectorize(curve, otypes=[float])(v))
+    found = {"y": v if operands.get("scale") is None else float(np.ravel(operands["scale"])[0]) * v}
+    return found | ({"amax": np.abs(v).max(keepdims=True).reshape(1)} if arguments.get("amax") else {})
+
+
 def matmul_backward(operands: Operands, arguments: Arguments) -> Values:
     a, b, dy = matrices(operands["a"], operands["b"], operands["dy"])
     alpha = arguments.get("alpha", 1)
@@ -96,6 +111,15 @@ def _matmul_scale(table: Any, operands: Operands, arguments: Arguments, values: 
     plain = _sums(operands, arguments, arguments.get("alpha", 1))
     own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
     return {"y": 1.2 * sums + (np.abs(plain) if own is None else own)}
+
+
+def _scaled_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    sums, plain = _scaled(_absolute(operands), arguments, 1.0), _scaled(operands, arguments, 1.0)
+    own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
+    v = 1.2 * sums + (np.abs(plain) if own is None else own)
+    scale = 1.0 if operands.get("scale") is None else np.abs(np.ravel(operands["scale"])[0])
+    sizes = {"y": scale * v, "amax": v.max(keepdims=True).reshape(1)}
+    return {name: sizes[name] for name in values}
 
 
 def _backward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -221,8 +245,16 @@ def _open_rows(table: Any, operands: Operands, arguments: Arguments, values: Val
 
 
 MODES = ("layer_norm", "rms_norm", "ada_layer_norm")
-ROWS: dict[str, Any] = {"matmul": matmul, "matmul_backward": matmul_backward}
-PRODUCT_SCALES: dict[str, Any] = {"matmul": _matmul_scale, "matmul_backward": _backward_scale}
+ROWS: dict[str, Any] = {
+    "matmul": matmul,
+    "matmul_backward": matmul_backward,
+    "scaled_matmul": scaled_matmul,
+}
+PRODUCT_SCALES: dict[str, Any] = {
+    "matmul": _matmul_scale,
+    "matmul_backward": _backward_scale,
+    "scaled_matmul": _scaled_scale,
+}
 for _mode in MODES:
     _functions = _of(_mode)
     ROWS |= {_mode: _functions[0], f"{_mode}_backward": _functions[1]}

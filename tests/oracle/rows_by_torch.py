@@ -30,6 +30,18 @@ def matmul(operands: Tensors, arguments: Arguments) -> Tensors:
     return {"y": _CURVES.get(arguments.get("activation") or "", lambda y: y)(y)}
 
 
+def scaled_matmul(operands: Tensors, arguments: Arguments) -> Tensors:
+    """The product of the dequantised operands."""
+    a, b = (_times(operands, name, operands[name[-1]]) for name in ("descale_a", "descale_b"))
+    v = matmul({**operands, "a": a, "b": b}, arguments)["y"]
+    found = {"y": _times(operands, "scale", v)}
+    return found | ({"amax": v.abs().max().reshape(1)} if arguments.get("amax") else {})
+
+
+def _times(operands: Tensors, name: str, x: Any) -> Any:
+    return x if operands.get(name) is None else x * operands[name].reshape(())
+
+
 def matmul_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     leaves = [operands[name].detach().requires_grad_() for name in ("a", "b")]
     y = arguments.get("alpha", 1) * torch.matmul(*leaves)
@@ -91,6 +103,10 @@ def _of(mode: str) -> tuple[Any, Any]:
     return forward, backward
 
 
-ROWS: dict[str, Any] = {"matmul": matmul, "matmul_backward": matmul_backward}
+ROWS: dict[str, Any] = {
+    "matmul": matmul,
+    "matmul_backward": matmul_backward,
+    "scaled_matmul": scaled_matmul,
+}
 for _mode in ("layer_norm", "rms_norm", "ada_layer_norm"):
     ROWS[_mode], ROWS[f"{_mode}_backward"] = _of(_mode)

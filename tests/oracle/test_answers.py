@@ -465,6 +465,58 @@ def _rnn(rng: np.random.Generator) -> Case:
     return "RNN", operands, arguments
 
 
+def _scaled_matmul(rng: np.random.Generator) -> Case:
+    rows, terms, columns, batch = (int(n) for n in rng.integers(1, 6, 4))
+    operands = {"a": rng.normal(size=(batch, rows, terms)), "b": rng.normal(size=(terms, columns))}
+    for name in ("descale_a", "descale_b", "scale"):
+        operands[name] = _pick(rng, None, rng.uniform(0.5, 2, 1))
+    operands["bias"] = _pick(rng, None, rng.normal(size=columns))
+    operands["residual"] = _pick(rng, None, rng.normal(size=(batch, rows, columns)))
+    activation = _pick(rng, None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+    return "scaled_matmul", operands, {"activation": activation, "amax": _pick(rng, True, False)}
+
+
+def _attention(rng: np.random.Generator) -> Case:
+    kv_heads, batch, head, value_head = 1 + rng.integers(2), 1 + rng.integers(3), 8, _pick(rng, 8, 16)
+    heads, queries, keys = kv_heads * _pick(rng, 1, 3), _pick(rng, 1, 4, 7), _pick(rng, 2, 4, 9)
+    kind = _pick(rng, "", "bias", "padded", "packed", "paged")
+    causal = _pick(rng, False, "top_left", "bottom_right")
+    arguments = {"causal": causal, "scale": _pick(rng, None, 0.5), "return_stats": bool(rng.integers(2))}
+    if queries <= keys and kind in ("", "bias"):
+        arguments["window"] = _pick(rng, None, (2, None), (1, 1), (-1, 2))
+    shapes = {"q": (batch, heads, queries, head), "k": (batch, kv_heads, keys, head)}
+    shapes["v"] = (batch, kv_heads, keys, value_head)
+    if kind == "paged":
+        shapes |= {"k": (2 * batch, kv_heads, 3, head), "v": (2 * batch, kv_heads, 3, value_head)}
+        arguments["page_table"] = rng.permutation(2 * batch).reshape(batch, 2).tolist()
+        keys = 6
+    lengths = [[int(n) for n in rng.integers(1, most + 1, batch)] for most in (queries, keys)]
+    if causal == "bottom_right":
+        lengths[0] = list(map(min, *lengths))
+    if kind in ("padded", "paged"):
+        arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
+    if kind == "packed":
+        shapes = {name: (sum(lengths[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
+        for name, each in zip(("offsets_q", "offsets_kv"), lengths, strict=True):
+            arguments[name] = [0, *(int(n) for n in np.cumsum(each))]
+    operands = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    if kind == "bias":
+        full = (batch, heads, queries, keys)
+        operands["bias"] = rng.normal(size=tuple(_pick(rng, 1, n) for n in full[:3]) + full[3:])
+    return "attention", operands, arguments
+
+
+def _attention_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _attention(rng)
+    while "page_table" in arguments:
+        _, operands, arguments = _attention(rng)
+    known = by_loops.VALUES["attention"](operands, {**arguments, "return_stats": True})
+    known["stats"] = known["stats"].astype(np.float32).astype(np.float64)
+    del arguments["return_stats"]
+    arguments["dbias"] = "bias" in operands
+    return "attention_backward", {"dy": rng.normal(size=known["y"].shape), **operands, **known}, arguments
+
+
 DRAWS: dict[str, Draw] = {
     "conv": _conv,
     "conv_backward_data": _conv_backward_data,
@@ -504,6 +556,9 @@ DRAWS: dict[str, Draw] = {
     "RNN": _rnn,
     "matmul": _matmul,
     "matmul_backward": _matmul_backward,
+    "scaled_matmul": _scaled_matmul,
+    "attention": _attention,
+    "attention_backward": _attention_backward,
     **{name: partial(_row_norm, name) for name in ("layer_norm", "rms_norm", "ada_layer_norm")},
     **{
         f"{name}_backward": partial(_row_norm_backward, name)
@@ -533,7 +588,7 @@ def differences(mine: dict[str, Answer], others: dict[str, Answer]) -> Iterator[
     if set(mine) != set(others):
         yield f"results {sorted(mine)} and {sorted(others)}"
         return
-    for name, (got, scale, exact, ambiguous) in mine.items():
+    for name, (got, scale, exact, ambiguous, _) in mine.items():
         other = others[name]
         if not got.shape == scale.shape == other.value.shape == other.scale.shape:
             yield f"{name}: shapes {got.shape}, {scale.shape}, {other.value.shape}, {other.scale.shape}"
@@ -658,7 +713,7 @@ def test_scales_bound_the_rounding_of_operands_to_float32() -> None:
         for _, operands, arguments in cases(name, 25):
             exact = by_loops.ANSWERS[name](operands, arguments)
             moved = by_loops.ANSWERS[name](rounded(operands), arguments)
-            for key, (right, scale, only, ambiguous) in exact.items():
+            for key, (right, scale, only, ambiguous, _) in exact.items():
                 judged = np.isfinite(right) if ambiguous is None else np.isfinite(right) & ~ambiguous
                 if only or not judged.any():
                     continue
@@ -673,7 +728,7 @@ def test_scales_are_of_the_size_of_the_values() -> None:
     for name in DRAWS:
         ratios, masks = [], []
         for _, operands, arguments in cases(name, 25):
-            for right, scale, only, ambiguous in by_loops.ANSWERS[name](operands, arguments).values():
+            for right, scale, only, ambiguous, _ in by_loops.ANSWERS[name](operands, arguments).values():
                 judged = np.isfinite(right) & (right != 0)
                 if judged.any() and not only:
                     ratios.append(np.median(scale[judged] / np.abs(right[judged])))
@@ -1239,3 +1294,62 @@ def test_rnn_agrees_with_torch_modules(mode: str) -> None:
     np.testing.assert_allclose(found["y"].value, y.detach().numpy(), atol=1e-12)
     for name, tensor in zip(("hy", "cy"), state if mode == "lstm" else (state,), strict=False):
         np.testing.assert_allclose(found[name].value, tensor.detach().numpy(), atol=1e-12)
+
+
+def test_attention_without_masks_agrees_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(2, 3, 5, 8)), rng.normal(size=(2, 3, 4, 8)), rng.normal(size=(2, 3, 4, 6))
+    found = solve("attention", {"q": q, "k": k, "v": v}, scale=0.25, return_stats=True)
+    scores = np.einsum("bhid,bhjd->bhij", q, k) / 4
+    np.testing.assert_allclose(found["y"].value, special.softmax(scores, -1) @ v, atol=1e-14)
+    np.testing.assert_allclose(found["stats"].value, special.logsumexp(scores, -1), atol=1e-14)
+
+
+def test_attention_masks_have_the_keys_of_their_formula() -> None:
+    """One value for each key shows what a query attends to, of equal weights."""
+    zeros, v = np.zeros((1, 1, 3, 8)), np.eye(5, 8).reshape(1, 1, 5, 8)
+    operands = {"q": zeros, "k": np.zeros((1, 1, 5, 8)), "v": v}
+    for causal, window, lengths, shift, left, right in (
+        (True, None, None, 0, 9, 0),
+        ("bottom_right", None, None, 2, 9, 0),
+        (True, (1, None), None, 0, 1, 0),
+        (False, (1, 1), None, 0, 1, 1),
+        ("bottom_right", (1, 0), ([2], [4]), 2, 1, 0),
+    ):
+        rows, columns = (one[0] for one in lengths) if lengths else (3, 5)
+        given = {"lengths_q": lengths[0], "lengths_kv": lengths[1]} if lengths else {}
+        y = value("attention", operands, causal=causal, window=window, **given)[0, 0]
+        for i in range(3):
+            wanted = {j for j in range(columns) if i < rows and -left <= j - i - shift <= right}
+            assert {int(j) for j in np.flatnonzero(y[i])} == wanted, (causal, window, i)
+
+
+def test_attention_backward_is_the_slope_of_attention() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        _, operands, arguments = _attention(rng)
+        if "page_table" in arguments:
+            continue
+        known = by_loops.VALUES["attention"](operands, {**arguments, "return_stats": True})
+        dy = rng.normal(size=known["y"].shape)
+        bias = {"dbias": True} if "bias" in operands else {}
+        given = {"dy": dy, **operands, **known}
+        found = by_loops.VALUES["attention_backward"](given, {**arguments, **bias})
+        for name, gradient in found.items():
+            step = rng.normal(size=gradient.shape) * 1e-6
+            ends = [
+                by_loops.VALUES["attention"](
+                    {**operands, name[1:]: operands[name[1:]] + sign * step}, arguments
+                )
+                for sign in (1, -1)
+            ]
+            slope = ((ends[0]["y"] - ends[1]["y"]) * dy).sum() / 2
+            np.testing.assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-11)
+
+
+def test_scaled_matmul_takes_the_magnitude_before_the_scale() -> None:
+    two, half = array(2.0), array(0.5)
+    given = {"a": array([1.0, -3.0]), "b": array([2.0], [1.0]), "descale_a": half, "scale": two}
+    found = solve("scaled_matmul", {**given, "bias": array(-1.0)}, amax=True)
+    assert found["y"].value.tolist() == [[-3.0]]  # 2 * (0.5 * (2 - 3) - 1)
+    assert found["amax"].value.tolist() == [1.5]

@@ -22,7 +22,9 @@ from .answer import GATES, Answer
 from .test_answers import DRAWS, EDGES, cases, differences
 
 # `scale` writes into its operand, and `transform` has no arithmetic: tests/unit/test_reference_tensor.py.
-OPERATIONS = sorted(set(DRAWS) & set(reference.__all__) - {"scale", "transform"})
+# Results that are float32 for operands of any dtype, and operands of float8, have tests of their own.
+FLOAT32 = {"attention", "attention_backward", "scaled_matmul"}
+OPERATIONS = sorted(set(DRAWS) & set(reference.__all__) - {"scale", "transform"} - FLOAT32)
 SCALED = [name for name in OPERATIONS if "beta" in inspect.signature(getattr(reference, name)).parameters]
 
 
@@ -120,6 +122,32 @@ def test_reference_ctc_loss_agrees_with_loops_when_probabilities_underflow() -> 
     labels = {"labels": rng.integers(1, 30, (1, 60)), "label_lengths": [60], "input_lengths": [300]}
     assert compute("ctc_loss", {"logits": logits}, **labels)["loss"].min() > 800  # exp(-800) is 0 in float64
     check("ctc_loss", {"logits": logits}, labels)
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT32))
+def test_reference_agrees_with_loops_but_for_float32(name: str) -> None:
+    single = ("stats", "amax", "descale_a", "descale_b", "scale")
+    for _, operands, arguments in cases(name):
+        if name == "scaled_matmul":
+            given = {key: one for key, one in operands.items() if one is not None}
+            kinds = {key: ml_dtypes.float8_e4m3fn if key in "ab" else np.float32 for key in given}
+            arguments = arguments | {"out_dtype": "float32"}
+        else:
+            kinds = dict.fromkeys(operands, np.float64) | {"stats": np.float32}
+            given = operands
+        narrow = {key: one.astype(kinds[key]) for key, one in given.items()}
+        wide = {key: one.astype(np.float64) for key, one in narrow.items()}
+        result = getattr(reference, name)(**narrow, **arguments)._asdict()
+        wanted = by_loops.ANSWERS[name](wide, arguments)
+        got = {key: one for key, one in result.items() if one is not None}
+        assert set(got) == set(wanted)
+        for key, one in got.items():
+            unit = 2.0**-24 if key in single or name == "scaled_matmul" else 2.0**-50
+            right, bound = wanted[key].value, unit * wanted[key].scale
+            same = (one == right) | (
+                np.abs(one.astype(np.float64) - np.where(np.isinf(right), 0, right)) <= bound
+            )
+            assert same.all(), (key, arguments)
 
 
 # --- recurrent networks ---
