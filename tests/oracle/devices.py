@@ -150,7 +150,7 @@ class Gpu(Device):
 
     def _torch(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         flat, torch = self._flat(laid, late), self._library
-        dtype = getattr(torch, tensor.dtype)
+        dtype = getattr(torch, as_dtype(tensor.dtype).numpy_name)  # such as float8_e4m3fn
         itemsize = dtype.itemsize
         view = flat[laid.offset % itemsize : len(flat) - (len(flat) - laid.offset) % itemsize].view(dtype)
         array = view.as_strided(tensor.shape, laid.strides, laid.offset // itemsize)

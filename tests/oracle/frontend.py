@@ -90,7 +90,10 @@ class FrontendGraph:
 
         size = max(int(self.graph.get_workspace_size()), 1)
         workspace = torch.empty(size, dtype=torch.uint8, device="cuda")
-        operands = dict(zip(self.memory, tensors, strict=True))
+        memory = (*self.problem.inputs, *self.problem.outputs)
+        shapes = [self._extended(self.problem.values[place]) for place in memory]
+        views = [tensor.as_strided(*shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+        operands = dict(zip(self.memory, views, strict=True))
         for tensor, value in self.constants:
             dtype = getattr(torch, value.spec.dtype)
             operands[tensor] = torch.full([1] * self.rank, value.value, dtype=dtype)  # type: ignore[arg-type]

@@ -200,7 +200,7 @@ def _compared(graph: ct.Graph, outputs: Any) -> dict[str, Any]:
         except Exception as error:
             row[side] = {"failed": _text(error)}
             if _lost():
-                break
+                return row | {"status": f"{side} crash", "text": _failures(row)}
             continue
         row[side] = {"engine": engine, **_errors(problem, outs, expected)}
     return row | {"status": _status(row), "text": _failures(row)}
@@ -248,6 +248,7 @@ def _errors(problem: GraphProblem, outs: list[Any], expected: Any) -> dict[str, 
 def _by_us(graph: ct.Graph, outputs: Any, problem: GraphProblem, tensors: Any, outs: Any) -> str:
     with graph.build(*outputs) as built:
         built(*tensors, out=outs[0] if len(outs) == 1 else tuple(outs))
+        ct.synchronize()
         return "" if built.candidate is None else built.candidate.algorithm
 
 
