@@ -83,8 +83,8 @@ def _scores(operands: Tensors, arguments: Arguments, spans: list[Span], q: Any, 
     scale, bias = arguments.get("scale"), operands.get("bias")
     scores = torch.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     scores = scores if bias is None else scores + bias
-    i = torch.arange(q.shape[2], device=q.device)[:, None]
-    j = torch.arange(k.shape[2], device=q.device)[None]
+    i = torch.arange(q.shape[2], device=q.device, dtype=q.dtype)[:, None]
+    j = torch.arange(k.shape[2], device=q.device, dtype=q.dtype)[None]
     masks = []
     for span in spans:
         low, high = attention_band(arguments, span.queries, span.keys)
