@@ -47,8 +47,9 @@ class PackedSource(NamedTuple):
         if request.compiled:
             known = {row.algorithm for row in rows}
             names = [name for name in self.also(packed) if name not in known][: request.max_engines]
+            math = rows[0].math if rows else "fma"
             # Whether cuDNN supports them shows when their plans are made.
-            rows += [Candidate("graph", name, "fma", 0, True, notes=_COMPILED) for name in names]
+            rows += [Candidate("graph", name, math, 0, True, notes=_COMPILED) for name in names]
         return self._with_room(problem, sorted(rows, key=lambda row: bool(row.rejected)))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
