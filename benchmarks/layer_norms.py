@@ -80,6 +80,11 @@ def operands_of(row: Row, record: Record) -> Operands | None:
     }
     if row.backward:
         arrays["dy"] = Array(shape, row.dtype)
+        results = ("dscale", "dbias") if row.operation == "layer_norm_backward" else ("dscale",)
+        arrays |= {name: Array(parameter, row.wide, empty=True) for name in results}
+    else:
+        moments = ("mean", "invstd") if row.operation == "layer_norm" else ("invrms",)
+        arrays |= {name: Array((row.rows, 1), "float32", empty=True) for name in moments}
     return operands_or_reason(arrays, record)
 
 
@@ -95,17 +100,16 @@ def statistics(row: Row, operands: Operands) -> list[tuple[Any, ...]]:
 def our_call(row: Row, operands: Operands, moments: list[Any]) -> Callable[..., Any]:
     """Return a call on set i with an algorithm."""
     operation, ours = getattr(ct, row.operation), operands.ours
-    kept: list[Any] = [None] * operands.count
+    names = [name for name in ("y", "mean", "invstd", "invrms", "dscale", "dbias") if name in ours]
+    outs = [tuple(ours[name][i] for name in names) for i in range(operands.count)]
 
     def call(i: int, algo: str | None = None) -> Any:
         if row.backward:
-            kept[i] = operation(
-                ours["dy"][i], ours["x"][i], ours["scale"][i], *moments[i], algo=algo, out=ours["y"][i]
+            return operation(
+                ours["dy"][i], ours["x"][i], ours["scale"][i], *moments[i], algo=algo, out=outs[i]
             )
-        else:
-            bias = ours["bias"][i] if row.operation == "layer_norm" else None
-            kept[i] = operation(ours["x"][i], ours["scale"][i], bias, algo=algo, out=ours["y"][i])
-        return kept[i]
+        bias = ours["bias"][i] if row.operation == "layer_norm" else None
+        return operation(ours["x"][i], ours["scale"][i], bias, algo=algo, out=outs[i])
 
     return call
 
