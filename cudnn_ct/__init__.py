@@ -43,6 +43,7 @@ _PUBLIC = {
     "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
     "ops.attention.attention": "attention attention_backward",
+    "ops.attention.scaled": "scaled_attention",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
@@ -83,6 +84,7 @@ _PUBLIC = {
     "shapes.pooling": "pool_output_shape",
     "shapes.reduction": "IndexedReduction",
     "shapes.rnn": "RNNSpec",
+    "shapes.scaled_attention": "ScaledAttentionResult",
     "shapes.sequences": "RNNGradients RNNResult",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (

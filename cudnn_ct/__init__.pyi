@@ -56,6 +56,7 @@ from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.attention.attention import attention as attention
 from .ops.attention.attention import attention_backward as attention_backward
+from .ops.attention.scaled import scaled_attention as scaled_attention
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms
 from .ops.conv.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
 from .ops.conv.algorithms import conv_plan as conv_plan
@@ -133,6 +134,7 @@ from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.reduction import IndexedReduction as IndexedReduction
 from .shapes.rnn import RNNSpec as RNNSpec
+from .shapes.scaled_attention import ScaledAttentionResult as ScaledAttentionResult
 from .shapes.sequences import RNNGradients as RNNGradients
 from .shapes.sequences import RNNResult as RNNResult
 from .shapes.spatial import GridSampleGradients as GridSampleGradients

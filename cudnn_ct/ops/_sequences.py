@@ -15,19 +15,20 @@ from ..plans.base import Plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.specs import TensorSpec
 
-__all__ = ["DeviceInts", "not_on_stream", "plan_for_sequences"]
+__all__ = ["DeviceFloats", "DeviceInts", "not_on_stream", "plan_for_sequences"]
 
 
 class DeviceInts:
     """int32 numbers on the device, owned by the default stream because they outlive the other streams."""
 
     __slots__ = ("_array", "_is_written", "_name")
+    dtype = DTYPES["int32"]
 
-    def __init__(self, device: int, values: Sequence[int], name: str) -> None:
+    def __init__(self, device: int, values: Sequence[float], name: str) -> None:
         import numpy as np
 
-        home = streams.default_stream(device)
-        self._array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", home)
+        home, dtype = streams.default_stream(device), self.dtype
+        self._array = DeviceArray.from_host(np.array(values, dtype.numpy), dtype, "nchw", home)
         self._is_written = False  # as far as streams other than the default one know
         self._name = name
 
@@ -51,6 +52,13 @@ class DeviceInts:
         """Keep the memory until the work that is enqueued on a stream is done."""
         if stream is not self._array.home:
             self._array.record_use(stream)
+
+
+class DeviceFloats(DeviceInts):
+    """float32 numbers on the device."""
+
+    __slots__ = ()
+    dtype = DTYPES["float32"]
 
 
 def not_on_stream(name: str) -> NotInitializedError:

@@ -40,6 +40,7 @@ from .pooling import pool as pool
 from .pooling import pool_backward as pool_backward
 from .reduction import reduce as reduce
 from .reduction import reduce_with_indices as reduce_with_indices
+from .scaled_attention import scaled_attention as scaled_attention
 from .softmax import softmax as softmax
 from .softmax import softmax_backward as softmax_backward
 from .spatial import affine_grid as affine_grid

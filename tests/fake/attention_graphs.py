@@ -148,6 +148,9 @@ class AttentionRun:
     def reduction(self, node: dict[str, Any]) -> None:
         x, shape = self.read(node["XDESC"]), self.shape(node["YDESC"])
         operator = ReduceTensorOp(self.fake._attributes(node["DESC"])["REDUCTION_OPERATOR"][0]).name
+        if operator == "AMAX":
+            self._largest(node["YDESC"], np.abs(x).max(keepdims=True))
+            return
         if 1 < shape[1] < x.shape[1] or (shape[1] == 1 and shape[2:] == x.shape[2:] and len(x) == shape[0]):
             grouped = x.reshape(len(x), shape[1], -1, *x.shape[2:])
             self.write(node["YDESC"], grouped.sum(2))
@@ -155,6 +158,12 @@ class AttentionRun:
         axes = tuple(axis for axis in range(4) if shape[axis] == 1)
         result = x.max(axes, keepdims=True) if operator == "MAX" else x.sum(axes, keepdims=True)
         self.write(node["YDESC"], result)
+
+    def _largest(self, descriptor: int, result: np.ndarray) -> None:
+        """Write the larger one of a result and the contents of its memory, as kernels with atomics do."""
+        found = self.tensor(descriptor)
+        memory = self._array(found, self.memory[found["UNIQUE_ID"][0]])
+        self.write(descriptor, np.maximum(memory, result))
 
     def reshape(self, node: dict[str, Any]) -> None:
         x = self.read(node["XDESC"])

@@ -1,0 +1,223 @@
+"""Candidates of attention of float8: the engines of its graph, and plans that add scales and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...errors import NotSupportedError
+from ...graph.candidates import no_engine
+from ...plans.base import Candidate, Heuristic, Plan, tensors_of
+from ...plans.elementwise import fill_plan
+from ...plans.workspace import align_after, nbytes_of, room_of
+from ...plans.wrappers import RelayoutPlan
+from ...shapes.attention_rules import like_axes
+from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
+from ...shapes.specs import ALIGNMENT, TensorSpec
+from .._graph_source import GraphSource
+from .._sequences import DeviceFloats
+from .scaled_graph import scaled_attention_graph
+
+__all__ = ["SOURCE", "ResultsWithoutKeys", "ScaledAttentionSource", "completed"]
+
+ENGINES = GraphSource(scaled_attention_graph)
+FIRST_VERSION = 91400
+FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
+
+
+@lru_cache(256)
+def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
+    """Return the problem of the graph: with all scales and amax, on operands that kernels can load."""
+    one = TensorSpec.packed((1,), "float32")
+    stats = None if problem.stats is None else TensorSpec.packed(problem.stats.shape, "float32")
+    changed: dict[str, Any] = dict.fromkeys((*SCALES, "amax"), one)
+    changed |= {name: _loadable(getattr(problem, name)) for name in ("q", "k", "v", "y")}
+    return problem._replace(**changed, stats=stats, aligned=True)
+
+
+class ScaledAttentionSource:
+    """The candidates of a problem: engines of the graph of the problem that `completed` returns."""
+
+    def heuristics(self, problem: ScaledAttentionProblem) -> Sequence[Heuristic]:
+        """Return the stages of the graph's engines."""
+        return self._of(problem, ENGINES.heuristics(completed(problem)))
+
+    def autotune_candidates(
+        self, problem: ScaledAttentionProblem, context: Context, request: AlgoRequest
+    ) -> list[Candidate]:
+        """Return the engines to time."""
+        wrong = _why_not(context)
+        if wrong:
+            return [no_engine(wrong)]
+        rows = ENGINES.autotune_candidates(completed(problem), context, request)
+        return [_with_room(row, problem) for row in rows]
+
+    def by_name(
+        self, problem: ScaledAttentionProblem, name: str
+    ) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+        """Return the stage for the engine of a name, and the heuristics for its replacement."""
+        named, instead = ENGINES.by_name(completed(problem), name)
+        return self._of(problem, named), self._of(problem, instead)
+
+    def plan(self, problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> Plan:
+        """Make an engine ready to run on the operands of the problem."""
+        wrong = _why_not(context)
+        if wrong:
+            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+        made = _CompletePlan(ENGINES.plan(completed(problem), candidate, context), problem)
+        moves = _moves(problem)
+        if problem.aligned and not any(copy for _, copy in moves):
+            return made
+        return RelayoutPlan(made, moves, outputs=len(problem.results), align=not problem.aligned)
+
+    def _of(self, problem: ScaledAttentionProblem, stages: Sequence[Heuristic]) -> list[Heuristic]:
+        return [partial(self._found, problem, stage) for stage in stages]
+
+    def _found(self, problem: ScaledAttentionProblem, stage: Heuristic, context: Context) -> list[Candidate]:
+        wrong = _why_not(context)
+        return [no_engine(wrong)] if wrong else [_with_room(row, problem) for row in stage(context)]
+
+
+SOURCE = ScaledAttentionSource()
+
+
+def _why_not(context: Context) -> str:
+    if context.library.version >= FIRST_VERSION:
+        return ""
+    return "nvidia-cudnn-frontend tests attention of float8 from cuDNN 9.14.0 on"
+
+
+def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
+    """Add the workspace of amax and of copies."""
+    if row.rejected:
+        return row
+    copies = [copy or spec for spec, copy in _moves(problem) if copy or not problem.aligned]
+    room = room_of([*copies, TensorSpec.packed((1,), "float32")])
+    return row._replace(workspace=row.workspace + room)
+
+
+# --- operands ----------------------------------------------------------------------------------------------
+
+
+def _loadable(spec: TensorSpec) -> TensorSpec:
+    """Return a spec that kernels can load: contiguous heads, whose strides are multiples of 16."""
+    *outer, last = spec.strides
+    loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer) and not spec.overlaps_itself
+    spec = spec if loads else like_axes(spec.shape, spec)
+    pairs = list(zip(spec.shape, spec.strides, strict=True))
+    reach = max(n * step for n, step in pairs if n > 1)
+    # No element uses the stride of an axis of length 1; kernels check it nevertheless.
+    return spec._replace(strides=tuple(step if n > 1 else reach for n, step in pairs))
+
+
+def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec | None]]:
+    """Return the operands, each with the spec of its copy if kernels cannot load it."""
+    core = completed(problem)
+    moves: list[tuple[TensorSpec, TensorSpec | None]] = []
+    for name, spec in tensors_of(problem).items():
+        copy: TensorSpec = getattr(core, name)
+        if copy.size == 1 or (copy.shape == spec.shape and _same_memory(spec, copy)):
+            moves.append((spec, None))
+        else:
+            moves.append((spec, copy))
+    return moves
+
+
+def _same_memory(one: TensorSpec, other: TensorSpec) -> bool:
+    """Return whether two specs of a shape have the same elements in memory."""
+    steps = zip(one.shape, one.strides, other.strides, strict=True)
+    return all(a == b for n, a, b in steps if n > 1)
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+
+class _Pointers(NamedTuple):
+    """Where the operands of the graph come from: places of a run's pointers, or places of added scales.
+
+    ``amax`` is the place of amax among the operands of the graph.
+    """
+
+    places: tuple[int | None, ...]
+    added: tuple[float, ...]
+    amax: int
+
+
+def _pointers_of(problem: ScaledAttentionProblem) -> _Pointers:
+    core, given = completed(problem), list(tensors_of(problem))
+    weight = WEIGHT_SCALE[problem.q.dtype]
+    defaults = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    names = list(tensors_of(core))
+    places = tuple(given.index(name) if name in given else None for name in names)
+    added = tuple(defaults[name] for name in SCALES if name not in given)
+    return _Pointers(places, added, names.index("amax"))
+
+
+class _CompletePlan:
+    """A plan of a graph, with pointers for the scales and the amax that a call lacks.
+
+    cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
+    """
+
+    __slots__ = ("_added", "_inner", "_is_amax_given", "_offset", "_pointers", "_zero", "workspace")
+
+    def __init__(self, inner: Plan, problem: ScaledAttentionProblem) -> None:
+        self._inner = inner
+        self._pointers = _pointers_of(problem)
+        self._added: DeviceFloats | None = None
+        self._is_amax_given = problem.amax is not None
+        one = TensorSpec.packed((1,), "float32")
+        self._zero = fill_plan(one, 0.0)
+        self._offset, self.workspace = align_after(inner.workspace, nbytes_of(one))
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        places, values, amax = self._pointers
+        added = iter(self._scales(context, values) if values else ())
+        given: list[int] = []
+        for number, place in enumerate(places):
+            if place is not None:
+                given.append(pointers[place])
+            elif number == amax:
+                given.append(context.workspace(self.workspace) + self._offset)
+            else:
+                given.append(next(added))
+        if self._is_amax_given:
+            self._zero.run(context, (given[amax],), 1.0, 0.0)
+        self._inner.run(context, given, alpha, beta)
+
+    def describe(self) -> str:
+        return self._inner.describe()
+
+    def _scales(self, context: Context, values: Sequence[float]) -> list[int]:
+        """Return the pointers of numbers on the device, each of which is aligned."""
+        if self._added is None:
+            padding = (0.0,) * (FLOATS_IN_ALIGNMENT - 1)
+            numbers = [number for value in values for number in (value, *padding)]
+            self._added = DeviceFloats(context.device, numbers, "scales")
+        first = self._added.on(context, self).pointer
+        return [first + ALIGNMENT * place for place in range(len(values))]
+
+
+class ResultsWithoutKeys:
+    """Writes the results of queries without keys: zeros, and -inf in the statistics."""
+
+    __slots__ = ("_fills",)
+    workspace = 0
+
+    def __init__(self, problem: ScaledAttentionProblem) -> None:
+        self._fills = []
+        for place, (name, spec) in enumerate(tensors_of(problem).items()):
+            if name in ("y", "stats", "amax") and spec.size:
+                # cudnnSetTensor does not support float8, whose zero has the bits of int8's.
+                bits = spec._replace(dtype="int8") if name == "y" else spec
+                self._fills.append((place, fill_plan(bits, float("-inf") if name == "stats" else 0)))
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        for place, fill in self._fills:
+            fill.run(context, (pointers[place],), 1.0, 0.0)
+
+    def describe(self) -> str:
+        return "chosen: no query has a key, the results are filled"

@@ -1,0 +1,238 @@
+"""Attention of float8 operands: results, problems, and the shapes and dtypes that it accepts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..dtypes import as_dtype
+from ..errors import NotSupportedError
+from .attention import AttentionCore, attention_band
+from .attention_rules import attention_scale, like_axes
+from .checks import Outs, Specs, result_spec
+from .layer import describe
+from .matmul import FLOAT8, WITHOUT_AMAX
+from .parse import as_bool
+from .specs import Shape, TensorSpec
+
+__all__ = [
+    "HEAD_MULTIPLE",
+    "SCALES",
+    "WEIGHT_SCALE",
+    "ScaledAttentionProblem",
+    "ScaledAttentionResult",
+    "scaled_attention_problem",
+    "scaled_attention_slots",
+]
+
+T = TypeVar("T")
+
+HEAD_MULTIPLE = 16  # cuDNN's kernels load 16 bytes of a head at once
+MAX_HEAD = 192
+
+# Names of the scales, in the order of a run's pointers.
+SCALES = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+
+# Default of scale_s. The weights are at most 1, and a sixteenth of the range of float8 is left above them.
+WEIGHT_SCALE = {"float8_e4m3": 32.0, "float8_e5m2": 8192.0}
+
+
+class ScaledAttentionResult(NamedTuple, Generic[T]):
+    """Result of attention of float8 operands.
+
+    ``stats`` is ``log(sum(exp(scores)))`` of each query, float32. ``amax`` is the largest magnitude of the
+    result before ``scale_o``, float32. Each is None if it was not requested.
+    """
+
+    y: T
+    stats: T | None
+    amax: T | None
+
+
+class ScaledAttentionProblem(NamedTuple):
+    """Attention of float8 operands. Operands and results that a call lacks are None.
+
+    The specs are in the order of a run's pointers.
+    """
+
+    q: TensorSpec
+    k: TensorSpec
+    v: TensorSpec
+    descale_q: TensorSpec | None
+    descale_k: TensorSpec | None
+    descale_v: TensorSpec | None
+    descale_s: TensorSpec | None
+    scale_s: TensorSpec | None
+    scale_o: TensorSpec | None
+    y: TensorSpec
+    stats: TensorSpec | None
+    amax: TensorSpec | None
+    scale: float
+    causal: bool
+    aligned: bool = True
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return tuple(spec for spec in (self.y, self.stats, self.amax) if spec is not None)
+
+    @property
+    def result(self) -> TensorSpec:
+        """The first tensor that is written."""
+        return self.y
+
+    @property
+    def plain(self) -> ScaledAttentionProblem:
+        """The problem without the facts of one call."""
+        return self._replace(aligned=True)
+
+    @property
+    def sizes(self) -> AttentionCore:
+        """The sizes of the operands."""
+        batch, heads, queries, head = self.q.shape
+        _, kv_heads, keys, value_head = self.v.shape
+        return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)
+
+    def __str__(self) -> str:
+        return describe("attention of float8", self)
+
+
+def scaled_attention_slots(out: Any, return_stats: Any, amax: Any) -> tuple[Any, ...]:
+    """Return the array given for each result that exists, in the order y, stats, amax.
+
+    ``out`` is an array for y, or a tuple. A result that does not exist is None in it, or left out at the end.
+    """
+    absent = {
+        "y": "",
+        "stats": "" if as_bool(return_stats, "return_stats") else "return_stats=False",
+        "amax": "" if as_bool(amax, "amax") else WITHOUT_AMAX,
+    }
+    reasons = list(absent.values())
+    outs = list(out) if isinstance(out, tuple | list) else [out, None, None]
+    while len(outs) < len(absent) and reasons[len(outs)]:
+        outs.append(None)
+    if len(outs) != len(absent):
+        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(absent)}")
+    for (name, reason), given in zip(absent.items(), outs, strict=True):
+        if reason and given is not None:
+            raise ValueError(f"out has {name}, but {reason}")
+    return tuple(given for given, reason in zip(outs, reasons, strict=True) if not reason)
+
+
+def scaled_attention_problem(
+    specs: Specs,
+    outs: Outs,
+    return_stats: Any,
+    amax: Any,
+    scale: Any,
+    causal: Any,
+    out_dtype: Any,
+    *,
+    aligned: bool = True,
+) -> ScaledAttentionProblem:
+    """Validate attention of float8 operands; ``outs`` are those of :func:`scaled_attention_slots`."""
+    q, k, v = (specs[name] for name in "qkv")
+    _check_dtypes(q, k, v)
+    _check_shapes(q, k, v)
+    scales: dict[str, Any] = {name: specs.get(name) for name in SCALES}
+    _check_scales(scales)
+    y_out, *further = outs
+    y = like_axes((*q.shape[:3], v.shape[3]), q)._replace(dtype=_result_dtype(q.dtype, out_dtype, y_out))
+    optional: dict[str, TensorSpec | None] = {"stats": None, "amax": None}
+    wanted = {"stats": (return_stats, q.shape[:3]), "amax": (amax, (1,))}
+    for name, (is_wanted, shape) in wanted.items():
+        if as_bool(is_wanted, "return_stats" if name == "stats" else name):
+            optional[name] = _result(further.pop(0), TensorSpec.packed(shape, "float32"), f"{name} of out")
+    problem = ScaledAttentionProblem(
+        q, k, v, **scales, y=_result(y_out, y, "out"), **optional,
+        scale=attention_scale(scale, q.shape[3]),
+        causal=_causal(causal, q.shape[2], v.shape[2]),
+        aligned=aligned,
+    )  # fmt: skip
+    _check_support(problem)
+    return problem
+
+
+def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
+    for name, spec in (("q", q), ("k", k), ("v", v)):
+        if spec.dtype not in FLOAT8:
+            raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(FLOAT8)}")
+        if spec.dtype != q.dtype:
+            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {q.dtype}, as q")
+
+
+def _check_shapes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
+    for name, spec in (("q", q), ("k", k), ("v", v)):
+        if len(spec.shape) != 4:
+            raise ValueError(
+                f"{name} has the wrong number of axes: got shape {spec.shape}, expected (B, H, S, D)"
+            )
+    batch, heads, _, head = q.shape
+    _, kv_heads, keys, value_head = v.shape
+    expected: dict[str, tuple[TensorSpec, Shape]] = {
+        "k": (k, (batch, kv_heads, keys, head)),
+        "v": (v, (batch, kv_heads, keys, value_head)),
+    }
+    for name, (spec, shape) in expected.items():
+        if spec.shape != shape:
+            raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
+    if heads % max(kv_heads, 1) or (heads and not kv_heads):
+        raise ValueError(
+            f"k has the wrong number of heads: got {kv_heads}, expected a divisor of {heads}, the number of "
+            "heads of q"
+        )
+    for name, size in (("q", head), ("v", value_head)):
+        if size % HEAD_MULTIPLE or not size:
+            raise NotSupportedError(
+                f"the last axis of {name} is not a multiple of {HEAD_MULTIPLE}: got {size}; pad the heads "
+                "with zeros and pass scale"
+            )
+        if size > MAX_HEAD:
+            raise NotSupportedError(
+                f"the last axis of {name} is too long: got {size}, expected at most {MAX_HEAD}; cuDNN's "
+                "attention of float8 was reported wrong for 256 (cudnn-frontend issue 981)"
+            )
+
+
+def _check_scales(scales: dict[str, TensorSpec | None]) -> None:
+    for name, spec in scales.items():
+        if spec and (spec.dtype != "float32" or spec.size != 1):
+            raise ValueError(f"{name} is not a float32 array of one element: got {spec}")
+    if (scales["scale_s"] is None) != (scales["descale_s"] is None):
+        given = "scale_s" if scales["scale_s"] else "descale_s"
+        raise ValueError(f"scale_s and descale_s belong together: got only {given}")
+
+
+def _result_dtype(dtype: str, out_dtype: Any, out: TensorSpec | None) -> str:
+    name = as_dtype(out_dtype).name if out_dtype is not None else out.dtype if out is not None else dtype
+    if name not in FLOAT8:
+        raise NotSupportedError(
+            f"the result cannot be {name}: expected {' or '.join(FLOAT8)}; cuDNN has no engine for other "
+            "results on Hopper GPUs"
+        )
+    return name
+
+
+def _causal(causal: Any, queries: int, keys: int) -> bool:
+    band = attention_band(causal, None)
+    if band.corner == "bottom_right" and queries != keys:
+        raise NotSupportedError(
+            "cuDNN's attention of float8 does not support bottom-right masks on Hopper GPUs: got "
+            f"{queries} queries and {keys} keys; pass as many queries as keys"
+        )
+    return band.right is not None
+
+
+def _result(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
+    return spec if out is None else result_spec(spec.shape, spec, out=out, name=name)
+
+
+def _check_support(problem: ScaledAttentionProblem) -> None:
+    if problem.sizes.queries == 1:
+        raise NotSupportedError(
+            "cuDNN has no engine for attention of float8 with one query; repeat it and take the first row"
+        )
+    if not problem.scale > 0 or not math.isfinite(problem.scale):
+        raise NotSupportedError(
+            f"cuDNN computes NaN of masked scores if scale is not positive: got {problem.scale:g}"
+        )

@@ -1,0 +1,216 @@
+"""Attention of float8 on the fakes, which compute its graph node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from tests.layers import Place
+from tests.scaled_attention_cases import CASES, check, operands_of
+from tests.strategies import placing
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+
+
+def exact(q: Any, k: Any, v: Any, **keywords: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the result of attention in float64, and its statistics."""
+    y, stats = ct.reference.attention(q, k, v, return_stats=True, **keywords)
+    assert stats is not None
+    return y, stats
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scaled_attention_equals_float64(fake: FakeCudnn, place: Place, name: str) -> None:
+    check(CASES[name], place, exact)
+    check(CASES[name], ct.asarray, exact)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reference_of_scaled_attention_equals_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ct, "scaled_attention", ct.reference.scaled_attention)
+    monkeypatch.setattr(ct, "asarray", lambda array: np.asarray(array).view(Numbers))
+    check(CASES[name], np.asarray, exact)
+
+
+class Numbers(np.ndarray):
+    """A NumPy array with the method of an array on a device."""
+
+    def numpy(self) -> np.ndarray:
+        return np.asarray(self)
+
+
+def test_scaled_attention_accepts_misaligned_operands(fake: FakeCudnn, host: Host) -> None:
+    place = placing(lambda array: ForeignArray(host, array), 1, 0, 3, 5, 2)
+    for name in ("plain", "causal, bshd"):
+        check(CASES[name], place, exact)
+
+
+def test_scaled_attention_returns_only_what_is_requested(fake: FakeCudnn) -> None:
+    arrays, _, keywords = operands_of(CASES["plain"])
+    device = [ct.asarray(one) for one in arrays]
+    keywords = {name: ct.asarray(one) for name, one in keywords.items() if name != "causal"}
+    every = ct.scaled_attention(*device, return_stats=True, amax=True, **keywords)
+    for wanted in ((False, False), (True, False), (False, True)):
+        found = ct.scaled_attention(*device, return_stats=wanted[0], amax=wanted[1], **keywords)
+        np.testing.assert_array_equal(found.y.numpy(), every.y.numpy())
+        for one, whole, given in zip(found[1:], every[1:], wanted, strict=True):
+            assert (one is not None) == given
+            if one is not None and whole is not None:
+                np.testing.assert_array_equal(one.numpy(), whole.numpy())
+
+
+def test_scaled_attention_writes_into_memory(fake: FakeCudnn) -> None:
+    arrays, _, _ = operands_of(CASES["sliced"])
+    device = [ct.asarray(np.ascontiguousarray(one)) for one in arrays]
+    expected = ct.scaled_attention(*device, return_stats=True, amax=True)
+    out = ct.asarray(np.zeros((*arrays[0].shape[:3], 67), arrays[0].dtype))[..., 1:65]
+    stats, amax = ct.zeros(arrays[0].shape[:3]), ct.full((1,), 1e6)
+    for outs, requested in (
+        ((out, stats, amax), (True, True)),
+        ((out, None, amax), (False, True)),
+        ((out, stats), (True, False)),
+        (out, (False, False)),
+    ):
+        found = ct.scaled_attention(*device, return_stats=requested[0], amax=requested[1], out=outs)
+        np.testing.assert_array_equal(out.numpy(), expected.y.numpy())
+        assert found.y.pointer == out.pointer
+    np.testing.assert_array_equal(stats.numpy(), expected.stats.numpy())
+    np.testing.assert_array_equal(amax.numpy(), expected.amax.numpy())
+
+
+def test_scaled_attention_is_replayed_with_amax_of_the_last_call(fake: FakeCudnn) -> None:
+    arrays, _, _ = operands_of(CASES["plain"])
+    q, k, v = (ct.asarray(one) for one in arrays)
+    half, amax, y = ct.asarray(np.ones(1, np.float32)), ct.empty((1,)), ct.empty(q.shape, "float8_e4m3")
+    first = ct.scaled_attention(q, k, v, amax=True).amax
+    assert first is not None
+    for count in range(20):
+        ct.fill(half, 2.0**-count)
+        ct.scaled_attention(q, k, v, descale_v=half, amax=True, out=(y, None, amax))
+        np.testing.assert_allclose(amax.numpy(), first.numpy() * 2.0**-count)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys"), [((0, 4, 8, 16), 8), ((2, 4, 0, 16), 8), ((2, 4, 8, 16), 0), ((2, 0, 8, 16), 4)]
+)
+def test_scaled_attention_of_empty_operands_is_filled(
+    fake: FakeCudnn, shape: tuple[int, ...], keys: int
+) -> None:
+    q, k = (ct.zeros(one, "float8_e4m3") for one in (shape, (*shape[:2], keys, 16)))
+    amax = ct.full((1,), 5)
+    y, stats, _ = ct.scaled_attention(q, k, k, return_stats=True, amax=True, out=(None, None, amax))
+    assert stats is not None
+    np.testing.assert_array_equal(y.numpy().astype(np.float32), np.zeros(shape))
+    np.testing.assert_array_equal(stats.numpy(), np.full(shape[:3], -np.inf))
+    np.testing.assert_array_equal(amax.numpy(), [0])
+    expected = ct.reference.scaled_attention(q.numpy(), k.numpy(), k.numpy(), return_stats=True, amax=True)
+    np.testing.assert_array_equal(expected.stats, stats.numpy())
+    np.testing.assert_array_equal(expected.amax, [0])
+
+
+def heads(*shape: int, dtype: str = "float8_e4m3") -> Any:
+    return ct.zeros(shape or (1, 2, 4, 16), dtype)
+
+
+REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "dtype": (
+        lambda: ct.scaled_attention(*[heads(dtype="float16")] * 3),
+        TypeError,
+        "q has a wrong dtype: got float16, expected float8_e4m3 or float8_e5m2",
+    ),
+    "dtypes": (
+        lambda: ct.scaled_attention(heads(), heads(dtype="float8_e5m2"), heads()),
+        TypeError,
+        "k has the wrong dtype: got float8_e5m2, expected float8_e4m3, as q",
+    ),
+    "axes": (
+        lambda: ct.scaled_attention(heads(4, 16), heads(), heads()),
+        ValueError,
+        r"q has the wrong number of axes: got shape \(4, 16\)",
+    ),
+    "keys": (
+        lambda: ct.scaled_attention(heads(), heads(1, 2, 5, 16), heads()),
+        ValueError,
+        r"k has the wrong shape: got \(1, 2, 5, 16\), expected \(1, 2, 4, 16\)",
+    ),
+    "heads": (
+        lambda: ct.scaled_attention(heads(1, 3, 4, 16), heads(), heads()),
+        ValueError,
+        "k has the wrong number of heads: got 2, expected a divisor of 3",
+    ),
+    "head": (
+        lambda: ct.scaled_attention(*[heads(1, 2, 4, 24)] * 3),
+        NotSupportedError,
+        "the last axis of q is not a multiple of 16: got 24",
+    ),
+    "long head": (
+        lambda: ct.scaled_attention(*[heads(1, 2, 4, 256)] * 3),
+        NotSupportedError,
+        "the last axis of q is too long: got 256, expected at most 192",
+    ),
+    "one query": (
+        lambda: ct.scaled_attention(heads(1, 2, 1, 16), heads(), heads()),
+        NotSupportedError,
+        "cuDNN has no engine for attention of float8 with one query",
+    ),
+    "bottom right": (
+        lambda: ct.scaled_attention(heads(1, 2, 3, 16), heads(), heads(), causal="bottom_right"),
+        NotSupportedError,
+        "got 3 queries and 4 keys",
+    ),
+    "out_dtype": (
+        lambda: ct.scaled_attention(*[heads()] * 3, out_dtype="bfloat16"),
+        NotSupportedError,
+        "the result cannot be bfloat16: expected float8_e4m3 or float8_e5m2",
+    ),
+    "negative scale": (
+        lambda: ct.scaled_attention(*[heads()] * 3, scale=-1),
+        NotSupportedError,
+        "scale is not positive: got -1",
+    ),
+    "scale of two elements": (
+        lambda: ct.scaled_attention(*[heads()] * 3, descale_q=ct.zeros((2,))),
+        ValueError,
+        "descale_q is not a float32 array of one element",
+    ),
+    "half of a scale": (
+        lambda: ct.scaled_attention(*[heads()] * 3, scale_s=ct.zeros((1,))),
+        ValueError,
+        "scale_s and descale_s belong together: got only scale_s",
+    ),
+    "amax": (lambda: ct.scaled_attention(*[heads()] * 3, amax=2), TypeError, "amax must be True or False"),
+    "out of amax": (
+        lambda: ct.scaled_attention(*[heads()] * 3, out=(None, None, ct.zeros((1,)))),
+        ValueError,
+        "out has amax, but amax is not set",
+    ),
+    "out of stats": (
+        lambda: ct.scaled_attention(*[heads()] * 3, out=(None, ct.zeros((1, 2, 4))), amax=True),
+        ValueError,
+        "out has 2 arrays; the results are y, stats, amax",
+    ),
+    "dtype of out": (
+        lambda: ct.scaled_attention(*[heads()] * 3, out=heads(dtype="float8_e5m2"), out_dtype="float8_e4m3"),
+        TypeError,
+        "out is float8_e5m2; the result is float8_e4m3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_scaled_attention_rejects(fake: FakeCudnn, name: str) -> None:
+    call, error, message = REJECTED[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_scaled_attention_needs_a_tested_version(fake: FakeCudnn) -> None:
+    fake.version = 91300
+    with pytest.raises(NotSupportedError, match=r"from cuDNN 9\.14\.0 on"):
+        ct.scaled_attention(*[heads()] * 3)
