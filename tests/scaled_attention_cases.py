@@ -25,8 +25,8 @@ STATS = 0.02
 class Case(NamedTuple):
     """Sizes, the memory order of q, k and v, and arguments of a call.
 
-    ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``scaled`` are the names
-    of scales that the call gets. ``slope`` is added to the scores of a query from the first key to the last.
+    ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``scaled`` names the
+    scales that the call gets. ``slope`` is added to the scores of a query from the first key to the last.
     """
 
     batch: int = 2
@@ -148,9 +148,8 @@ def check_values(given: Case, found: list[np.ndarray], exact: tuple[np.ndarray, 
     """Compare y, stats and amax with the result in float64 by the errors that rounding allows."""
     y, stats, amax = found
     result, exact_stats = exact
-    arrays, wide, keywords = operands_of(given)
-    _, _, values = wide
-    values = np.repeat(np.abs(values), given.heads // given.kv_heads, axis=1)
+    _, wide, keywords = operands_of(given)
+    values = np.repeat(np.abs(wide[2]), given.heads // given.kv_heads, axis=1)
     weights = _weights(given, wide, exact_stats)
     name, out = given.dtype, given.out_dtype or given.dtype
     scale_s = float(keywords["scale_s"][0]) if "scale_s" in keywords else WEIGHT_SCALE[name]

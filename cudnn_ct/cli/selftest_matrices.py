@@ -25,6 +25,7 @@ from .selftest_cases import (
 )
 
 FLOAT8 = {"float8_e4m3": 2e-2}  # the result is bfloat16
+FLOAT8_RESULT = {"float8_e4m3": 0.2, "float8_e5m2": 0.4}  # of attention, which also rounds weights to float8
 
 
 def matrix_cases() -> Iterator[Case]:
@@ -90,12 +91,17 @@ ATTENTION: dict[str, dict[str, Any]] = {
 
 
 def attention_cases() -> Iterator[Case]:
-    """Yield attention and its gradient."""
+    """Yield attention and its gradient, and attention of float8."""
     for variant, keywords in ATTENTION.items():
         for gradient in (False, True):
             make = partial(_of_attention, keywords, gradient)
             name = "attention_backward" if gradient else "attention"
             yield from each_layout(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
+    for variant, keywords in (("", {}), ("causal", {"causal": True})):
+        make = partial(_of_scaled_attention, keywords)
+        yield from each_layout(
+            "scaled_attention", variant, make, FLOAT8_RESULT, tuple(FLOAT8_RESULT), LAYOUTS[:1]
+        )
 
 
 def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Inputs:
@@ -105,3 +111,10 @@ def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Input
         return Inputs((q, k, v), keywords)
     y, stats = reference.attention(q, k, v, return_stats=True, **keywords)
     return Inputs((draw.floats(*y.shape), q, k, v, y, stats), keywords)
+
+
+def _of_scaled_attention(keywords: dict[str, Any], draw: Draw) -> Inputs:
+    """Draw grouped heads of float8, and some of the scales."""
+    q, k, v = draw.floats(*HEADS), draw.floats(2, 2, 40, 16), draw.floats(2, 2, 40, 16)
+    scales = {"descale_q": np.full(1, 0.5, np.float32), "scale_o": np.full(1, 8, np.float32)}
+    return Inputs((q, k, v), {**keywords, **scales, "return_stats": True, "amax": True})

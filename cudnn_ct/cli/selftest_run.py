@@ -19,15 +19,17 @@ from .selftest_report import FAILED, OK, Outcome, outcome_of
 
 __all__ = ["attempt"]
 
-# A GPU may lack these: bfloat16 and attention need Ampere, int8 products need compute capability 6.1.
+# A GPU may lack these: bfloat16 and attention need Ampere, that of float8 Hopper, int8 products need compute
+# capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
+ATTENTION = ("attention", "scaled_attention")
 
 
 def attempt(case: Case) -> Outcome:
     """Run a row; errors become its outcome."""
     row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
-    may_lack = case.dtype in DISPENSABLE or case.operation.startswith("attention")
+    may_lack = case.dtype in DISPENSABLE or case.operation.startswith(ATTENTION)
     return outcome_of(row, partial(_compared, case), may_lack=may_lack)
 
 

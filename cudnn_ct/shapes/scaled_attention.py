@@ -109,14 +109,15 @@ def scaled_attention_slots(out: Any, return_stats: Any, amax: Any) -> tuple[Any,
     }
     reasons = list(absent.values())
     outs = list(out) if isinstance(out, tuple | list) else [out, None, None]
+    given = len(outs)
     while len(outs) < len(absent) and reasons[len(outs)]:
         outs.append(None)
     if len(outs) != len(absent):
-        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(absent)}")
-    for (name, reason), given in zip(absent.items(), outs, strict=True):
-        if reason and given is not None:
+        raise ValueError(f"out has {given} arrays; the results are {', '.join(absent)}")
+    for (name, reason), array in zip(absent.items(), outs, strict=True):
+        if reason and array is not None:
             raise ValueError(f"out has {name}, but {reason}")
-    return tuple(given for given, reason in zip(outs, reasons, strict=True) if not reason)
+    return tuple(array for array, reason in zip(outs, reasons, strict=True) if not reason)
 
 
 def scaled_attention_problem(

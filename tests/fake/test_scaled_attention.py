@@ -10,6 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.ops.attention import scaled_source
 from tests.layers import Place
 from tests.scaled_attention_cases import CASES, check, operands_of
 from tests.strategies import placing
@@ -210,7 +211,7 @@ def test_scaled_attention_rejects(fake: FakeCudnn, name: str) -> None:
         call()
 
 
-def test_scaled_attention_needs_a_tested_version(fake: FakeCudnn) -> None:
-    fake.version = 91300
+def test_scaled_attention_needs_a_tested_version(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaled_source, "FIRST_VERSION", 10**9)
     with pytest.raises(NotSupportedError, match=r"from cuDNN 9\.14\.0 on"):
         ct.scaled_attention(*[heads()] * 3)

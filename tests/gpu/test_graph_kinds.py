@@ -17,6 +17,7 @@ from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_pla
 from cudnn_ct.graph.operations import Graph, Node, Tensor, operation_graph
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_kinds.attention import B, D, H, S
+from tests.graph_kinds.float8_attention import FLOAT8
 from tests.graph_values import can_compute, compute
 
 # Of the largest result: products in TF32, and probabilities that are rounded between two products.
@@ -26,6 +27,8 @@ RANDOM = ("dropout",)  # in the names of kinds whose results are random
 # Kinds that are planned only. With the operands drawn here the first two ended the CUDA context, and the last
 # one returned NaN, for reasons that are not known.
 NOT_RUN = ("grouped matmul gather", "attention paged decode", "batch norm finalize")
+# Their largest magnitudes are not set before a kernel runs: `test_scaled_attention` runs them in a child.
+NOT_RUN += tuple(FLOAT8)
 
 pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")
 

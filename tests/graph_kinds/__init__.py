@@ -12,18 +12,27 @@ from cudnn_ct.graph.operations import Graph
 from .attention import ATTENTION
 from .composed_attention import COMPOSED
 from .convolutions import CONVOLUTIONS
+from .float8_attention import FLOAT8
 from .matmuls import MATMULS
 from .norms import NORMS
 from .unsupported import UNSUPPORTED
 
 __all__ = ["KINDS", "SINCE", "UNSUPPORTED"]
 
-KINDS: dict[str, Callable[[], Graph]] = {**ATTENTION, **COMPOSED, **NORMS, **MATMULS, **CONVOLUTIONS}
+KINDS: dict[str, Callable[[], Graph]] = {
+    **ATTENTION,
+    **COMPOSED,
+    **FLOAT8,
+    **NORMS,
+    **MATMULS,
+    **CONVOLUTIONS,
+}
 
 # The first version that has engines for a kind; others had them in the first that plans without a GPU.
 SINCE: dict[str, int] = {
     **dict.fromkeys((name for name in KINDS if name.startswith("sdpa")), 91500),
     **dict.fromkeys((name for name in KINDS if name.startswith("sdpa backward")), 92800),
+    **dict.fromkeys(FLOAT8, 91400),
     **dict.fromkeys(
         (f"sdpa {name}" for name in ("causal", "causal bottom right", "sliding window", "bias", "dropout")),
         92100,

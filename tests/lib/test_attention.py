@@ -9,10 +9,13 @@ import pytest
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.ops.attention.core import core_of, why_unsupported
 from cudnn_ct.ops.attention.errata import known_defect
+from cudnn_ct.ops.attention.scaled_source import SOURCE as FLOAT8_SOURCE
 from cudnn_ct.ops.attention.source import ENGINES
 from cudnn_ct.shapes.attention import AttentionProblem
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
+from cudnn_ct.shapes.scaled_attention import SCALES, ScaledAttentionProblem, scaled_attention_problem
 from cudnn_ct.shapes.specs import TensorSpec
+from tests import scaled_attention_cases
 from tests.attention_cases import CASES, NO_GRADIENT, Case, case
 
 from .test_graph import DEVICE, in_child
@@ -105,3 +108,54 @@ def test_cudnn_plans_gradients_of_attention() -> None:
         assert engines_of(problem_of(given, gradient=True), planner)
     assert engines_of(problem_of(case(), gradient=True, deterministic=True), planner)
     assert engines_of(problem_of(case(causal=True), gradient=True, dropout=0.1), planner)
+
+
+# --- float8 ------------------------------------------------------------------------------------------------
+
+
+def float8_problem(
+    given: scaled_attention_cases.Case, *, stats: bool = True, amax: bool = True
+) -> ScaledAttentionProblem:
+    """Return the problem of a case with contiguous operands."""
+    packed = TensorSpec.packed
+    specs = {
+        "q": packed((given.batch, given.heads, given.queries, given.head), given.dtype),
+        "k": packed((given.batch, given.kv_heads, given.keys, given.head), given.dtype),
+        "v": packed((given.batch, given.kv_heads, given.keys, given.value_head), given.dtype),
+    }
+    specs |= {name: packed((1,), "float32") for name in SCALES if name in given.scaled}
+    outs = (None,) * (1 + stats + amax)
+    return scaled_attention_problem(specs, outs, stats, amax, given.scale, given.causal, given.out_dtype)
+
+
+def float8_engines_of(problem: ScaledAttentionProblem, planner: Any) -> list[str]:
+    """Return the engines for a problem, after cuDNN built a plan of the first."""
+    rows = [row for find in FLOAT8_SOURCE.heuristics(problem) for row in find(planner) if not row.rejected]
+    for row in rows[:1]:
+        FLOAT8_SOURCE.plan(problem, row, planner)
+    return [row.algorithm for row in rows]
+
+
+@in_child
+def test_cudnn_plans_attention_of_float8() -> None:
+    planner = Planner(DEVICE)
+    if planner.library.version < 91400:
+        return
+    for name, given in scaled_attention_cases.CASES.items():
+        assert float8_engines_of(float8_problem(given), planner), name
+    plain = scaled_attention_cases.CASES["plain"]
+    for stats, amax in ((False, False), (True, False), (False, True)):
+        assert float8_engines_of(float8_problem(plain, stats=stats, amax=amax), planner)
+
+
+@in_child
+def test_cudnn_has_no_engine_for_attention_of_float8_that_is_rejected() -> None:
+    """A newer version with engines for these should accept them."""
+    planner = Planner(DEVICE)
+    problem = float8_problem(scaled_attention_cases.CASES["plain"])
+    packed = TensorSpec.packed
+    q, y = packed((2, 4, 1, 64), problem.q.dtype), packed((2, 4, 64, 64), "bfloat16")
+    one_query = problem._replace(q=q, y=q, stats=packed((2, 4, 1), "float32"))
+    short = {name: packed((2, 4, 64, 24), problem.q.dtype) for name in "qkvy"}
+    for rejected in (one_query, problem._replace(y=y), problem._replace(**short)):
+        assert not float8_engines_of(rejected, planner), rejected

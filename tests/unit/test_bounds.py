@@ -31,6 +31,7 @@ MADE_WITH_THEIR_OWNER = {
     "graph.operations._NativeTensors._tensors",
     "ops.attention.graph._Nodes.nodes",
     "ops.attention.graph._Nodes.operands",
+    "ops.attention.scaled_graph._Builder._nodes",
     "ops.attention.source._WithBuffers._constants",
     "ops.attention.source._WithBuffers._offsets",
     "ops.attention.source._WithBuffers._places",

@@ -86,6 +86,7 @@ ACCEPTED |= {
 }
 FLOAT8 = as_dtype("float8_e4m3").numpy
 ACCEPTED["scaled_matmul"] = {"a": ones(2, 3, dtype=FLOAT8), "b": ones(3, 4, dtype=FLOAT8)}
+ACCEPTED["scaled_attention"] = {name: ones(1, 2, 4, 16, dtype=FLOAT8) for name in "qkv"}
 SEVERAL_DTYPES = (*ROW_NORMS, "scaled_matmul")  # operands may differ in dtype
 ACCEPTED |= {name: by_names(name) for name in reference.__all__ if name not in {*ACCEPTED, *SHAPES}}
 
@@ -146,6 +147,8 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("scale", {"x": [1.0]}, "TypeError: .* x must be an array, not"),
     ("attention", {"out": ()}, "ValueError: out has 0 arrays; the results are y, stats"),
     ("attention", {"out": (None, ones(1, 2, 4, dtype="f"))}, "ValueError: out has stats, but return_stats=F"),
+    ("scaled_attention", {"out": (None,), "amax": True}, "ValueError: out has 1 arrays; the results are y, "),
+    ("scaled_attention", {"out": (None, None, ones(1))}, "ValueError: out has amax, but amax is not set"),
     ("transform", {"layout": "nhwc", "out": 3}, "TypeError: out must be a NumPy array, not int"),
     ("transform", {"strides": (2, 2, 1)}, r"ValueError: strides \(2, 2, 1\) overlap"),
     ("transform", {"x": ones(2, 2, dtype="b"), "dtype": "float32"}, "TypeError: .* got int8 to float32"),
@@ -219,7 +222,7 @@ def test_reference_rejects_an_out_that_is_no_array(name: str) -> None:
         call(name, out=2**31)
 
 
-@pytest.mark.parametrize("name", [name for name in WITH_OUT if name != "scaled_matmul"])
+@pytest.mark.parametrize("name", [name for name in WITH_OUT if not name.startswith("scaled_")])
 def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
     results = [one for one in several(call(name)) if one is not None]
     for place, one in enumerate(results):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...autotune.request import AlgoRequest
@@ -18,7 +18,7 @@ from ...shapes.attention_rules import like_axes
 from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
-from .._sequences import DeviceFloats
+from .._sequences import DeviceFloats, not_on_stream
 from .scaled_graph import scaled_attention_graph
 
 __all__ = ["SOURCE", "ResultsWithoutKeys", "ScaledAttentionSource", "completed"]
@@ -27,8 +27,11 @@ ENGINES = GraphSource(scaled_attention_graph)
 FIRST_VERSION = 91400
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
+# The numbers on the device that stand for missing scales, and their key in `Context.plans`.
+_DEFAULTS = (1.0, *WEIGHT_SCALE.values(), *(1 / scale for scale in WEIGHT_SCALE.values()))
+_KEY = object()
 
-@lru_cache(256)
+
 def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
     """Return the problem of the graph: with all scales and amax, on operands that kernels can load."""
     one = TensorSpec.packed((1,), "float32")
@@ -135,25 +138,38 @@ def _same_memory(one: TensorSpec, other: TensorSpec) -> bool:
 # --- plans -------------------------------------------------------------------------------------------------
 
 
-class _Pointers(NamedTuple):
-    """Where the operands of the graph come from: places of a run's pointers, or places of added scales.
+def _defaults_of(context: Context) -> DeviceFloats:
+    """Return the array of the defaults, each of which is aligned; the context has one."""
+    found: DeviceFloats | None = context.plans.get(_KEY)
+    if found is None:
+        if context.capturing:
+            raise not_on_stream("scales")
+        padding = (0.0,) * (FLOATS_IN_ALIGNMENT - 1)
+        numbers = [number for value in _DEFAULTS for number in (value, *padding)]
+        found = context.plans[_KEY] = DeviceFloats(context.device, numbers, "scales")
+    return found
 
-    ``amax`` is the place of amax among the operands of the graph.
+
+class _Sources(NamedTuple):
+    """Where the operands of the graph come from.
+
+    ``places`` are places among a run's pointers, None for those that a call lacks. ``defaults`` are the
+    places of missing scales among `_DEFAULTS`, by their place in the graph. ``amax`` is the place of amax.
     """
 
     places: tuple[int | None, ...]
-    added: tuple[float, ...]
+    defaults: dict[int, int]
     amax: int
 
 
-def _pointers_of(problem: ScaledAttentionProblem) -> _Pointers:
-    core, given = completed(problem), list(tensors_of(problem))
+def _sources_of(problem: ScaledAttentionProblem) -> _Sources:
+    names, given = list(tensors_of(completed(problem))), list(tensors_of(problem))
     weight = WEIGHT_SCALE[problem.q.dtype]
-    defaults = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
-    names = list(tensors_of(core))
+    values = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
     places = tuple(given.index(name) if name in given else None for name in names)
-    added = tuple(defaults[name] for name in SCALES if name not in given)
-    return _Pointers(places, added, names.index("amax"))
+    missing = [name for name in SCALES if name not in given]
+    defaults = {names.index(name): _DEFAULTS.index(values[name]) for name in missing}
+    return _Sources(places, defaults, names.index("amax"))
 
 
 class _CompletePlan:
@@ -162,43 +178,30 @@ class _CompletePlan:
     cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
     """
 
-    __slots__ = ("_added", "_inner", "_is_amax_given", "_offset", "_pointers", "_zero", "workspace")
+    __slots__ = ("_inner", "_offset", "_sources", "_zero", "workspace")
 
     def __init__(self, inner: Plan, problem: ScaledAttentionProblem) -> None:
         self._inner = inner
-        self._pointers = _pointers_of(problem)
-        self._added: DeviceFloats | None = None
-        self._is_amax_given = problem.amax is not None
+        self._sources = _sources_of(problem)
         one = TensorSpec.packed((1,), "float32")
         self._zero = fill_plan(one, 0.0)
         self._offset, self.workspace = align_after(inner.workspace, nbytes_of(one))
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        places, values, amax = self._pointers
-        added = iter(self._scales(context, values) if values else ())
-        given: list[int] = []
-        for number, place in enumerate(places):
-            if place is not None:
-                given.append(pointers[place])
-            elif number == amax:
-                given.append(context.workspace(self.workspace) + self._offset)
-            else:
-                given.append(next(added))
-        if self._is_amax_given:
+        places, defaults, amax = self._sources
+        given = [0 if place is None else pointers[place] for place in places]
+        if defaults:
+            first = _defaults_of(context).on(context, self).pointer
+            for number, default in defaults.items():
+                given[number] = first + ALIGNMENT * default
+        if places[amax] is None:
+            given[amax] = context.workspace(self.workspace) + self._offset
+        else:
             self._zero.run(context, (given[amax],), 1.0, 0.0)
         self._inner.run(context, given, alpha, beta)
 
     def describe(self) -> str:
         return self._inner.describe()
-
-    def _scales(self, context: Context, values: Sequence[float]) -> list[int]:
-        """Return the pointers of numbers on the device, each of which is aligned."""
-        if self._added is None:
-            padding = (0.0,) * (FLOATS_IN_ALIGNMENT - 1)
-            numbers = [number for value in values for number in (value, *padding)]
-            self._added = DeviceFloats(context.device, numbers, "scales")
-        first = self._added.on(context, self).pointer
-        return [first + ALIGNMENT * place for place in range(len(values))]
 
 
 class ResultsWithoutKeys:
@@ -208,12 +211,11 @@ class ResultsWithoutKeys:
     workspace = 0
 
     def __init__(self, problem: ScaledAttentionProblem) -> None:
-        self._fills = []
-        for place, (name, spec) in enumerate(tensors_of(problem).items()):
-            if name in ("y", "stats", "amax") and spec.size:
-                # cudnnSetTensor does not support float8, whose zero has the bits of int8's.
-                bits = spec._replace(dtype="int8") if name == "y" else spec
-                self._fills.append((place, fill_plan(bits, float("-inf") if name == "stats" else 0)))
+        self._fills = [
+            (place, _fill_plan(name, spec))
+            for place, (name, spec) in enumerate(tensors_of(problem).items())
+            if name in ("y", "stats", "amax") and spec.size
+        ]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         for place, fill in self._fills:
@@ -221,3 +223,9 @@ class ResultsWithoutKeys:
 
     def describe(self) -> str:
         return "chosen: no query has a key, the results are filled"
+
+
+def _fill_plan(name: str, spec: TensorSpec) -> Plan:
+    if name == "y":  # cudnnSetTensor does not support float8, whose zero has the bits of int8's
+        return fill_plan(spec._replace(dtype="int8"), 0)
+    return fill_plan(spec, float("-inf") if name == "stats" else 0.0)
