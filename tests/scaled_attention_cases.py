@@ -166,6 +166,8 @@ def check_values(given: Case, found: list[np.ndarray], exact: tuple[np.ndarray, 
     usual = scale_o * spread + RELATIVE[out] * np.abs(scale_o * result) + ABSOLUTE[out]
     mean = np.sqrt((error**2).mean() / (usual**2).mean())
     assert mean <= 1, f"the errors are {mean:.3g} of those expected in the mean"
+    factor = (y * result).sum() / (scale_o * result**2).sum()
+    assert abs(factor - 1) <= RELATIVE[out] / 2, f"the result is {factor:.3f} of that expected in the mean"
     np.testing.assert_allclose(stats, exact_stats, rtol=0, atol=STATS)
     top = np.abs(result).max()
     assert abs(amax.item() - top) <= bound.max(), f"amax is {amax.item()}, not {top}"

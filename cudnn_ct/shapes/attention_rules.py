@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
 from .checks import Outs, Specs
+from .matmul import FLOAT8
 from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, packed_strides
 
@@ -153,6 +154,8 @@ def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
     for name, spec in (("k", k), ("v", v)):
         if spec.dtype != q.dtype:
             raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {q.dtype}, as q")
+    if q.dtype in FLOAT8:
+        raise NotSupportedError(f"q, k and v are {q.dtype}: attention of float8 is ct.scaled_attention")
     if q.dtype not in ATTENTION_DTYPES:
         raise NotSupportedError(
             f"cuDNN's attention does not support {q.dtype}: expected {' or '.join(ATTENTION_DTYPES)}; "
