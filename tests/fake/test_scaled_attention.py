@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.errors import NotSupportedError
+from cudnn_ct import context as contexts
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops.attention import scaled_source
 from tests.layers import Place
 from tests.scaled_attention_cases import CASES, check, operands_of
@@ -113,6 +115,30 @@ def test_scaled_attention_of_empty_operands_is_filled(
     expected = ct.reference.scaled_attention(q.numpy(), k.numpy(), k.numpy(), return_stats=True, amax=True)
     np.testing.assert_array_equal(expected.stats, stats.numpy())
     np.testing.assert_array_equal(expected.amax, [0])
+
+
+def test_scaled_attention_is_recorded_on_shapes(fake: FakeCudnn) -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        y, stats, amax = ct.scaled_attention(*[heads()] * 3, return_stats=True, amax=True)
+        assert stats is not None
+        assert amax is not None
+        assert (y.shape, stats.shape, amax.shape) == ((1, 2, 4, 16), (1, 2, 4), (1,))
+    assert (len(recorded), recorded.skipped) == (1, {})
+
+
+def test_captured_scaled_attention_needs_an_earlier_call(fake: FakeCudnn) -> None:
+    context = contexts.current(streams.resolve_stream(None))
+    with pytest.raises(NotInitializedError, match="scales were not seen before on this stream"):
+        scaled_source._defaults_of(Capturing(context))
+
+
+class Capturing:
+    """A context whose stream is captured."""
+
+    capturing = True
+
+    def __init__(self, context: Any) -> None:
+        self.plans = context.plans
 
 
 def heads(*shape: int, dtype: str = "float8_e4m3") -> Any:

@@ -44,7 +44,7 @@ class _Builder:
         for name in ("descale_q", "descale_k"):
             scores = self._pointwise("mul", scores, given[name])
         weights = self._softmax(self._masked(scores))
-        # Its memory is not read: the largest weight is known to be at most 1.
+        # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
         self._largest(weights, Tensor(next(self._numbers), TensorSpec.packed(SCALAR), scratch=True))
         rounded = self._virtual(self._scores, self._problem.q.dtype)
         self._pointwise("mul", weights, given["scale_s"], y=rounded)
