@@ -181,6 +181,11 @@ REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotSupportedError,
         "the last axis of q is too long: got 256, expected at most 192",
     ),
+    "long head of v": (
+        lambda: ct.scaled_attention(*[heads(1, 2, 4, 144)] * 3),
+        NotSupportedError,
+        "the last axis of v is too long: got 144, expected at most 128",
+    ),
     "one query": (
         lambda: ct.scaled_attention(heads(1, 2, 1, 16), heads(), heads()),
         NotSupportedError,

@@ -68,6 +68,7 @@ def scaled_attention(
         16-byte aligned are copied.
     k : device array, shape (B, Hkv, Skv, D), dtype of q
     v : device array, shape (B, Hkv, Skv, Dv), dtype of q
+        Dv is a multiple of 16, at most 128.
     descale_q, descale_k, descale_v, scale_o : device array of one element, float32, optional
         Factors, which are read on the device; 1 by default.
     scale_s, descale_s : device array of one element, float32, optional
