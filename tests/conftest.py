@@ -13,6 +13,13 @@ from hypothesis import HealthCheck, settings
 
 os.environ["CUDNN_CT_ALGO_CACHE"] = "off"  # before the package is imported: tests keep nothing in a home
 
+# Before NumPy is imported: each process of pytest-xdist gets its share of the cores. By default the BLAS of
+# each process starts one thread for each core, and threads that wait occupy a core.
+if _processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    _threads = str(max(1, (os.cpu_count() or 1) // _processes))
+    for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(_name, _threads)
+
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
 TOOLS = TESTS.parent / "tools"
