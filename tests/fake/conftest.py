@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ __all__ = ["fake", "forget", "host"]
 
 @pytest.fixture
 def host() -> Iterator[Host]:
+    gc.collect()
+    gc.freeze()  # the fakes collect garbage several times in a test: only what the test makes
     with host_installed() as host:
         yield host
 
