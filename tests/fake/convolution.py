@@ -8,29 +8,31 @@ import numpy as np
 
 
 def slide(result: str, arrays: dict[str, np.ndarray], layer: dict[str, Any]) -> None:
-    """Go through all products of a convolution, one place of the window after the other, and add each of them
-    to the operand that is the result."""
+    """Go through all taps of the window, and add their products at all positions to the operand that is the
+    result."""
     x, w, y = arrays["x"], arrays["w"], arrays["y"]
     groups = layer["groups"]
     filters, channels = y.shape[1] // groups, w.shape[1]
-    for position in np.ndindex(*y.shape[2:]):
-        for tap in np.ndindex(*w.shape[2:]):
-            at = [
-                p * s + t * d - pad
-                for p, s, t, d, pad in zip(
-                    position, layer["stride"], tap, layer["dilation"], layer["padding"], strict=True
-                )
-            ]
-            if any(not 0 <= i < n for i, n in zip(at, x.shape[2:], strict=True)):
-                continue
-            weight = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap, strict=True)) if layer["flip"] else tap
-            for g in range(groups):
-                in_x = (slice(None), slice(g * channels, (g + 1) * channels), *at)
-                in_w = (slice(g * filters, (g + 1) * filters), slice(None), *weight)
-                in_y = (slice(None), slice(g * filters, (g + 1) * filters), *position)
-                if result == "y":
-                    y[in_y] += x[in_x] @ w[in_w].T
-                elif result == "x":
-                    x[in_x] += y[in_y] @ w[in_w]
-                else:
-                    w[in_w] += y[in_y].T @ x[in_x]
+    axes = (0, *range(2, x.ndim))
+    for tap in np.ndindex(*w.shape[2:]):
+        positions, pixels = [], []
+        for count, length, s, t, d, pad in zip(
+            y.shape[2:], x.shape[2:], layer["stride"], tap, layer["dilation"], layer["padding"], strict=True
+        ):
+            offset = t * d - pad  # position p has pixel p * s + offset
+            first, last = max(0, -(offset // s)), min(count - 1, (length - 1 - offset) // s)
+            positions.append(slice(first, max(first, last + 1)))
+            pixels.append(slice(first * s + offset, max(first, last + 1) * s + offset, s))
+        if any(one.start == one.stop for one in positions):
+            continue
+        weight = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap, strict=True)) if layer["flip"] else tap
+        for g in range(groups):
+            in_x = (slice(None), slice(g * channels, (g + 1) * channels), *pixels)
+            in_w = (slice(g * filters, (g + 1) * filters), slice(None), *weight)
+            in_y = (slice(None), slice(g * filters, (g + 1) * filters), *positions)
+            if result == "y":
+                y[in_y] += np.moveaxis(np.tensordot(x[in_x], w[in_w], (1, 1)), -1, 1)
+            elif result == "x":
+                x[in_x] += np.moveaxis(np.tensordot(y[in_y], w[in_w], (1, 0)), -1, 1)
+            else:
+                w[in_w] += np.tensordot(y[in_y], x[in_x], (axes, axes))
