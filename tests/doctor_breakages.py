@@ -5,6 +5,8 @@ tests/unit/test_doctor_repair.py runs the commands of every fix.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -591,8 +593,13 @@ class Outcome:
         return named and not self.destroyed and not self.left
 
 
-def attempt(case: Breakage, layout: str, folder: Path, wheels: Path) -> Outcome:
-    """Break an environment, run the doctor, and run its commands without and with packages to download."""
+def attempt(
+    case: Breakage, layout: str, folder: Path, wheels: Path, tried: set[tuple[str, ...]] | None = None
+) -> Outcome:
+    """Break an environment, run the doctor, and run its commands without and with packages to download.
+
+    Commands without packages run only if commands of their form are not in ``tried``, and are added to it.
+    """
     environment = Environment(folder, wheels, case.labels, layout)
     files = environment.wheels / "files"
     names = f"other={files / OLD}/lib; newer={files / NEW}/lib\n"
@@ -602,11 +609,24 @@ def attempt(case: Breakage, layout: str, folder: Path, wheels: Path) -> Outcome:
     codes, commands = frozenset(code for code, _ in wrong(before)), "\n".join(before.commands)
     if not commands:
         return Outcome(codes, 0)
-    failed = environment.run(commands, index=False)
-    destroyed = bool(failed) and not wrong(environment.diagnose(case.asked)) <= wrong(before)
+    form, destroyed = form_of(before.commands), False
+    if tried is None or form not in tried:
+        failed = environment.run(commands, index=False)
+        destroyed = bool(failed) and not wrong(environment.diagnose(case.asked)) <= wrong(before)
+    if tried is not None:
+        tried.add(form)
     failed = environment.run(commands)
     left = wrong(environment.diagnose(case.asked)) | ({("failed", commands)} if failed else frozenset())
     return Outcome(codes, len(before.commands), destroyed, left, environment.output)
+
+
+def form_of(commands: Sequence[str]) -> tuple[str, ...]:
+    """Return commands without their paths and the names and versions of packages, each form once."""
+    words = [
+        " ".join(word for word in command.split() if not re.search(r"[/~]|==|cu1|torch|nvidia", word))
+        for command in commands
+    ]
+    return tuple(dict.fromkeys(words))
 
 
 def wrong(diagnosis: Diagnosis) -> frozenset[tuple[str, str]]:
