@@ -357,8 +357,10 @@ def test_autotune_times_other_candidates_when_compiled_engines_are_excluded(
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
 @pytest.mark.parametrize("algo", ["heuristic", TIME, "small"])
-@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
-@pytest.mark.parametrize("status", [3000, 4003, 5000])
+@pytest.mark.parametrize(
+    ("status", "alpha", "beta"),
+    [(3000, 2.0, 0.0), (3000, 1.0, 0.5), (3000, -0.5, 2.0), (4003, 1.0, 0.5), (5000, -0.5, 2.0)],
+)
 def test_conv_scales_its_result_when_any_c_call_fails(
     fake: FakeCudnn, status: int, alpha: float, beta: float, algo: str, warm: bool
 ) -> None:
