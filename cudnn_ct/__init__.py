@@ -48,6 +48,7 @@ _PUBLIC = {
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
     "ops.conv.plan": "ConvPlan",
+    "ops.conv.scaled": "conv_scale_bias_activation",
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.graph.built": "BuiltGraph",

@@ -67,6 +67,7 @@ from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
 from .ops.conv.plan import ConvPlan as ConvPlan
+from .ops.conv.scaled import conv_scale_bias_activation as conv_scale_bias_activation
 from .ops.ctc.ctc import ctc_loss as ctc_loss
 from .ops.dropout import DropoutMask as DropoutMask
 from .ops.dropout import DropoutResult as DropoutResult

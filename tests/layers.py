@@ -241,3 +241,20 @@ def fused_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> La
     b = lying(draw, w[:1], dtype) if draw(st.booleans()) else None
     operands = (lying(draw, x, dtype), lying(draw, w, dtype), b)
     return LayerCase("conv_bias_activation", operands, keywords, outs)
+
+
+@st.composite
+def scaled_conv_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> LayerCase:
+    """A convolution with scale and bias, with or without a residual, whose operands differ in layout."""
+    axes, dtype = draw(st.integers(1, 3)), draw(st.sampled_from(("float32", "float16", "bfloat16")))
+    size, groups = draw(st.integers(2, 5)), draw(st.integers(1, 2))
+    filters, window = draw(st.sampled_from((4, 2, 6, groups))), draw(st.integers(1, 2))
+    padding = draw(st.sampled_from((0, 1, ((0, 1),) * axes)))
+    geometry: dict[str, Any] = {"padding": padding, "stride": draw(st.integers(1, 2)), "groups": groups}
+    x, w = (2, 2 * groups, *[size] * axes), (filters, 2, *[window] * axes)
+    y = ct.conv_output_shape(x, w, **geometry)
+    keywords = {"activation": draw(st.sampled_from(activations)), "coefficient": 1.5, **geometry}
+    wide = draw(st.sampled_from((dtype, "float32")))
+    operands = (lying(draw, x, dtype), lying(draw, w, dtype), *(lying(draw, w[:1], wide) for _ in range(2)))
+    outs = {"z": lying(draw, y, dtype)} if draw(st.booleans()) else {}
+    return LayerCase("conv_scale_bias_activation", operands, keywords, outs | _maybe_out(draw, y, dtype))

@@ -26,6 +26,7 @@ from tests.layers import (
     fused_cases,
     lying,
     pool_cases,
+    scaled_conv_cases,
     scales_and_out,
     several,
     spatial_cases,
@@ -170,6 +171,7 @@ CONV = OpCase(
 )
 CASES = (
     CONV,
+    OpCase(("conv_scale_bias_activation",), scaled_conv_cases()),
     OpCase(
         ("pool", "pool_backward"),
         pool_cases() | pool_cases(asymmetric=True),

@@ -150,6 +150,8 @@ def _convolutions() -> Iterator[Case]:
         fused = _conv("conv_bias_activation", X, W, PLAIN | {"activation": activation})
         yield from each_layout("conv_bias_activation", activation, fused, PRODUCTS)
     yield from each_layout("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
+    required("conv_scale_bias_activation")  # before a test replaces the operation
+    yield from each_layout("conv_scale_bias_activation", "residual, relu", _scaled, PRODUCTS, FLOATS[:-1])
 
 
 def _to_float32(draw: Draw) -> Inputs:
@@ -160,6 +162,12 @@ def _to_float32(draw: Draw) -> Inputs:
 
 def _residual(draw: Draw) -> Inputs:
     operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
+    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
+
+
+def _scaled(draw: Draw) -> Inputs:
+    scale, bias = draw.parameter(W[0]), draw.floats(W[0])
+    operands = draw.floats(*X), draw.floats(*W), scale, bias
     return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
 
 

@@ -17,7 +17,7 @@ from ..graph.candidates import (
     engine_plan,
     no_engine,
 )
-from ..graph.engines import is_engine
+from ..graph.engines import HEURISTICS, is_engine
 from ..graph.operations import Graph
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
@@ -38,6 +38,10 @@ def check_engine_name(name: str) -> None:
         )
 
 
+def _all_modes(problem: Any) -> tuple[str, ...]:  # noqa: ARG001
+    return HEURISTICS
+
+
 def _no_rules(problem: Any) -> EngineRules:  # noqa: ARG001
     return EngineRules()
 
@@ -46,12 +50,14 @@ class GraphSource(NamedTuple):
     """The engines of problems that are one graph, as an `algo_cache.CandidateSource`.
 
     ``graph_of`` returns the graph of a problem; its operands are in the order of the fields of the problem
-    that are specs. ``rules_of`` returns which engines must not be used. If the problem is not ``aligned``,
-    misaligned operands are copied to the workspace and back.
+    that are specs. ``rules_of`` returns which engines must not be used, ``modes_of`` the heuristic modes to
+    query, in their order. If the problem is not ``aligned``, misaligned operands are copied to the workspace
+    and back.
     """
 
     graph_of: Callable[[Any], Graph]
     rules_of: Callable[[Any], EngineRules] = _no_rules
+    modes_of: Callable[[Any], tuple[str, ...]] = _all_modes
 
     @property
     def only_graphs(self) -> bool:
@@ -59,15 +65,18 @@ class GraphSource(NamedTuple):
         return True
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the first choice of mode "b", then all engines of modes "b", "a" and "fallback"."""
-        stages: list[Heuristic] = [partial(self._engines, problem, "b", first=1)]
-        return [*stages, *(partial(self._engines, problem, mode) for mode in ("b", "a", "fallback"))]
+        """Return the first choice of the first mode, "b" by default, then all engines of each mode."""
+        modes = self.modes_of(problem)
+        stages: list[Heuristic] = [partial(self._engines, problem, modes[0], first=1)]
+        return [*stages, *(partial(self._engines, problem, mode) for mode in modes)]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted."""
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
-        for mode, count in (("b", most), ("a", max(most // 3, 1)), ("fallback", None)):
+        counts = {"b": most, "a": max(most // 3, 1), "fallback": None}
+        for mode in self.modes_of(problem):
+            count = counts[mode]
             if mode == "fallback" and sum(not row.rejected for row in rows.values()) >= ENOUGH:
                 break  # its engines are many times slower
             for row in self._engines(problem, mode, context, most=count):

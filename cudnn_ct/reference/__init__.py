@@ -17,6 +17,7 @@ from .conv import conv_backward_data as conv_backward_data
 from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
+from .conv_fusions import conv_scale_bias_activation as conv_scale_bias_activation
 from .ctc import ctc_loss as ctc_loss
 from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm

@@ -72,7 +72,7 @@ def fused_problem(
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
             raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
-        bias = _with_axes_of(y, bias)
+        bias = with_axes_of(y, bias)
     if z is not None and z.shape != y.shape:
         raise ValueError(f"z has shape {z.shape}; y has {y.shape}")
     for name, spec in (("b", bias), ("z", z)):
@@ -89,8 +89,8 @@ def fused_problem(
     )
 
 
-def _with_axes_of(y: TensorSpec, bias: TensorSpec) -> TensorSpec:
-    """Return the bias with the rank of y; all axes except the channels have length 1."""
+def with_axes_of(y: TensorSpec, bias: TensorSpec) -> TensorSpec:
+    """Return an operand of channels with the rank of y; all axes except the channels have length 1."""
     full = (1, y.shape[1], *[1] * (len(y.shape) - 2))
     if bias.layouts:
         return TensorSpec.packed(full, bias.dtype, y.layouts[0] if y.layouts else "nchw")

@@ -163,8 +163,17 @@ class Graphs(NormNodes, MoreNodes):
 
     def _only_graphs(self: Any, graph: dict[str, Any]) -> bool:
         """Whether a graph has a node that no legacy call computes."""
-        nodes = map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])
+        nodes = [*map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])]
+        if any("OPERATION_CONVOLUTION_FORWARD_X" in node for node in nodes) and any(map(self._scales, nodes)):
+            return True  # a convolution with a factor for each channel
         return any(name.startswith(_ONLY_GRAPHS) for node in nodes for name in node)
+
+    def _scales(self: Any, node: dict[str, list[Any]]) -> bool:
+        """Whether a node multiplies two tensors, such as a convolution and a factor for each channel."""
+        if "OPERATION_POINTWISE_PW_DESCRIPTOR" not in node:
+            return False
+        function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
+        return PointwiseMode(function["POINTWISE_MODE"][0]) == PointwiseMode.MUL
 
     def _values_of(self: Any, operations: list[dict[str, list[Any]]]) -> set[int]:
         """Return the uids of tensors that are passed by value."""

@@ -17,7 +17,7 @@ EXAMPLES = max(400, settings.default.max_examples)
 
 
 # Most calls of these compile a kernel: test_graph_operations has fewer of them.
-COMPILED = ("layer_norm", "matmul")
+COMPILED = ("layer_norm", "matmul", "conv_scale_bias_activation")
 ROWS = [row for row in CASES[1:] if row.operations[0] not in COMPILED]
 
 

@@ -48,6 +48,13 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "conv_backward_data": {"dy": ones(1, 2, 3), "w": ones(2, 1, 3), "x_shape": (1, 1, 5)},
     "conv_backward_filter": {"dy": ones(1, 2, 3), "x": ones(1, 1, 5), "w_shape": (2, 1, 3)},
     "conv_bias_activation": {"x": ones(1, 3, 5), "w": ones(4, 3, 3), "b": ones(4), "z": ones(1, 4, 3)},
+    "conv_scale_bias_activation": {
+        "x": ones(1, 3, 5, dtype=np.float32),
+        "w": ones(4, 3, 3, dtype=np.float32),
+        "scale": ones(4, dtype=np.float32),
+        "bias": ones(4, dtype=np.float32),
+        "z": ones(1, 4, 3, dtype=np.float32),
+    },
     "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
     "ctc_loss": {
         "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
@@ -87,7 +94,7 @@ ACCEPTED |= {
 FLOAT8 = as_dtype("float8_e4m3").numpy
 ACCEPTED["scaled_matmul"] = {"a": ones(2, 3, dtype=FLOAT8), "b": ones(3, 4, dtype=FLOAT8)}
 ACCEPTED["scaled_attention"] = {name: ones(1, 2, 4, 16, dtype=FLOAT8) for name in "qkv"}
-SEVERAL_DTYPES = (*ROW_NORMS, "scaled_matmul")  # operands may differ in dtype
+SEVERAL_DTYPES = (*ROW_NORMS, "scaled_matmul", "conv_scale_bias_activation")  # operands may differ in dtype
 ACCEPTED |= {name: by_names(name) for name in reference.__all__ if name not in {*ACCEPTED, *SHAPES}}
 
 # Arguments that replace accepted ones, and the error: one row for each check that a function makes. Most
@@ -100,6 +107,8 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("conv_backward_data", {"x_shape": (1, 1, 9)}, r"ValueError: dy has shape .*; x of \(1, 1, 9\) with w"),
     ("conv_bias_activation", {"b": ones(3)}, r"ValueError: b has shape \(3,\); y of .* needs \(4,\)"),
     ("conv_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
+    ("conv_scale_bias_activation", {"scale": ones(3)}, r"ValueError: scale has a wrong shape: .* \(4,\)"),
+    ("conv_scale_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),

@@ -13,7 +13,7 @@ from ...shapes.specs import TensorSpec, packed_strides
 from ...typing import Layout
 from .relayout import operands_of
 
-__all__ = ["MODES", "graph_of", "written_as"]
+__all__ = ["MODES", "conv_node", "graph_of", "two_axes", "written_as"]
 
 # The mode of the pointwise node, and its parameter that `coefficient` is.
 MODES = {
@@ -33,7 +33,7 @@ def graph_of(problem: ConvProblem | FusedConv) -> Graph:
     core, specs, numbers = problem.core, operands_of(problem), count(1)
 
     def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
-        written = _two_axes(_with_packed_strides(spec, core))
+        written = two_axes(_with_packed_strides(spec, core))
         return Tensor(next(numbers), written, virtual)
 
     tensors: dict[str, Tensor] = {
@@ -42,16 +42,16 @@ def graph_of(problem: ConvProblem | FusedConv) -> Graph:
     steps = _steps(problem, tensors) if isinstance(problem, FusedConv) else []
     between = [tensor(core.y._replace(dtype=core.compute), virtual=True) for _ in steps]
     outputs = [*between, tensors["y"]]
-    nodes = [_conv_node(core, **{**tensors, "y": outputs[0]})]
+    nodes = [conv_node(core, **{**tensors, "y": outputs[0]})]
     for step, read, written in zip(steps, outputs, outputs[1:], strict=False):
         nodes.append(node("pointwise", math_prec=core.compute, **step, xdesc=read, ydesc=written))
     return Graph(tuple(nodes), tuple(tensors[name] for name in specs))
 
 
-def _conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor) -> Node:
+def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor) -> Node:
     """Return the node of a convolution; cuDNN derives the groups from the channels of ``x`` and ``w``."""
     padding, stride, dilation = problem.padding, problem.stride, problem.dilation
-    if len(stride) == 1:  # like the tensors: see `_two_axes`
+    if len(stride) == 1:  # like the tensors: see `two_axes`
         padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
     roles = ROLES[problem.direction]
     names = dict(zip(roles.operands, roles.names, strict=True))
@@ -104,7 +104,7 @@ def _with_packed_strides(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
     return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
 
 
-def _two_axes(spec: TensorSpec) -> TensorSpec:
+def two_axes(spec: TensorSpec) -> TensorSpec:
     """Expand one spatial axis into two, the first of length 1: engines support two and three."""
     if len(spec.shape) != 3:
         return spec

@@ -1,0 +1,164 @@
+"""A convolution with a factor and a bias for each channel, residual and activation in one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ... import algo_cache
+from ..._config import config
+from ...array import DeviceArray
+from ...errors import NotSupportedError
+from ...graph.offline import compute_capability
+from ...plans.base import SelectedPlan
+from ...plans.wrappers import ZeroResults
+from ...shapes.conv import conv_problem
+from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
+from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
+from .._algo_arguments import AlgoArguments
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation, Select
+from .conv import conv
+from .known import DEFECTS, without_wrong_tf32
+from .scaled_graph import source_of
+
+__all__ = ["conv_scale_bias_activation"]
+
+
+@documented(conv)
+def conv_scale_bias_activation(
+    x: ArrayLike,
+    w: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    *,
+    z: ArrayLike | None = None,
+    activation: FusedActivation = "relu",
+    coefficient: float = 0,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    algo: Algo | None = None,
+    precision: Precision | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Convolve, scale each channel, add and activate: ``y = act(conv(x, w) * scale + bias + z)``.
+
+    This is a convolution with a folded batch normalisation of statistics ``mean`` and ``var``, if
+    ``scale = gamma / sqrt(var + epsilon)`` and ``bias = beta - mean * scale``.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32
+    w : device array, shape (K, C / groups, *window), dtype of x
+    scale : device array, shape (K,), dtype of x or float32
+        Factor of each channel of the convolution.
+    bias : device array, shape (K,), dtype of x or float32
+        Added to each channel after the factor.
+    z : device array, shape of the result, dtype of x, optional
+        Residual.
+    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity"}
+    coefficient : float
+        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
+    algo : str or Candidate, optional
+        How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
+    precision : {"as_input_f32", "tf32", "float32"}, optional
+        Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
+        ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores.
+    out : device array, shape of the result and dtype of x, optional
+        Destination of the result. It must not overlap an operand.
+
+    Returns
+    -------
+    DeviceArray, shape (N, K, *out) of :func:`conv_output_shape`; or ``out`` as one
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN has no engine, as version 9.19 for bfloat16 with one channel in each group; or the sums of the
+        convolution have no terms.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``: the result is rounded once. Engines need channels last, so operands in
+    another layout are copied first, on the device. gelu is that with erf. cuDNN has no engine for float64 and
+    for a flipped filter.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> scale, bias = ct.asarray([-2], "float32"), ct.asarray([-3], "float32")
+    >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
+    array([[[0., 1., 5.]]], dtype=float32)
+    """
+    given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
+    params = Params(
+        padding, stride, dilation, groups, precision, activation, coefficient,
+        algo, deterministic, workspace_limit,
+    )  # fmt: skip
+    return execute(SCALED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
+
+
+class Params(NamedTuple):
+    """Parameters of a call as the caller passed them; part of its cache key."""
+
+    padding: Any
+    stride: Any
+    dilation: Any
+    groups: Any
+    precision: Any
+    activation: Any
+    coefficient: Any
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+
+
+def _problem(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    *params: Any,
+    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
+    aligned: bool,
+) -> ScaledConv:
+    given = Params(*params)
+    conv = conv_problem(
+        "forward",
+        specs["x"],
+        specs["w"],
+        padding=given.padding,
+        stride=given.stride,
+        dilation=given.dilation,
+        groups=given.groups,
+        precision=given.precision,
+        allow_tf32=config.allow_tf32,
+        out=outs[0],
+    )
+    conv = without_wrong_tf32(conv) if given.precision is None else conv
+    return scaled_conv_problem(conv, specs, given.activation, given.coefficient, aligned=aligned)
+
+
+def _select(problem: ScaledConv, params: tuple[Any, ...]) -> Select:
+    wanted = AlgoArguments(*params[-3:]).request(problem)
+    if not problem.y.size:
+        return lambda _: SelectedPlan(ZeroResults(problem.results))
+    if not (problem.x.size and problem.w.size):
+        raise NotSupportedError(f"the sums of a {problem} have no terms")
+
+    def select(ctx: Any) -> SelectedPlan:
+        version, capability = ctx.library.version, compute_capability(ctx)
+        DEFECTS.warn(problem, version, capability)
+        return algo_cache.select(problem, source_of(version, capability), ctx, wanted)
+
+    return select
+
+
+SCALED = Operation("a convolution with scale and bias", _problem, select=_select)

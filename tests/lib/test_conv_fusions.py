@@ -1,0 +1,69 @@
+"""Convolutions fused with other operations, planned by the real cuDNN for a described GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnn_ct.graph.offline import Planner
+from cudnn_ct.ops.conv.scaled_graph import source_of
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import ACTIVATIONS
+from cudnn_ct.shapes.scaled_conv import ScaledConv, scaled_conv_problem
+from cudnn_ct.shapes.specs import Shape, TensorSpec
+from cudnn_ct.typing import Layout
+
+from .test_graph import DEVICE, _can_plan, in_child
+from .test_graph_operations import why_not_planned
+
+__all__ = ["_can_plan"]  # a fixture, known here by its import
+
+HOPPER = (9, 0)
+IMAGES, WINDOW = (2, 64, 12, 12), (32, 64, 3, 3)
+
+
+def scaled(
+    dtype: str = "float16",
+    *,
+    x: Shape = IMAGES,
+    w: Shape = WINDOW,
+    wide: str = "float32",
+    z: bool = False,
+    layout: Layout = "nhwc",
+    activation: str = "relu",
+    aligned: bool = True,
+    **conv: Any,
+) -> ScaledConv:
+    data, filters = (TensorSpec.packed(shape, dtype, layout) for shape in (x, w))
+    problem = conv_problem("forward", data, filters, **conv)
+    specs = dict.fromkeys(("scale", "bias"), TensorSpec.packed(w[:1], wide))
+    specs |= {"z": problem.y} if z else {}
+    return scaled_conv_problem(problem, specs, activation, 1.5, aligned=aligned)
+
+
+def scaled_problems() -> dict[str, ScaledConv]:
+    found = {
+        f"{dtype} {one}": scaled(dtype, wide=wide, z=True, padding=1)
+        for dtype in ("float16", "bfloat16", "float32")
+        for one, wide in (("own", dtype), ("wide", "float32"))
+    }
+    found |= {name: scaled(activation=name) for name in ACTIVATIONS}
+    found["channels first"] = scaled(layout="nchw", z=True)
+    found["misaligned"] = scaled(aligned=False)
+    found["uneven padding"] = scaled(padding=((1, 0), (0, 1)))
+    found["without tensor cores"] = scaled("float32", precision="float32")
+    found["one axis"] = scaled(x=(2, 3, 30), w=(5, 3, 3), stride=2)
+    found["three axes"] = scaled("bfloat16", x=(2, 8, 9, 9, 9), w=(8, 8, 3, 3, 3))
+    found["groups"] = scaled(w=(32, 16, 3, 3), groups=4)
+    found["depthwise"] = scaled(w=(64, 1, 3, 3), groups=64)
+    found["odd channels"] = scaled("float32", x=(2, 7, 11, 11), w=(9, 7, 3, 3), dilation=2)
+    found["stem"] = scaled(x=(2, 3, 32, 32), w=(64, 3, 7, 7), padding=3, stride=2)
+    found["pixel"] = scaled(x=(1, 64, 1, 1), w=(64, 64, 1, 1))
+    return found
+
+
+@in_child
+def test_convolutions_with_scale_and_bias_become_plans() -> None:
+    planner = Planner(DEVICE)
+    source = source_of(planner.library.version, HOPPER)
+    without = {name: why_not_planned(source, one, planner) for name, one in scaled_problems().items()}
+    assert {name: reason for name, reason in without.items() if reason} == {}
