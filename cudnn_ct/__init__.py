@@ -47,8 +47,10 @@ _PUBLIC = {
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
+    "ops.conv.gradients": "conv_backward_data_relu_batch_norm conv_backward_filter_scale_bias_relu",
     "ops.conv.plan": "ConvPlan",
     "ops.conv.scaled": "conv_scale_bias_activation",
+    "ops.conv.training": "batch_norm_finalize conv_batch_norm_statistics",
     "ops.ctc.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.graph.built": "BuiltGraph",
@@ -92,6 +94,7 @@ _PUBLIC = {
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "
         "ReduceSpec SpatialTransformerSpec TensorSpec"
     ),
+    "shapes.training_fusions": "BatchNormFinalizeResult ConvBatchNormGradients ConvStatisticsResult",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _MODULES = ("dnn", "reference")

@@ -66,8 +66,12 @@ from .ops.conv.conv import conv_backward_data as conv_backward_data
 from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
+from .ops.conv.gradients import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
+from .ops.conv.gradients import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .ops.conv.plan import ConvPlan as ConvPlan
 from .ops.conv.scaled import conv_scale_bias_activation as conv_scale_bias_activation
+from .ops.conv.training import batch_norm_finalize as batch_norm_finalize
+from .ops.conv.training import conv_batch_norm_statistics as conv_batch_norm_statistics
 from .ops.ctc.ctc import ctc_loss as ctc_loss
 from .ops.dropout import DropoutMask as DropoutMask
 from .ops.dropout import DropoutResult as DropoutResult
@@ -150,6 +154,9 @@ from .shapes.specs import PoolingSpec as PoolingSpec
 from .shapes.specs import ReduceSpec as ReduceSpec
 from .shapes.specs import SpatialTransformerSpec as SpatialTransformerSpec
 from .shapes.specs import TensorSpec as TensorSpec
+from .shapes.training_fusions import BatchNormFinalizeResult as BatchNormFinalizeResult
+from .shapes.training_fusions import ConvBatchNormGradients as ConvBatchNormGradients
+from .shapes.training_fusions import ConvStatisticsResult as ConvStatisticsResult
 
 __version__: str
 __all__: list[str]

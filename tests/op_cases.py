@@ -19,6 +19,7 @@ from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
 from tests.conv_cases import conv_cases
+from tests.fusion_cases import FUSIONS, training_fusion_cases
 from tests.layers import (
     FLOATS,
     LayerCase,
@@ -172,6 +173,7 @@ CONV = OpCase(
 CASES = (
     CONV,
     OpCase(("conv_scale_bias_activation",), scaled_conv_cases()),
+    OpCase(FUSIONS, training_fusion_cases()),
     OpCase(
         ("pool", "pool_backward"),
         pool_cases() | pool_cases(asymmetric=True),
@@ -240,4 +242,8 @@ def row_of(operation: str) -> OpCase:
 
 
 # Operations that `simple_call` calls; their first result has the layout of the images.
-ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid") and name not in PRODUCTS)
+ON_IMAGES = tuple(
+    name
+    for name in OPERATIONS
+    if not name.startswith("affine_grid") and name not in (*PRODUCTS, *FUSIONS[1:])
+)

@@ -17,6 +17,10 @@ from .conv import conv_backward_data as conv_backward_data
 from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_bias_activation as conv_bias_activation
 from .conv import conv_transpose as conv_transpose
+from .conv_fusions import batch_norm_finalize as batch_norm_finalize
+from .conv_fusions import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
+from .conv_fusions import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
+from .conv_fusions import conv_batch_norm_statistics as conv_batch_norm_statistics
 from .conv_fusions import conv_scale_bias_activation as conv_scale_bias_activation
 from .ctc import ctc_loss as ctc_loss
 from .graph import graph as graph

@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..dtypes import as_dtype
 from ..shapes.conv import conv_problem
 from ..shapes.scaled_conv import scaled_conv_problem
 from ..shapes.specs import TensorSpec
-from ..typing import FusedActivation, Padding, PerAxis
-from ._cast import Array, Float64, deliver, wide
+from ..shapes.training_fusions import (
+    BatchNormFinalizeResult,
+    ConvBatchNormGradients,
+    ConvStatisticsResult,
+    data_gradient,
+    filter_gradient,
+    finalize_problem,
+    statistics_problem,
+)
+from ..typing import FusedActivation, Padding, PerAxis, Shape
+from ._cast import Array, Float64, Outs, deliver, deliver_each, round_once, wide
 from .activation import CURVES
-from .conv import conv
+from .conv import conv, conv_backward_data, conv_backward_filter
 
 
 # Infinities and NaN are valid data.
@@ -49,6 +58,148 @@ def conv_scale_bias_activation(
         values = values + wide(arrays["z"])
     y = CURVES[problem.activation](values, 1 if activation == "swish" else problem.coefficient)
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def conv_batch_norm_statistics(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    out: Outs | None = None,
+) -> ConvStatisticsResult[Array]:
+    """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
+    given = {"x": x, "w": w, "scale": scale, "bias": bias}
+    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    specs = {name: _spec(array) for name, array in arrays.items()}
+    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
+    statistics_problem(conv_problem("forward", specs["x"], specs["w"], **geometry), specs, (None,) * 3)
+    data = wide(arrays["x"]) if scale is None else _scaled_relu(arrays)
+    y = conv(data, wide(arrays["w"]), **geometry)
+    axes, single = (0, *range(2, y.ndim)), np.dtype(np.float32)
+    results = [(y, arrays["x"].dtype), (y.sum(axes), single), ((y * y).sum(axes), single)]
+    return deliver_each(ConvStatisticsResult[Array], results, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def batch_norm_finalize(
+    sums: ArrayLike,
+    square_sums: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    count: int,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    eq_dtype: DTypeLike = "float16",
+    out: Outs | None = None,
+) -> BatchNormFinalizeResult[Array]:
+    """Compute statistics from sums. See :func:`cudnn_ct.batch_norm_finalize`."""
+    arrays = {
+        "sums": np.asarray(sums),
+        "square_sums": np.asarray(square_sums),
+        "scale": np.asarray(scale),
+        "bias": np.asarray(bias),
+        "running_mean": np.asarray(running_mean),
+        "running_var": np.asarray(running_var),
+    }
+    specs = {name: _spec(array) for name, array in arrays.items()}
+    problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
+    values = {name: wide(array).reshape(-1) for name, array in arrays.items()}
+    mean = values["sums"] / problem.elements
+    var = values["square_sums"] / problem.elements - mean * mean
+    invstd = 1 / np.sqrt(var + problem.epsilon)
+    eq_scale = values["scale"] * invstd
+    kept, unbiased = 1 - problem.momentum, var * problem.elements / (problem.elements - 1)
+    results = [
+        eq_scale,
+        values["bias"] - mean * eq_scale,
+        mean,
+        invstd,
+        values["running_mean"] * kept + mean * problem.momentum,
+        values["running_var"] * kept + unbiased * problem.momentum,
+    ]
+    dtypes = [as_dtype(spec.dtype).numpy for spec in problem.results]
+    return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def conv_backward_data_relu_batch_norm(
+    dy: ArrayLike,
+    w: ArrayLike,
+    x: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    *,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    out: Outs | None = None,
+) -> ConvBatchNormGradients[Array]:
+    """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
+    given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    specs = {name: _spec(array) for name, array in arrays.items()}
+    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
+    shape = arrays["x"].shape
+    of_conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=shape, **geometry)
+    data_gradient(of_conv, specs, (None,) * 6)
+    images = wide(arrays["x"])
+    centre, inverse, factor, shift = (
+        _per_channel(arrays[name], images) for name in ("mean", "invstd", "scale", "bias")
+    )
+    normal = (images - centre) * inverse
+    slope = conv_backward_data(wide(arrays["dy"]), wide(arrays["w"]), shape, **geometry)
+    dz = np.where(normal * factor + shift > 0, slope, 0.0)
+    axes = (0, *range(2, images.ndim))
+    dscale, dbias = (dz * normal).sum(axes), dz.sum(axes)
+    elements = images.size // images.shape[1]
+    of_dz = (factor * inverse).reshape(-1)
+    of_x = -of_dz * inverse.reshape(-1) * dscale / elements
+    rest = -of_x * centre.reshape(-1) - of_dz * dbias / elements
+    vectors = (dscale, dbias, of_dz, of_x, rest)
+    results = [(dz, arrays["x"].dtype), *((one, np.dtype(np.float32)) for one in vectors)]
+    return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def conv_backward_filter_scale_bias_relu(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    w_shape: Shape,
+    *,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    out: Array | None = None,
+) -> Array:
+    """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
+    given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    specs = {name: _spec(array) for name, array in arrays.items()}
+    geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
+    filter_gradient(
+        conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry), specs
+    )
+    dw = conv_backward_filter(wide(arrays["dy"]), _scaled_relu(arrays), w_shape, **geometry)
+    return deliver(dw, arrays["x"].dtype, 1, 0, out)
+
+
+def _scaled_relu(arrays: dict[str, Array]) -> Float64:
+    """Return ``relu(x * scale + bias)``, rounded to the dtype of x, which the convolution multiplies."""
+    x = arrays["x"]
+    values = wide(x) * _per_channel(arrays["scale"], x) + _per_channel(arrays["bias"], x)
+    return wide(round_once(np.where(values < 0, 0.0, values), x.dtype))
 
 
 def _per_channel(array: Array, images: Array) -> Float64:

@@ -237,6 +237,47 @@ class MoreNodes:
                 sums = [math.fsum(row) for row in values]
                 self._write(node[name][0], np.reshape(sums, (1, -1, *(1,) * (x.ndim - 2))), *tensors)
 
+    def _finalize_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
+        def read(name: str) -> np.ndarray:
+            found: np.ndarray = self._read(node[f"{name}_DESC"][0], *tensors)
+            return found
+
+        count, epsilon, weight = (
+            float(read(name).reshape(())) for name in ("ACCUM_COUNT", "EPSILON", "EXP_AVERATE_FACTOR")
+        )
+        mean = read("Y_SUM") / count
+        var = read("Y_SQ_SUM") / count - mean**2
+        inverse = (var + epsilon) ** -0.5
+        old_mean, old_var = read("PREV_RUNNING_MEAN"), read("PREV_RUNNING_VAR")
+        written = {
+            "EQ_SCALE": read("SCALE") * inverse,
+            "EQ_BIAS": read("BIAS") - mean * read("SCALE") * inverse,
+            "SAVED_MEAN": mean,
+            "SAVED_INV_STD": inverse,
+            "UPDATED_RUNNING_MEAN": old_mean + weight * (mean - old_mean),
+            "UPDATED_RUNNING_VAR": old_var + weight * (var * count / (count - 1) - old_var),
+        }
+        for name, values in written.items():
+            self._write(node[f"{name}_DESC"][0], values, *tensors)
+
+    def _norm_weights_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
+        names = ("X", "DY", "MEAN", "INVSTD", "BN_SCALE")
+        x, dy, mean, inverse, scale = (self._read(node[f"{name}_DESC"][0], *tensors) for name in names)
+        axes = (0, *range(2, x.ndim))
+        normal = (x - mean) * inverse
+        products, sums = dy * normal, dy
+        slope = scale * inverse  # dx = slope * (dy - sums / terms - normal * products / terms)
+        of_mean, of_normal = (one.mean(axes, keepdims=True) for one in (sums, products))
+        written = {
+            "DBN_SCALE_DESC": products.sum(axes, keepdims=True),
+            "DBN_BIAS_DESC": sums.sum(axes, keepdims=True),
+            "EQ_DY_SCALE_DESC": slope,
+            "EQ_X_SCALE_DESC": -slope * of_normal * inverse,
+            "EQ_BIAS": slope * (of_normal * inverse * mean - of_mean),
+        }
+        for name, values in written.items():
+            self._write(node[name][0], values, *tensors)
+
     def _reshape_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         x = self._read(node["XDESC"][0], *tensors)
         self._write(node["YDESC"][0], x.reshape(self._shape(node["YDESC"][0])), *tensors)
@@ -282,6 +323,8 @@ _NODES: dict[str, Callable[..., None]] = {
     "OPERATION_REDUCTION_": MoreNodes._reduction_node,
     "OPERATION_RESAMPLE_FWD_": MoreNodes._resample_node,
     "OPERATION_GENSTATS_": MoreNodes._stats_node,
+    "OPERATION_BN_FINALIZE_": MoreNodes._finalize_node,
+    "OPERATION_BN_BWD_WEIGHTS_": MoreNodes._norm_weights_node,
     "OPERATION_RESHAPE_": MoreNodes._reshape_node,
     "OPERATION_TRANSPOSE_": MoreNodes._transpose_node,
     "OPERATION_SLICE_": MoreNodes._slice_node,

@@ -54,7 +54,7 @@ _ACTIVATIONS = {
 
 
 # Kinds of nodes that have engines even without ``engines``: no legacy call computes them.
-_ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_")
+_ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_", "OPERATION_GENSTATS_", "OPERATION_BN_")
 
 
 class Graphs(NormNodes, MoreNodes):
@@ -164,9 +164,10 @@ class Graphs(NormNodes, MoreNodes):
     def _only_graphs(self: Any, graph: dict[str, Any]) -> bool:
         """Whether a graph has a node that no legacy call computes."""
         nodes = [*map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])]
-        if any("OPERATION_CONVOLUTION_FORWARD_X" in node for node in nodes) and any(map(self._scales, nodes)):
-            return True  # a convolution with a factor for each channel
-        return any(name.startswith(_ONLY_GRAPHS) for node in nodes for name in node)
+        names = [name for node in nodes for name in node]
+        if any(name.startswith("OPERATION_CONVOLUTION_") for name in names) and any(map(self._scales, nodes)):
+            return True
+        return any(name.startswith(_ONLY_GRAPHS) for name in names)
 
     def _scales(self: Any, node: dict[str, list[Any]]) -> bool:
         """Whether a node multiplies two tensors, such as a convolution and a factor for each channel."""

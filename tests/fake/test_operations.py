@@ -235,6 +235,7 @@ def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
 # Operations that take more than one C call.
 CALLS = {"spatial_transformer": 2, "spatial_transformer_backward": 3, "batch_norm_inference_backward": 3}
 CALLS |= {"reduce": 3, "instance_norm": 3, "instance_norm_backward": 4, "conv_scale_bias_activation": 3}
+CALLS |= {"conv_batch_norm_statistics": 3}
 
 
 @ON_IMAGE

@@ -6,10 +6,22 @@ from typing import Any
 
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.ops.conv.scaled_graph import source_of
+from cudnn_ct.ops.conv.training_graphs import (
+    DATA_SOURCE,
+    FILTER_SOURCE,
+    FINALIZE_SOURCE,
+    STATISTICS_SOURCE,
+)
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import ACTIVATIONS
 from cudnn_ct.shapes.scaled_conv import ScaledConv, scaled_conv_problem
 from cudnn_ct.shapes.specs import Shape, TensorSpec
+from cudnn_ct.shapes.training_fusions import (
+    data_gradient,
+    filter_gradient,
+    finalize_problem,
+    statistics_problem,
+)
 from cudnn_ct.typing import Layout
 
 from .test_graph import DEVICE, _can_plan, in_child
@@ -67,3 +79,81 @@ def test_convolutions_with_scale_and_bias_become_plans() -> None:
     source = source_of(planner.library.version, HOPPER)
     without = {name: why_not_planned(source, one, planner) for name, one in scaled_problems().items()}
     assert {name: reason for name, reason in without.items() if reason} == {}
+
+
+# --- training ----------------------------------------------------------------------------------------------
+
+
+def channels(count: int, dtype: str = "float32") -> TensorSpec:
+    return TensorSpec.packed((count,), dtype)
+
+
+def training_problems(
+    dtype: str = "float16",
+    *,
+    x: Shape = IMAGES,
+    w: Shape = WINDOW,
+    layout: Layout = "nhwc",
+    aligned: bool = True,
+    **geometry: Any,
+) -> dict[str, tuple[Any, Any]]:
+    """Return the source and the problem of each fusion that takes the dtype."""
+    data, filters = (TensorSpec.packed(shape, dtype, layout) for shape in (x, w))
+    forward = conv_problem("forward", data, filters, **geometry)
+    weights = dict.fromkeys(("scale", "bias"), channels(x[1], dtype))
+    own: dict[str, tuple[Any, Any]] = {
+        "statistics": (STATISTICS_SOURCE, statistics_problem(forward, {}, (None,) * 3, aligned=aligned)),
+        "prologue": (STATISTICS_SOURCE, statistics_problem(forward, weights, (None,) * 3, aligned=aligned)),
+    }
+    if dtype != "float16":
+        return own
+    names = ("mean", "invstd", "scale", "bias")
+    wide = {"x": data} | dict.fromkeys(names, channels(x[1]))
+    of_data = conv_problem("backward_data", forward.y, filters, shape=x, **geometry)
+    of_filter = conv_problem("backward_filter", forward.y, data, shape=w, **geometry)
+    own["data"] = (DATA_SOURCE, data_gradient(of_data, wide, (None,) * 6, aligned=aligned))
+    own["filter"] = (FILTER_SOURCE, filter_gradient(of_filter, weights, aligned=aligned))
+    return own
+
+
+GEOMETRIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "padded": {"padding": 1},
+    "channels first": {"layout": "nchw", "padding": 1},
+    "misaligned": {"aligned": False},
+    "point, strided": {"w": (32, 64, 1, 1), "stride": 2},
+    "dilated": {"dilation": 2, "padding": 2},
+    "one axis": {"x": (2, 16, 30), "w": (8, 16, 3), "padding": 1},
+    "eight channels": {"x": (1, 8, 7, 9), "w": (24, 8, 3, 3)},
+}
+
+
+@in_child
+def test_fusions_of_training_become_plans() -> None:
+    planner = Planner(DEVICE)
+    without = {}
+    for geometry, given in GEOMETRIES.items():
+        for name, (source, problem) in training_problems(**given).items():
+            without[f"{name} {geometry}"] = why_not_planned(source, problem, planner)
+    for dtype in ("bfloat16", "float32"):
+        for name, (source, problem) in training_problems(dtype).items():
+            without[f"{name} {dtype}"] = why_not_planned(source, problem, planner)
+    for eq_dtype in ("float16", "float32"):
+        for count in (1, 8, 1000):
+            names = ("sums", "square_sums", "scale", "bias", "running_mean", "running_var")
+            specs = dict.fromkeys(names, channels(count))
+            one = finalize_problem(specs, (None,) * 6, 100, 1e-5, 0.1, eq_dtype)
+            without[f"finalize {eq_dtype} {count}"] = why_not_planned(FINALIZE_SOURCE, one, planner)
+    assert {name: reason for name, reason in without.items() if reason} == {}
+
+
+@in_child
+def test_fusions_of_training_without_engines_are_rejected() -> None:
+    """The docstrings name these limits."""
+    planner = Planner(DEVICE)
+    for given in ({"x": (2, 12, 9, 9), "w": (8, 12, 3, 3)}, {"x": (1, 8, 5, 5, 5), "w": (8, 8, 3, 3, 3)}):
+        problems = training_problems(**given)
+        for name in ("data", "filter"):
+            assert "no engine" in why_not_planned(*problems[name], planner)
+    source, problem = training_problems(x=(2, 3, 9, 9), w=(8, 3, 3, 3))["prologue"]
+    assert "no engine" in why_not_planned(source, problem, planner)

@@ -33,6 +33,7 @@ MADE_WITH_THEIR_OWNER = {
     "ops.attention.graph._Nodes.operands",
     "ops.attention.scaled_graph._Builder._nodes",
     "ops.attention.source._WithBuffers._constants",
+    "ops.conv.training_graphs._Builder.nodes",
     "ops.attention.source._WithBuffers._offsets",
     "ops.attention.source._WithBuffers._places",
     "plans.call.CallPlan._places",

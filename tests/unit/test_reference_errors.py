@@ -16,6 +16,7 @@ from cudnn_ct.reference.dropout import dropout
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_parameters
+from tests.fusion_cases import FUSIONS
 from tests.layers import several
 
 
@@ -48,6 +49,26 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "conv_backward_data": {"dy": ones(1, 2, 3), "w": ones(2, 1, 3), "x_shape": (1, 1, 5)},
     "conv_backward_filter": {"dy": ones(1, 2, 3), "x": ones(1, 1, 5), "w_shape": (2, 1, 3)},
     "conv_bias_activation": {"x": ones(1, 3, 5), "w": ones(4, 3, 3), "b": ones(4), "z": ones(1, 4, 3)},
+    "batch_norm_finalize": {
+        **dict.fromkeys(("sums", "square_sums", "scale", "bias"), ones(3, dtype=np.float32)),
+        **dict.fromkeys(("running_mean", "running_var"), ones(3, dtype=np.float32)),
+        "count": 4,
+    },
+    "conv_backward_data_relu_batch_norm": {
+        "dy": ones(1, 4, 3, dtype=np.float16),
+        "w": ones(4, 3, 3, dtype=np.float16),
+        "x": ones(1, 3, 5, dtype=np.float16),
+        **dict.fromkeys(("mean", "invstd", "scale", "bias"), ones(3, dtype=np.float32)),
+    },
+    "conv_backward_filter_scale_bias_relu": {
+        "dy": ones(1, 4, 3, dtype=np.float16),
+        "x": ones(1, 3, 5, dtype=np.float16),
+        **dict.fromkeys(("scale", "bias"), ones(3, dtype=np.float16)),
+        "w_shape": (4, 3, 3),
+    },
+    "conv_batch_norm_statistics": {
+        "x": ones(1, 3, 5, dtype=np.float32), "w": ones(4, 3, 3, dtype=np.float32)
+    },
     "conv_scale_bias_activation": {
         "x": ones(1, 3, 5, dtype=np.float32),
         "w": ones(4, 3, 3, dtype=np.float32),
@@ -94,7 +115,12 @@ ACCEPTED |= {
 FLOAT8 = as_dtype("float8_e4m3").numpy
 ACCEPTED["scaled_matmul"] = {"a": ones(2, 3, dtype=FLOAT8), "b": ones(3, 4, dtype=FLOAT8)}
 ACCEPTED["scaled_attention"] = {name: ones(1, 2, 4, 16, dtype=FLOAT8) for name in "qkv"}
-SEVERAL_DTYPES = (*ROW_NORMS, "scaled_matmul", "conv_scale_bias_activation")  # operands may differ in dtype
+SEVERAL_DTYPES = (
+    *ROW_NORMS,
+    "scaled_matmul",
+    "conv_scale_bias_activation",
+    *FUSIONS,
+)  # operands may differ in dtype
 ACCEPTED |= {name: by_names(name) for name in reference.__all__ if name not in {*ACCEPTED, *SHAPES}}
 
 # Arguments that replace accepted ones, and the error: one row for each check that a function makes. Most
@@ -107,6 +133,14 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("conv_backward_data", {"x_shape": (1, 1, 9)}, r"ValueError: dy has shape .*; x of \(1, 1, 9\) with w"),
     ("conv_bias_activation", {"b": ones(3)}, r"ValueError: b has shape \(3,\); y of .* needs \(4,\)"),
     ("conv_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
+    ("conv_batch_norm_statistics", {"scale": ones(3)}, "ValueError: scale is given without bias"),
+    ("conv_batch_norm_statistics", {"padding": ((1, 0),)}, "ValueError: padding differs between the sides"),
+    ("batch_norm_finalize", {"count": 1}, "ValueError: count must be at least 2: got 1"),
+    ("batch_norm_finalize", {"momentum": 2}, "ValueError: momentum must be between 0 and 1: got 2"),
+    ("batch_norm_finalize", {"eq_dtype": "int8"}, "TypeError: eq_dtype is not supported: got int8"),
+    ("batch_norm_finalize", {"bias": ones(2)}, r"ValueError: bias has a wrong shape: got \(2,\), .* \(3,\)"),
+    ("conv_backward_data_relu_batch_norm", {"mean": ones(3)}, "TypeError: mean has a wrong dtype: .*"),
+    ("conv_backward_filter_scale_bias_relu", {"scale": ones(4)}, r"ValueError: scale has a wrong shape"),
     ("conv_scale_bias_activation", {"scale": ones(3)}, r"ValueError: scale has a wrong shape: .* \(4,\)"),
     ("conv_scale_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
@@ -240,7 +274,8 @@ def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
         for memory, error in ((np.ones(one.shape, other), TypeError), (ones(*one.shape, 1), ValueError)):
             outs[place] = memory
             with pytest.raises(
-                error, match=r"out (is float\d+|has shape .*); the .* (is (float64|float32|int32)|has)"
+                error,
+                match=r"out (is float\d+|has shape .*); the .* (is (float\d+|int32)|has)",
             ):
                 call(name, out=outs if len(outs) > 1 else memory)
     if "beta" in parameters(name):

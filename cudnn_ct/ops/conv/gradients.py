@@ -1,0 +1,191 @@
+"""Gradients of convolutions with the parts of a batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...array import DeviceArray
+from ...shapes.checks import result_slots
+from ...shapes.specs import TensorSpec
+from ...shapes.training_fusions import (
+    ConvBatchNormGradients,
+    DataGradient,
+    FilterGradient,
+    data_gradient,
+    filter_gradient,
+)
+from ...typing import Algo, ArrayLike, OutLike, Padding, PerAxis, Shape, StreamLike
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation
+from .training import FusionParams, conv_batch_norm_statistics, selection
+from .training_graphs import DATA_SOURCE, FILTER_SOURCE
+
+__all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"]
+
+
+@documented(conv_batch_norm_statistics)
+def conv_backward_data_relu_batch_norm(
+    dy: ArrayLike,
+    w: ArrayLike,
+    x: ArrayLike,
+    mean: ArrayLike,
+    invstd: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    *,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> ConvBatchNormGradients[DeviceArray]:
+    """Compute the gradients of ``conv(relu(norm(x)), w)`` before the relu, and of the batch normalisation.
+
+    With ``n = (x - mean) * invstd``, and sums over the batch and the pixels, whose number is m ::
+
+        dz = conv_backward_data(dy, w) where n * scale + bias > 0, else 0
+        dbias = sum(dz)        dscale = sum(dz * n)
+        dx = scale * invstd * (dz - dbias / m - n * dscale / m)
+           = dz * eq_dz_scale + x * eq_x_scale + eq_bias
+
+    The last line is not computed here: its factors are results, and it takes one more pass over dz and x.
+
+    Parameters
+    ----------
+    dy : device array, shape (N, K, *out), float16
+    w : device array, shape (K, C, *window), float16
+    x : device array, shape (N, C, *spatial), float16
+        Input of the batch normalisation.
+    mean, invstd : device array, shape (C,), float32
+        Statistics of x, from :func:`batch_norm_finalize`.
+    scale, bias : device array, shape (C,), float32
+        Parameters of the batch normalisation.
+
+    Returns
+    -------
+    ConvBatchNormGradients
+        ``dz``, DeviceArray of shape and dtype of x; ``dscale``, ``dbias``, ``eq_dz_scale``, ``eq_x_scale``
+        and ``eq_bias``, float32 DeviceArrays of shape (C,).
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN has no engine: it has them for one or two spatial axes, and numbers of channels and filters that
+        are multiples of 8.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
+    first, on the device.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 3]]], "float16")
+    >>> dy, w = ct.asarray([[[1, 5]]], "float16"), ct.asarray([[[2]]], "float16")
+    >>> two, one, zero = (ct.asarray([number], "float32") for number in (2, 1, 0))
+    >>> step = ct.conv_backward_data_relu_batch_norm(dy, w, x, two, one, one, zero)
+    >>> step.dz.numpy(), step.dscale.numpy()
+    (array([[[ 0., 10.]]], dtype=float16), array([10.], dtype=float32))
+    """
+    given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
+    params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
+    outs = result_slots(out, ConvBatchNormGradients._fields)
+    results = execute(DATA, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return ConvBatchNormGradients(*results)
+
+
+@documented(conv_batch_norm_statistics)
+def conv_backward_filter_scale_bias_relu(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    w_shape: Shape,
+    *,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
+    """Compute the gradient of ``conv(relu(x * scale + bias), w)`` with respect to w.
+
+    The activation that the convolution read is computed again, so that it need not be kept.
+
+    Parameters
+    ----------
+    dy : device array, shape (N, K, *out), float16
+    x : device array, shape (N, C, *spatial), float16
+    scale, bias : device array, shape (C,), float16
+        ``eq_scale`` and ``eq_bias`` of :func:`batch_norm_finalize`.
+    w_shape : tuple of int
+        (K, C, *window).
+    out : device array, shape of the result, float16, optional
+        Destination of the result, with any strides. It must not overlap an operand.
+
+    Returns
+    -------
+    DeviceArray, shape ``w_shape``, float16; or ``out`` as one
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN has no engine: it has them for one or two spatial axes and a multiple of 8 channels.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
+    first, on the device.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[[1, -2, 3]]], "float16"), ct.asarray([[[1, 10, 100]]], "float16")
+    >>> one, half = ct.asarray([1], "float16"), ct.asarray([0.5], "float16")
+    >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (1, 1, 1)).numpy()
+    array([[[351.5]]], dtype=float16)
+    """
+    given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
+    params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))
+    return execute(FILTER, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
+
+
+def _data(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    *params: Any,
+    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
+    aligned: bool,
+) -> DataGradient:
+    shape = specs["x"].shape
+    conv = FusionParams(*params).conv("backward_data", specs["dy"], specs["w"], outs[0], shape)
+    return data_gradient(conv, specs, outs, aligned=aligned)
+
+
+def _filter(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    w_shape: Any,
+    *params: Any,
+    scaled: str,  # noqa: ARG001
+    aligned: bool,
+) -> FilterGradient:
+    conv = FusionParams(*params).conv("backward_filter", specs["dy"], specs["x"], outs[0], w_shape)
+    return filter_gradient(conv, specs, aligned=aligned)
+
+
+DATA = Operation(
+    "the gradient of a convolution, a relu and a batch normalisation",
+    _data,
+    select=selection(DATA_SOURCE),
+    written=("out", *(f"{name} of out" for name in ConvBatchNormGradients._fields[1:])),
+)
+FILTER = Operation(
+    "the gradient of a convolution's filter with scaled data", _filter, select=selection(FILTER_SOURCE)
+)

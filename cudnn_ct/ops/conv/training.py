@@ -1,0 +1,262 @@
+"""Convolutions with the parts of a batch normalisation, for the forward pass of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ... import algo_cache
+from ..._config import config
+from ...algo_cache import CandidateSource
+from ...array import DeviceArray
+from ...graph.offline import compute_capability
+from ...plans.base import SelectedPlan
+from ...shapes.checks import result_slots
+from ...shapes.conv import ConvProblem, conv_problem
+from ...shapes.specs import TensorSpec
+from ...shapes.training_fusions import (
+    BatchNormFinalize,
+    BatchNormFinalizeResult,
+    ConvStatisticsResult,
+    StatisticsProblem,
+    finalize_problem,
+    statistics_problem,
+)
+from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, StreamLike
+from .._algo_arguments import AlgoArguments
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation, Select
+from .known import DEFECTS, without_wrong_tf32
+from .scaled import conv_scale_bias_activation
+from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
+
+__all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", "selection"]
+
+
+@documented(conv_scale_bias_activation)
+def conv_batch_norm_statistics(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> ConvStatisticsResult[DeviceArray]:
+    """Convolve, and sum the result and its squares for each channel: ``y = conv(relu(x * scale + bias), w)``.
+
+    A batch normalisation of y takes its statistics from the sums (:func:`batch_norm_finalize`), so that y is
+    not read again. ``scale`` and ``bias`` are those of the batch normalisation before the convolution.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32
+    w : device array, shape (K, C, *window), dtype of x
+    scale : device array, shape (C,), dtype of x, optional
+        Factor of each channel of x; ``eq_scale`` of :func:`batch_norm_finalize`.
+    bias : device array, shape (C,), dtype of x, optional
+        Added to each channel of x before the relu; given with ``scale``, or not.
+    padding : int, tuple of int, "valid", "half" or "full"
+        As in :func:`conv`, and the same on both sides of an axis.
+
+    Returns
+    -------
+    ConvStatisticsResult
+        ``y``, DeviceArray of shape (N, K, *out) and dtype of x; ``sums`` and ``square_sums``, float32
+        DeviceArrays of shape (K,).
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN has no engine, as for ``scale`` in half precision with an odd number of channels.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
+    first, on the device. In float16, with one or two spatial axes and numbers of channels and filters that
+    are multiples of 8, engines need no compilation.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> y, sums, squares = ct.conv_batch_norm_statistics(x, w)
+    >>> y.numpy(), sums.numpy(), squares.numpy()
+    (array([[[-1., -2., -4.]]], dtype=float32), array([-7.], dtype=float32), array([21.], dtype=float32))
+    """
+    optional = {"scale": scale, "bias": bias}
+    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
+    outs = result_slots(out, ConvStatisticsResult._fields)
+    results = execute(STATISTICS, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return ConvStatisticsResult(*results)
+
+
+@documented(conv_scale_bias_activation)
+def batch_norm_finalize(
+    sums: ArrayLike,
+    square_sums: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    count: int,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    eq_dtype: DTypeLike = "float16",
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormFinalizeResult[DeviceArray]:
+    """Compute the statistics of a batch normalisation from sums, and its scale and bias for each channel.
+
+    With ``mean = sums / count`` and ``var = square_sums / count - mean ** 2`` ::
+
+        invstd = 1 / sqrt(var + epsilon)
+        eq_scale = scale * invstd
+        eq_bias = bias - mean * eq_scale
+        running_mean = running_mean * (1 - momentum) + mean * momentum
+        running_var = running_var * (1 - momentum) + count / (count - 1) * var * momentum
+
+    Parameters
+    ----------
+    sums, square_sums : device array, shape (C,), float32
+        Results of :func:`conv_batch_norm_statistics`.
+    scale, bias : device array, shape (C,), float32
+        Parameters of the batch normalisation.
+    running_mean, running_var : device array, shape (C,), float32
+        Running statistics. They are not changed: the results have the updated ones.
+    count : int, at least 2
+        Number of elements that each sum has: N times the pixels of an image.
+    epsilon : float, at least 0
+    momentum : float, 0 to 1
+        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
+    eq_dtype : dtype, float16 | float32
+        Dtype of ``eq_scale`` and ``eq_bias``. The convolutions that take them need float16.
+    algo : str or Candidate, optional
+        How the engine is selected, as in :func:`conv_scale_bias_activation`.
+
+    Returns
+    -------
+    BatchNormFinalizeResult
+        ``eq_scale`` and ``eq_bias``, DeviceArrays of shape (C,) and ``eq_dtype``; ``mean``, ``invstd``,
+        ``running_mean`` and ``running_var``, float32 DeviceArrays of shape (C,).
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``. The difference of the variance loses digits if the mean of
+    a channel is many times its standard deviation.
+
+    Examples
+    --------
+    >>> sums, squares = ct.asarray([4], "float32"), ct.asarray([16], "float32")
+    >>> one, zero = ct.asarray([1], "float32"), ct.asarray([0], "float32")
+    >>> done = ct.batch_norm_finalize(sums, squares, one, zero, zero, one, 4, epsilon=1, eq_dtype="float32")
+    >>> done.mean.numpy(), done.invstd.numpy(), done.eq_bias.numpy()
+    (array([1.], dtype=float32), array([0.5], dtype=float32), array([-0.5], dtype=float32))
+    """
+    given = {
+        "sums": sums,
+        "square_sums": square_sums,
+        "scale": scale,
+        "bias": bias,
+        "running_mean": running_mean,
+        "running_var": running_var,
+    }
+    params = (count, epsilon, momentum, eq_dtype, algo, deterministic, workspace_limit)
+    outs = result_slots(out, BatchNormFinalizeResult._fields)
+    results = execute(FINALIZE, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return BatchNormFinalizeResult(*results)
+
+
+class FusionParams(NamedTuple):
+    """Parameters of a call as the caller passed them; part of its cache key."""
+
+    padding: Any
+    stride: Any
+    dilation: Any
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+
+    def conv(
+        self, direction: str, first: TensorSpec, second: TensorSpec, out: TensorSpec | None, shape: Any = None
+    ) -> ConvProblem:
+        """Return the problem of the convolution, or of its gradient of this shape."""
+        conv = conv_problem(
+            direction,
+            first,
+            second,
+            shape=shape,
+            padding=self.padding,
+            stride=self.stride,
+            dilation=self.dilation,
+            allow_tf32=config.allow_tf32,
+            out=out,
+        )
+        return without_wrong_tf32(conv)
+
+
+def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Select]:
+    """Return the ``select`` of an operation whose last parameters are `AlgoArguments`."""
+
+    def select(problem: Any, params: tuple[Any, ...]) -> Select:
+        wanted = AlgoArguments(*params[-3:]).request(problem)
+
+        def chosen(ctx: Any) -> SelectedPlan:
+            if hasattr(problem, "core"):
+                DEFECTS.warn(problem, ctx.library.version, compute_capability(ctx))
+            return algo_cache.select(problem, source, ctx, wanted)
+
+        return chosen
+
+    return select
+
+
+def _statistics(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    *params: Any,
+    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
+    aligned: bool,
+) -> StatisticsProblem:
+    conv = FusionParams(*params).conv("forward", specs["x"], specs["w"], outs[0])
+    return statistics_problem(conv, specs, outs, aligned=aligned)
+
+
+def _finalize(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    count: Any,
+    epsilon: Any,
+    momentum: Any,
+    eq_dtype: Any,
+    *_choice: Any,
+    scaled: str,  # noqa: ARG001
+    aligned: bool,
+) -> BatchNormFinalize:
+    return finalize_problem(specs, outs, count, epsilon, momentum, eq_dtype, aligned=aligned)
+
+
+STATISTICS = Operation(
+    "a convolution with statistics",
+    _statistics,
+    select=selection(STATISTICS_SOURCE),
+    written=("out", "sums of out", "square_sums of out"),
+)
+FINALIZE = Operation(
+    "the statistics of a batch normalisation",
+    _finalize,
+    select=selection(FINALIZE_SOURCE),
+    written=("out", *(f"{name} of out" for name in BatchNormFinalizeResult._fields[1:])),
+)
