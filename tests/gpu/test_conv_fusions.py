@@ -77,7 +77,8 @@ def test_conv_scale_bias_activation_equals_pytorch(shape: str, dtype: Any, chann
     x, w = randn(*x_shape, dtype=dtype), randn(*w_shape, dtype=dtype, seed=1)
     x, w = (last(x), last(w)) if channels_last else (x, w)
     sums = convolved(x, w, **geometry)
-    kinds: Any = [(dtype, None), (torch.float32, "float32")]
+    strict = None if dtype is torch.bfloat16 or x.ndim == 5 else "float32"  # others need tensor cores
+    kinds: Any = [(dtype, None), (torch.float32, strict)]
     for number, (wide, precision) in enumerate(kinds):
         scale, bias = channels(w_shape[0], wide, 2), 10 * channels(w_shape[0], wide, 3)
         z = 10 * randn(*sums.shape, dtype=dtype, seed=4) if number else None

@@ -71,7 +71,8 @@ def conv_scale_bias_activation(
         call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
     precision : {"as_input_f32", "tf32", "float32"}, optional
         Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
-        ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores.
+        ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores, without which cuDNN has no engine for
+        bfloat16 and for three spatial axes.
     out : device array, shape of the result and dtype of x, optional
         Destination of the result. It must not overlap an operand.
 
