@@ -150,12 +150,6 @@ def _convolutions() -> Iterator[Case]:
         fused = _conv("conv_bias_activation", X, W, PLAIN | {"activation": activation})
         yield from each_layout("conv_bias_activation", activation, fused, PRODUCTS)
     yield from each_layout("conv_bias_activation", "residual, relu", _residual, PRODUCTS)
-    required("conv_scale_bias_activation")  # before a test replaces the operation
-    yield from each_layout("conv_scale_bias_activation", "residual, relu", _scaled, PRODUCTS, FLOATS[:-1])
-    for operation in TRAINING_FUSIONS:
-        required(operation)
-        make = partial(_of_training, operation)
-        yield from each_layout(operation, "", make, TRAINING, FLOATS[:1])
 
 
 def _to_float32(draw: Draw) -> Inputs:
@@ -166,38 +160,6 @@ def _to_float32(draw: Draw) -> Inputs:
 
 def _residual(draw: Draw) -> Inputs:
     operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
-    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
-
-
-TRAINING_FUSIONS = (
-    "conv_batch_norm_statistics",
-    "batch_norm_finalize",
-    "conv_backward_data_relu_batch_norm",
-    "conv_backward_filter_scale_bias_relu",
-)
-TRAINING = {"float16": 4e-3}  # the sums have the elements of y before or after they are rounded
-
-
-def _of_training(operation: str, draw: Draw) -> Inputs:
-    """Draw operands of convolutions between batch normalisations; no value is 0 before a relu."""
-    x, w, dy = draw.floats(*X), draw.floats(*W), draw.floats(X[0], W[0], *X[2:])
-    scale, bias = (draw.parameter(X[1]) for _ in range(2))
-    if operation == "batch_norm_finalize":
-        mean, elements = draw.rng.standard_normal(X[1]).astype(np.float32), 100
-        sums = (mean * elements, (scale + mean * mean) * elements)
-        return Inputs((*sums, scale, bias, mean, scale, elements), {})
-    if operation == "conv_batch_norm_statistics":
-        return Inputs((x, w), PLAIN | {"scale": scale.astype(x.dtype), "bias": bias.astype(x.dtype)})
-    if operation == "conv_backward_filter_scale_bias_relu":
-        return Inputs((dy, x, scale.astype(x.dtype), bias.astype(x.dtype), W), PLAIN)
-    whole = draw.rng.integers(-4, 5, X).astype(x.dtype)
-    mean, one, zero = (np.full(X[1], number, np.float32) for number in (0.25, 1, 0))
-    return Inputs((dy, w, whole, mean, one, scale, zero), PLAIN)
-
-
-def _scaled(draw: Draw) -> Inputs:
-    scale, bias = draw.parameter(W[0]), draw.floats(W[0])
-    operands = draw.floats(*X), draw.floats(*W), scale, bias
     return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
 
 
@@ -391,9 +353,18 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all rows."""
-    from .selftest_matrices import attention_cases, matrix_cases  # which imports this module
+    from .selftest_fusions import fusion_cases  # which imports this module
+    from .selftest_matrices import attention_cases, matrix_cases
 
-    rows = [*_convolutions(), *_layers(), *attention_cases(), *matrix_cases(), *_recurrent(), *_tensors()]
+    rows = [
+        *_convolutions(),
+        *fusion_cases(),
+        *_layers(),
+        *attention_cases(),
+        *matrix_cases(),
+        *_recurrent(),
+        *_tensors(),
+    ]
     return [*rows, *_without_rows({case.operation for case in rows})]
 
 
