@@ -11,9 +11,11 @@ import cudnn_ct as ct
 from tests.layers import LayerCase, check_layer, scaled_conv_cases
 
 from .conftest import place
-from .test_graph_operations import EXAMPLES, near, randn
 
 torch = pytest.importorskip("torch")
+# These need torch.
+from .test_graph_operations import EXAMPLES, near, randn  # noqa: E402
+
 functional = torch.nn.functional
 
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}

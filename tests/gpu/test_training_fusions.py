@@ -13,10 +13,12 @@ from tests.fusion_cases import training_fusion_cases
 from tests.layers import LayerCase, check_layer
 
 from .conftest import place
-from .test_conv_fusions import channels, convolved, last, per_channel
-from .test_graph_operations import near, randn
 
 torch = pytest.importorskip("torch")
+# These need torch.
+from .test_conv_fusions import channels, convolved, last, per_channel  # noqa: E402
+from .test_graph_operations import near, randn  # noqa: E402
+
 functional = torch.nn.functional
 
 pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")
