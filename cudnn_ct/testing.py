@@ -148,7 +148,8 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
         A function without arguments, whose calls run on shapes as in :func:`record_plans`; or a file for
         ``cudnn-ct compile``.
     gpus : str
-        Names of ``cudnn-ct supports --help``, or files that ``cudnn-ct device --export`` wrote.
+        Names of ``cudnn-ct supports --help``, or files that ``cudnn-ct device --export`` wrote. Only the
+        ``"h200"`` was recorded on a device; others are derived from public sources.
 
     Raises
     ------
@@ -164,7 +165,7 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     >>> from cudnn_ct import testing
     >>> def model():
     ...     return ct.activation(ct.zeros((64, 256, 32, 32), "float16"))
-    >>> testing.assert_supported(model, "h200", "a100.json")  # doctest: +SKIP
+    >>> testing.assert_supported(model, "h200", "t4")  # doctest: +SKIP
     """
     from .cli.supports import supported
     from .graph.exchange import record_plans

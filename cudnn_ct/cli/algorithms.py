@@ -12,11 +12,12 @@ import cudnn_ct as ct
 
 from .._config import config
 from ..errors import BadParamError, Explanation
+from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here
 from .errors import need_gpu, plainly, usage
-from .offline import plan, read_description
+from .offline import GPU_HELP, plan, read_gpu
 from .options import Convolution, convolution_options
 from .random_array import some
 from .table import Column, show
@@ -33,9 +34,7 @@ COLUMNS: tuple[Column, ...] = (
 @click.command(name="algorithms")
 @convolution_options
 @click.option("--no-timing", is_flag=True, help="List the algorithms without timing them.")
-@click.option(
-    "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that FILE describes, without a GPU."
-)
+@click.option("--device", metavar="GPU", help=f"Plan without a GPU, for one that is described. {GPU_HELP}")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
@@ -44,8 +43,8 @@ def command(
 ) -> None:
     """List all algorithms and engines for one convolution, timed on this GPU.
 
-    With --device FILE, which `cudnn-ct device --export` writes on another machine, cuDNN plans for that GPU.
-    The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
+    With --device, cuDNN plans for a GPU that is only described, by a name or by a file that `cudnn-ct device
+    --export` wrote. The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
 
     With --explain, the reasons of the engines that reject the convolution follow, in plain words and in
     cuDNN's, and changes of the convolution that an engine supports.
@@ -108,12 +107,13 @@ def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
 
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
     with usage():
-        description = read_description(path)
+        description = read_gpu(path)
     try:
         (rows,) = plan(description, [convolution])
     except BadParamError as error:
         raise click.UsageError(f"cuDNN rejected {path} as a description of a device: {error}") from None
-    return rows, str(description.get("deviceName", "an unnamed device"))
+    where = str(description.get("deviceName", "an unnamed device"))
+    return rows, f"{where} ({DERIVED_NOTE})" if is_derived(path) else where
 
 
 def _explained(convolution: Convolution, device: str | None) -> Explanation:

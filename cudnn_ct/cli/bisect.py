@@ -20,7 +20,7 @@ from .._config import config
 from ..doctor import libraryset, stub_libcuda
 from .bisect_child import difference
 from .errors import FAILED, NO_GPU, fail, plainly, usage
-from .offline import read_description
+from .offline import read_gpu
 from .options import Convolution, optional_convolution
 from .table import Column, progress, show
 from .wheels import Cudnn, find_all
@@ -70,9 +70,7 @@ class Limits(NamedTuple):
 @click.argument("versions", nargs=-1, required=True, metavar="VERSION...")
 @optional_convolution
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A Python file with the problem.")
-@click.option(
-    "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that FILE describes, without a GPU."
-)
+@click.option("--device", metavar="GPU", help="Plan for a described GPU, a name or a file, without a GPU.")
 @click.option(
     "--download", type=click.Path(file_okay=False), metavar="DIR", help="Let pip download missing versions."
 )
@@ -96,7 +94,7 @@ def command(
 
     A VERSION is the folder of a cuDNN, or a number such as 9.10.2 that is installed or that --download lets
     pip download. Each runs in its own process. On a GPU the results are compared, and times that are larger
-    than those of the previous version by the factor --slower. With --device FILE cuDNN plans without a GPU.
+    than those of the previous version by the factor --slower. With --device cuDNN plans without a GPU.
 
     The problem is a convolution, or --file FILE.py: with --device it defines `graph`, else `call`, which
     returns arrays, and perhaps `reference`, which returns what they should be.
@@ -108,7 +106,7 @@ def command(
     description = None
     if device is not None:
         with usage():
-            description = read_description(device)
+            description = read_gpu(device)
     cudnns = find_all(versions, download)
     if tolerance is None:
         tolerance = TOLERANCES.get(convolution.dtype, 0.0) if convolution else TOLERANCE

@@ -11,10 +11,10 @@ import click
 
 from .._cache_files import replace_file
 from .._config import config
-from ..graph.gpus import GPUS
+from ..graph.gpus import DERIVED_NOTE, is_derived
 from .compile_child import SECONDS
 from .errors import fail, plainly, usage
-from .offline import read_gpu, run_child
+from .offline import GPU_HELP, read_gpu, run_child
 
 __all__ = ["command"]
 
@@ -26,7 +26,7 @@ __all__ = ["command"]
     "gpus",
     required=True,
     multiple=True,
-    help=f"A GPU: {', '.join(GPUS)}, or a description of `cudnn-ct device --export`. May be repeated.",
+    help=f"{GPU_HELP} May be repeated.",
 )
 @click.option(
     "-o",
@@ -45,11 +45,11 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     GPU and the same cuDNN. Exits with 1 if a graph has no engine. Needs cuDNN >= 9.8.
     """
     with usage():
-        descriptions = [read_gpu(gpu) for gpu in gpus]
+        descriptions = [(read_gpu(gpu), is_derived(gpu)) for gpu in gpus]
     reports, content = [], b""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "plans"
-        for description in descriptions:
+        for description, derived in descriptions:
             request = {
                 "file": str(Path(file).absolute()),
                 "device": description,
@@ -59,7 +59,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
             answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
             if "wrong_file" in answer:
                 raise click.UsageError(f"{file} cannot be compiled: {answer['wrong_file']}")
-            reports.append({"gpu": description.get("deviceName"), **answer})
+            reports.append({"gpu": description.get("deviceName"), "derived": derived, **answer})
             content += part.read_bytes()
     replace_file(Path(output), content)
     if as_json:
@@ -77,6 +77,8 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
 def _print(reports: list[dict[str, Any]]) -> None:
     for report in reports:
         click.echo(f"{report['gpu']}: {report['compiled']} plans compiled in {report['seconds']:.1f} s")
+        if report["derived"]:
+            click.echo(f"  {report['gpu']} is {DERIVED_NOTE}")
         for row in report["rejected"]:
             click.echo(f"  rejected: {row['graph']}: {row['reason']}")
         for call, reason in report["skipped"].items():

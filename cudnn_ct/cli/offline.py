@@ -31,7 +31,7 @@ from ..errors import (
     warn_caller,
 )
 from ..graph.explain import explain_graph
-from ..graph.gpus import GPUS, description_of
+from ..graph.gpus import description_of, gpu_names
 from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
@@ -40,6 +40,7 @@ from .errors import first_line, verdict_of
 from .options import Convolution
 
 __all__ = [
+    "GPU_HELP",
     "PlanningError",
     "answer",
     "answer_with",
@@ -50,6 +51,7 @@ __all__ = [
     "run_child",
 ]
 
+GPU_HELP = f"A GPU: {', '.join(gpu_names())}, or a file that `cudnn-ct device --export` wrote."
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
@@ -76,12 +78,13 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     return description
 
 
-def read_gpu(gpu: str) -> dict[str, Any]:
+def read_gpu(gpu: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the description of a GPU: one that is shipped, or a file; raise ValueError with the reason."""
-    if gpu in GPUS:
-        return description_of(gpu)
+    if gpu in gpu_names():
+        return description_of(os.fspath(gpu))
     if not os.path.exists(gpu):
-        raise ValueError(f"unknown GPU: got {gpu!r}, expected a file or one of {', '.join(GPUS)}")
+        names = ", ".join(gpu_names())
+        raise ValueError(f"unknown GPU: got {os.fspath(gpu)!r}, expected a file or one of {names}")
     return read_description(gpu)
 
 

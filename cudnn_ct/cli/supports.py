@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from .._config import config
-from ..graph.gpus import GPUS
+from ..graph.gpus import DERIVED_NOTE, is_derived
 from .compile_child import SECONDS
 from .errors import fail, plainly, usage
-from .offline import read_gpu, run_child
+from .offline import GPU_HELP, read_gpu, run_child
 from .table import show
 
 __all__ = ["command", "supported"]
@@ -25,7 +25,7 @@ __all__ = ["command", "supported"]
     "gpus",
     required=True,
     multiple=True,
-    help=f"A GPU: {', '.join(GPUS)}, or a description of `cudnn-ct device --export`. May be repeated.",
+    help=f"{GPU_HELP} May be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
@@ -62,13 +62,13 @@ def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
         answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
         if "wrong_file" in answer:
             raise ValueError(f"{file} cannot be planned: {answer['wrong_file']}")
-        reports.append({"gpu": gpu, **answer})
+        reports.append({"gpu": gpu, "derived": is_derived(gpu), **answer})
     return reports
 
 
 def _print(reports: list[dict[str, Any]]) -> None:
     """Print a row for each graph and a column for each GPU, then the reasons."""
-    names = [report["gpu"] for report in reports]
+    names = [f"{report['gpu']}{'*' if report['derived'] else ''}" for report in reports]
     columns = [*((name, False) for name in names), ("graph", False)]
     cells = [
         [*("yes" if row["engines"] else "no" for row in rows), rows[0]["graph"]]
@@ -78,6 +78,8 @@ def _print(reports: list[dict[str, Any]]) -> None:
         show(tuple(columns), cells)
     else:
         click.echo("no graphs")
+    if any(report["derived"] for report in reports):
+        click.echo(f"* {DERIVED_NOTE}")
     for name, report in zip(names, reports, strict=True):
         for row in report["graphs"]:
             if not row["engines"]:

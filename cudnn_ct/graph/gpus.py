@@ -1,25 +1,59 @@
-"""Descriptions of GPUs for planning without them, as cuDNN recorded them on the devices."""
+"""Descriptions of GPUs for planning without them: recorded ones, and ones derived from public sources.
+
+``_gpus.json`` has four tables. ``recorded`` has descriptions that cuDNN wrote on the device. ``derived`` has
+the properties of other GPUs, each with its source; ``capabilities`` the limits of their compute capability;
+``assumed`` the remaining keys. A derived description was never compared with one that cuDNN wrote.
+"""
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
 
-__all__ = ["GPUS", "description_of"]
+from .. import _files
 
-# As cuDNN 9.19 wrote it on the device.
-_H200: dict[str, Any] = {
-    "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
-    "multiProcessorCount": 132, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
-    "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
-    "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 6,
-    "isTccDriver": 0, "supportCoopLaunch": 1, "totalGlobalMem": 150109880320, "smClockRateKHz": 1980000,
-    "memClockRateKHz": 3201000, "l2CacheSize": 62914560, "cudaDeviceId": 0, "deviceVer": 900,
-    "driverVer": 13000, "deviceName": "NVIDIA H200",
-}  # fmt: skip
+__all__ = ["DERIVED_NOTE", "description_of", "gpu_names", "is_derived", "sources_of"]
 
-GPUS = ("h200",)
+DERIVED_NOTE = "described from public sources, not recorded on a device"
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the names of all descriptions, the recorded ones first."""
+    table = _table()
+    return (*table["recorded"], *table["derived"])
+
+
+def is_derived(name: str) -> bool:
+    """Return whether a name belongs to a description that was not recorded on a device."""
+    return name in _table()["derived"]
 
 
 def description_of(name: str) -> dict[str, Any]:
-    """Return the description of one of :data:`GPUS`."""
-    return dict({"h200": _H200}[name])
+    """Return the description of one of :func:`gpu_names`, for a `graph.offline.Planner`."""
+    table = _table()
+    if not is_derived(name):
+        return dict(table["recorded"][name]["values"])
+    row, limits = table["derived"][name], table["capabilities"]
+    own = {"deviceName": row["deviceName"], "deviceVer": row["deviceVer"], **row["values"]}
+    return {**table["assumed"]["values"], **limits["all"], **limits[str(row["deviceVer"])], **own}
+
+
+def sources_of(name: str) -> dict[str, str]:
+    """Return where each number of a description comes from."""
+    table = _table()
+    if not is_derived(name):
+        return dict.fromkeys(description_of(name), table["recorded"][name]["source"])
+    row, limits = table["derived"][name], table["capabilities"]
+    limited = [*limits["all"], *limits[str(row["deviceVer"])], "deviceVer"]
+    assumed = table["assumed"]
+    return {
+        **dict.fromkeys(assumed["values"], assumed["source"]),
+        **dict.fromkeys(limited, limits["source"]),
+        **row["sources"],
+    }
+
+
+@cache
+def _table() -> Any:
+    return json.loads(_files.resource("_gpus.json"))

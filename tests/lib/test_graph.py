@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
+from cudnn_ct._dlopen import open_library
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._lib import load
 from cudnn_ct.doctor import libraryset, stub_libcuda
@@ -473,7 +474,10 @@ def _accepts(library: Any, descriptor: str, attribute: int, code: int) -> bool:
 
 
 def load_stub() -> None:
-    """Load the doctor's stub of libcuda.so.1, whose functions only fail. Only in a child."""
+    """Load the doctor's stub of libcuda.so.1, whose functions only fail, and NVRTC. Only in a child."""
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
     ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
+    compiler = load().find_nvrtc()  # cuDNN itself looks for it next to its own folder only
+    if compiler:
+        open_library(compiler)

@@ -14,17 +14,19 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
 from cudnn_ct.graph.compile import compile_request
-from cudnn_ct.graph.gpus import GPUS, description_of
+from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, gpu_names, is_derived
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
-from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.offline import Planner, compute_capability
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.stored import read_back
+from cudnn_ct.ops.conv.candidates import graph_of
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.convolutions import CONVOLUTIONS
 
-from .test_graph import DEVICE, ROOT, _can_plan, load_stub
+from .test_graph import DEVICE, IMAGES, ROOT, _can_plan, load_stub, problem
 
 __all__ = ["_can_plan"]  # a fixture, known here by its import
 
@@ -43,6 +45,7 @@ print("a program may print")
 """
 # Graphs with tensors that cuDNN omits from the JSON of a plan: ragged offsets and those of sub-graphs.
 INCOMPLETE = ("sdpa ragged", "sdpa causal", "sdpa bias")
+MODES = ["a", "fallback"]
 CALLS = {
     "calls": [
         {
@@ -262,7 +265,7 @@ def test_assert_supported_passes_for_a_model_that_has_engines() -> None:
 def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) -> None:
     with pytest.raises(AssertionError, match=r"^cuDNN has no engine for these graphs:\nh200: .*: .+$"):
         testing.assert_supported(unsupported, "h200")
-    with pytest.raises(ValueError, match="unknown GPU: got 'h900', expected a file or one of h200"):
+    with pytest.raises(ValueError, match="unknown GPU: got 'h900', expected a file or one of h200, t4, a100"):
         testing.assert_supported(model, "h900")
 
 
@@ -281,6 +284,46 @@ def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
     assert "1 graphs have no engine" in done.stderr
 
 
-def test_shipped_descriptions_are_as_cudnn_recorded_them() -> None:
-    assert GPUS == ("h200",)
+def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported)]
+    gpus = [word for gpu in ("h200", "a100", "t4") for word in ("--gpu", gpu)]
+    done = subprocess.run([*command, *gpus], capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[0].split() == ["h200", "a100*", "t4*", "graph"]
+    assert f"\n* {DERIVED_NOTE}\n" in done.stdout
+    done = subprocess.run([*command, *gpus, "--json"], capture_output=True, text=True, timeout=300)
+    assert [report["derived"] for report in json.loads(done.stdout)["gpus"]] == [False, True, True]
+
+
+def test_compile_makes_plans_for_a_derived_description(tmp_path: Path) -> None:
+    program, output = tmp_path / "program.py", tmp_path / "plans.file"
+    program.write_text(PROGRAM)
+    done = compile_cli(program, "--gpu", "a100", "-o", output)
+    assert "NVIDIA A100-SXM4-80GB: 3 plans compiled" in done.stdout
+    assert DERIVED_NOTE in done.stdout
+    keys = {plan.key.split(" | ")[2] for plan in entries(output)}
+    assert keys == {"NVIDIA A100-SXM4-80GB, 108 SMs, 8.0"}
+
+
+def test_the_recorded_description_is_as_cudnn_wrote_it() -> None:
     assert description_of("h200") == json.loads(DEVICE.read_text())
+    assert [name for name in gpu_names() if not is_derived(name)] == ["h200"]
+
+
+def plan_a_convolution(gpu: str) -> None:
+    """Plan a convolution for a GPU, build its first engine, and print the number of engines."""
+    load_stub()
+    planner = Planner(description_of(gpu))
+    graph = graph_of(problem(**IMAGES))
+    rows = [row for row in engine_candidates(graph, EngineRules(), planner, MODES) if not row.rejected]
+    engine_plan(graph, EngineRules(), rows[0], planner, "a convolution")
+    print(compute_capability(planner), len(rows))
+    os._exit(0)
+
+
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if is_derived(name)])
+def test_cudnn_plans_a_convolution_for_each_derived_description(gpu: str) -> None:
+    major, minor = divmod(description_of(gpu)["deviceVer"] // 10, 10)
+    code = f"from tests.lib.test_plans import plan_a_convolution as f; f({gpu!r})"
+    capability, _, engines = run(code).strip().rpartition(" ")
+    assert capability.splitlines()[-1] == f"({major}, {minor})"
+    assert int(engines) > 1

@@ -61,7 +61,7 @@ BAD = [
     ("algorithms --groups 2", "x has 3 channels; w expects 3 x groups 2 = 6"),
     ("algorithms --precision tf32 --dtype float64", "precision='tf32' is for float32"),
     ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
-    ("algorithms --device nothing", "nothing cannot be read: No such file"),
+    ("algorithms --device nothing", "unknown GPU: got 'nothing', expected a file or one of h200, t4, a100,"),
     ("algorithms --device /", "/ cannot be read: Is a directory"),
     ("bench pool --x 2,3,5,6 --window 9", "window of 9 is larger"),
     ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
