@@ -15,15 +15,22 @@ from .graph.changes import supported_changes
 from .graph.explain import explain_graph
 from .graph.operations import Graph
 from .ops.conv.candidates import graph_of
+from .ops.graph.builder import GraphBuilder
+from .ops.graph.built import BuiltGraph
+from .ops.graph.lower import lowered
+from .ops.graph.tensors import GraphTensor
 from .plans.last_plan import last_plan
 from .shapes.conv import ConvProblem
 from .shapes.fused import FusedConv
+from .shapes.graph.problem import GraphProblem
 
 __all__ = ["explain"]
 
+Explicable = Graph | GraphProblem | ConvProblem | FusedConv
+
 
 def explain(
-    what: Callable[..., object] | NotSupportedError | Graph | ConvProblem | FusedConv,
+    what: Callable[..., object] | NotSupportedError | GraphBuilder | BuiltGraph[Any] | Explicable,
     /,
     *args: object,
     device: Mapping[str, object] | str | os.PathLike[str] | None = None,
@@ -33,14 +40,16 @@ def explain(
 
     Parameters
     ----------
-    what : callable, NotSupportedError or Graph
+    what : callable, NotSupportedError, Graph or BuiltGraph
         An operation such as ``ct.conv``, which is called with the other arguments; the error that a call
-        raised; or a graph from ``cudnn_ct.graph.operations``.
+        raised; a :class:`Graph`, whose outputs are the other arguments; a :class:`BuiltGraph`, or the value
+        that :meth:`Graph.define` returns; or a graph from ``cudnn_ct.graph.operations``.
     args, kwargs
-        The arguments of a call.
-    device : mapping or path, optional
-        Explain a graph for the GPU of this description, in a child process that needs no GPU. A description
-        is written by ``cudnn-ct device --export``. By default, it is explained for the current device.
+        The arguments of a call, or the outputs of a graph.
+    device : str, mapping or path, optional
+        Explain a graph for a described GPU, in a child process that needs no GPU: a name such as ``"a100"``
+        that ``cudnn-ct supports --help`` lists, or a file that ``cudnn-ct device --export`` wrote. By
+        default, the graph is explained for the current device.
 
     Returns
     -------
@@ -55,7 +64,8 @@ def explain(
         ``what`` is none of these, or a call has ``device=``.
     ValueError
         An error has no explanation: the operation is not computed by a graph, or engines support it and the
-        limits of the request exclude them. The description cannot be read.
+        limits of the request exclude them. The description cannot be read. The outputs of a graph are
+        missing.
     CudnnError
         The call fails for another reason, or cuDNN cannot plan for a described device (before 9.8).
 
@@ -77,13 +87,18 @@ def explain(
       the compute type must be float32 (is float16)
     ...
     """
-    if isinstance(what, Graph | ConvProblem | FusedConv) and not (args or kwargs):
+    if isinstance(what, GraphBuilder) and not kwargs:
+        what, args = what.define(*_outputs(args)), ()
+    if isinstance(what, BuiltGraph) and not (args or kwargs):
+        what = what.problem
+    if isinstance(what, Explicable) and not (args or kwargs):
         return _of_graph(what, device)
     if device is not None:
         raise TypeError("device= is for graphs: a call runs on its own device")
     if callable(what):
+        call: Any = what
         try:
-            what(*args, **kwargs)
+            call(*args, **kwargs)
         except NotSupportedError as error:
             what = error
         else:
@@ -99,15 +114,26 @@ def explain(
     return found._replace(changes=changes)
 
 
-def _of_graph(what: Any, device: Any) -> Explanation:
-    graph, problem = (what, "") if isinstance(what, Graph) else (graph_of(what), str(what))
+def _outputs(arguments: tuple[object, ...]) -> Iterator[GraphTensor]:
+    for one in arguments:
+        if not isinstance(one, GraphTensor):
+            raise TypeError(f"output is not a GraphTensor: got {type(one).__name__}")
+        yield one
+
+
+def _of_graph(what: Explicable, device: Any) -> Explanation:
+    graph, problem = (what, "") if isinstance(what, Graph) else (_graph_of(what), str(what))
     if device is None:
         with _current() as ctx:
             return explain_graph(graph, ctx, problem)
     from .cli import offline  # processes and the doctor: only for described devices
 
-    description = device if isinstance(device, Mapping) else offline.read_description(device)
+    description = device if isinstance(device, Mapping) else offline.read_gpu(device)
     return offline.explain(dict(description), graph, problem)
+
+
+def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
+    return lowered(problem) if isinstance(problem, GraphProblem) else graph_of(problem)
 
 
 def _of_last_call() -> Explanation:

@@ -147,5 +147,33 @@ def test_explain_plans_in_a_child_process_for_a_described_gpu() -> None:
     description = json.loads(DEVICE.read_text(encoding="utf-8"))
     wanted = problem(**IMAGES)._replace(direction="forward")
     assert ct.explain(wanted, device=description).supported
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"unknown GPU: got 'nowhere\.json'"):
         ct.explain(wanted, device="nowhere.json")
+
+
+def product_of_integers() -> tuple[ct.Graph, Any]:
+    graph = ct.Graph(compute_dtype="float16")
+    return graph, graph.input((64, 64), "bfloat16") @ graph.input((64, 64), "bfloat16")
+
+
+def test_explain_takes_a_graph_with_its_outputs_and_its_value() -> None:
+    graph, product = product_of_integers()
+    explanation = ct.explain(graph, product, device="h200")
+    assert explanation.supported == ()
+    assert "the compute type must be float32" in explanation.changes[0]
+    assert ct.explain(graph.define(product), device="h200") == explanation
+    with pytest.raises(ValueError, match="graph has no outputs"):
+        ct.explain(graph, device="h200")
+
+
+def test_explain_takes_a_built_graph() -> None:
+    with ct.record_plans(shapes_only=True):
+        graph = ct.Graph()
+        x = graph.input((1, 64, 64), "bfloat16")
+        built = graph.build(graph.relu(x @ graph.input((1, 64, 64), "bfloat16")))
+    explanation = ct.explain(built, device="a100")
+    assert explanation.supported
+    assert "NVIDIA A100-SXM4-80GB" in explanation.problem
+    rejected = ct.explain(built, device="t4")
+    assert rejected.supported == ()
+    assert rejected.reasons
