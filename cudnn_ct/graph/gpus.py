@@ -43,10 +43,10 @@ def sources_of(name: str) -> dict[str, str]:
     """Return where each number of a description comes from."""
     table = _table()
     if not is_derived(name):
-        return dict.fromkeys(description_of(name), table["recorded"][name]["source"])
-    row, limits = table["derived"][name], table["capabilities"]
-    limited = [*limits["all"], *limits[str(row["deviceVer"])], "deviceVer"]
-    assumed = table["assumed"]
+        source = table["recorded"][name]["source"]
+        return dict.fromkeys(description_of(name), source)
+    row, limits, assumed = table["derived"][name], table["capabilities"], table["assumed"]
+    limited = (*limits["all"], *limits[str(row["deviceVer"])], "deviceVer")
     return {
         **dict.fromkeys(assumed["values"], assumed["source"]),
         **dict.fromkeys(limited, limits["source"]),
@@ -55,5 +55,6 @@ def sources_of(name: str) -> dict[str, str]:
 
 
 @cache
-def _table() -> Any:
-    return json.loads(_files.resource("_gpus.json"))
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(_files.resource("_gpus.json"))
+    return table
