@@ -15,9 +15,9 @@ from .typing import DTypeLike, Layout, StreamLike
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ShapeArray", "active", "only_shapes", "spec_of"]
+__all__ = ["STREAM", "ShapeArray", "active", "only_shapes", "spec_of"]
 
-_STREAM = Stream(LEGACY_DEFAULT, 0)
+STREAM = Stream(LEGACY_DEFAULT, 0)  # of arrays without memory
 _POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
 
 _depth = 0  # of blocks of `only_shapes`, in all threads
@@ -31,7 +31,7 @@ class ShapeArray(DeviceArray):
     @classmethod
     def of(cls, spec: TensorSpec) -> Self:
         """Make an array of a spec."""
-        return cls.over(spec, _POINTER, _STREAM, _STREAM, _STREAM)
+        return cls.over(spec, _POINTER, STREAM, STREAM, STREAM)
 
     def numpy(self) -> NDArray[Any]:
         """Return zeros."""

@@ -15,6 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct._config import Config
 from cudnn_ct.autotune import candidates
+from cudnn_ct.cli.selftest_cases import cases
 from cudnn_ct.errors import CudnnWarning, NotInitializedError
 from cudnn_ct.graph import stored
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
@@ -23,6 +24,7 @@ from cudnn_ct.graph.plan_store import PlanStore, _imported, plan_store
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.ops import activation
 from cudnn_ct.shapes.specs import ActivationSpec
+from tests.layers import several
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -377,6 +379,22 @@ def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCud
     found = {tuple(node.row for node in one.graph.nodes): one for one in recorded.requests.values()}
     assert len(found) == len(recorded) == 5, found
     assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == ["GraphProblem"]
+
+
+NOT_ON_SHAPES = ("RNN", "ctc_loss", "dropout")
+
+
+def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
+    """All operations but those of NOT_ON_SHAPES return arrays with the shapes of the reference."""
+    for case in cases():
+        if case.operation in NOT_ON_SHAPES:
+            continue
+        inputs = case.inputs()
+        with ct.record_plans(shapes_only=True):
+            found = getattr(ct, case.operation)(*inputs.operands, **inputs.keywords, **inputs.device_keywords)
+        expected = getattr(ct.reference, case.operation)(*inputs.operands, **inputs.keywords)
+        pairs = zip(several(found), several(expected), strict=True)
+        assert all(got is None or got.shape == np.shape(want) for got, want in pairs), case
 
 
 def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: Path, host: Host) -> None:

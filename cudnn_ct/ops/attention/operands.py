@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ... import array_shapes
 from ...array import DeviceArray
-from ...array_creation import as_operand
+from ...array_creation import as_operand, asarray
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...shapes.attention import Band, attention_band
@@ -88,6 +89,8 @@ def _uploaded(values: Any, dtype: str, where: Stream) -> DeviceArray:
 
     row = DTYPES[dtype]
     host = np.atleast_1d(np.asarray(values, row.numpy))
+    if array_shapes.active():
+        return asarray(host)
     return DeviceArray.from_host(host, row, "nchw", where)
 
 
