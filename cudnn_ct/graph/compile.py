@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .candidates import EngineRules, engine_by_name, engine_candidates
@@ -53,7 +54,7 @@ def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
     raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
 
 
-def _candidates(request: PlanRequest, planner: Planner) -> Iterator[Candidate]:
+def _candidates(request: PlanRequest, planner: Context | Planner) -> Iterator[Candidate]:
     rules = EngineRules(request.excluded, last=request.last)
     if request.engine and not request.choice:
         yield engine_by_name(request.graph, rules, request.engine, planner)
@@ -62,7 +63,7 @@ def _candidates(request: PlanRequest, planner: Planner) -> Iterator[Candidate]:
         yield from engine_candidates(request.graph, rules, planner, [mode])
 
 
-def usable_candidates(request: PlanRequest, planner: Planner) -> list[Candidate]:
+def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[Candidate]:
     """Return the engines of the first heuristic mode that has one within the limits; nothing is compiled.
 
     The engines of `graph.first` have no limits.

@@ -65,12 +65,13 @@ def test_algorithms_prints_a_planned_table_without_times() -> None:
 
 
 @pytest.mark.usefixtures("planner")
-def test_algorithms_explains_why_engines_reject_a_convolution() -> None:
+def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> None:
     arguments = ("algorithms", *CONV, "--dtype", "float64", "--device", str(DEVICE), "--explain")
     ran = run(*arguments)
     assert ran.returncode == 0, ran.stderr
     assert "is supported by engines 0, 1, 28" in ran.stdout
-    assert "x is float64: x must be float16, bfloat16 or float32 (cuDNN: " in ran.stdout
+    if cudnn >= 91900:  # 9.10.2 has no sentence about it
+        assert "x is float64: x must be float16, bfloat16 or float32 (cuDNN: " in ran.stdout
     explanation = json.loads(run(*arguments, "--json").stdout)["explanation"]
     assert explanation["supported"] == [0, 1, 28]
     assert any(reason["must_change"] == "graph" for reason in explanation["reasons"])

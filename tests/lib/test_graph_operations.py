@@ -165,6 +165,8 @@ def products() -> dict[str, Any]:
 
 # Products whose graphs have different nodes.
 PLANNED = ("plain", "crossed batch axes", "odd", "int8", "int8 weights", "gelu", "float8_e4m3 with bias")
+# Products that older versions have no engines with tensor cores for.
+WITHOUT_ENGINES = {91002: {"vectors", "vector b", "odd", "one term"}, 91900: {"TF32"}}
 
 
 @in_child
@@ -174,7 +176,8 @@ def test_products_have_engines() -> None:
         name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORE_SOURCE, one, planner)
         for name, one in products().items()
     }
-    assert {name: reason for name, reason in missing.items() if reason} == {}
+    without = {name for name, reason in missing.items() if reason}
+    assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing
 
 
 @pytest.mark.nightly
@@ -182,7 +185,8 @@ def test_products_have_engines() -> None:
 def test_products_become_plans() -> None:
     planner = Planner(DEVICE)
     missing = {name: why_not_planned(TENSOR_CORE_SOURCE, one, planner) for name, one in products().items()}
-    assert {name: reason for name, reason in missing.items() if reason} == {}
+    without = {name for name, reason in missing.items() if reason}
+    assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing
 
 
 @pytest.mark.parametrize("name", products())

@@ -321,8 +321,10 @@ def plan_a_convolution(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if is_derived(name)])
-def test_cudnn_plans_a_convolution_for_each_derived_description(gpu: str) -> None:
+def test_cudnn_plans_a_convolution_for_each_derived_description(gpu: str, cudnn: int) -> None:
     major, minor = divmod(description_of(gpu)["deviceVer"] // 10, 10)
+    if major == 10 and cudnn < 91900:
+        pytest.skip("9.10.2 crashes if it plans for capability 10.0, also on the H200's description with it")
     code = f"from tests.lib.test_plans import plan_a_convolution as f; f({gpu!r})"
     capability, _, engines = run(code).strip().rpartition(" ")
     assert capability.splitlines()[-1] == f"({major}, {minor})"
