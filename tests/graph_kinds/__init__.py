@@ -28,8 +28,8 @@ KINDS: dict[str, Callable[[], Graph]] = {
     **CONVOLUTIONS,
 }
 
-# The first version with engines for a kind, of those that the tests use; others had them in the first that plans
-# without a GPU. 9.10.2 ends the process of "matmul int4 weights of blocks".
+# The first tested version with engines for a kind; others had them in the first that plans without a GPU.
+# cuDNN 9.10.2 ends the process that plans "matmul int4 weights of blocks".
 SINCE: dict[str, int] = {
     **dict.fromkeys(("matmul int4 weights of blocks", "matmul int8 weights of blocks"), 91900),
     **dict.fromkeys(("grouped matmul", "grouped matmul gather"), 91900),

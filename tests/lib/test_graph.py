@@ -480,4 +480,4 @@ def load_stub() -> None:
     ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
     compiler = load().find_nvrtc()  # cuDNN itself looks for it next to its own folder only
     if compiler:
-        open_library(compiler)
+        open_library(Path(compiler))
