@@ -44,7 +44,8 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": f"{type(error).__name__}: {error}"}
     if not request["output"]:
-        return {"graphs": [_support(one, planner) for one in requests], "skipped": skipped}
+        _support_each(requests[request["start"] :], planner, request["progress"])
+        return {"skipped": skipped}
     start, plans, rejected = time.perf_counter(), 0, []
     with open(request["output"], "wb") as output:
         for one in requests:
@@ -57,6 +58,17 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
                 output.writelines(map(encode, entries))
     seconds = time.perf_counter() - start
     return {"compiled": plans, "seconds": seconds, "rejected": rejected, "skipped": skipped}
+
+
+def _support_each(requests: list[PlanRequest], planner: Planner, progress: str) -> None:
+    """Write two lines for each graph: its label before it is planned, and the outcome.
+
+    The parent then has the graph that was planned if cuDNN ends this process.
+    """
+    with open(progress, "w", encoding="utf-8") as file:
+        for one in requests:
+            print(json.dumps(_label(one)), file=file, flush=True)
+            print(json.dumps(_support(one, planner)), file=file, flush=True)
 
 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
