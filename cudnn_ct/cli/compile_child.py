@@ -11,13 +11,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .._bad_combinations import defects
 from .._config import config
 from ..array_shapes import ShapeArray
-from ..errors import CudnnError
+from ..errors import CudnnError, NotSupportedError, format_version
 from ..graph.compile import compile_request, usable_candidates
 from ..graph.exchange import record_plans
 from ..graph.explain import explain_graph
-from ..graph.offline import Planner
+from ..graph.offline import Planner, compute_capability
 from ..graph.plan_file import encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..shapes.specs import TensorSpec
@@ -50,6 +51,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     with open(request["output"], "wb") as output:
         for one in requests:
             try:
+                _check_gpu(planner)
                 entries = compile_request(one, planner)
             except CudnnError as error:
                 rejected.append({"graph": _label(one), "reason": first_line(error)})
@@ -74,6 +76,7 @@ def _support_each(requests: list[PlanRequest], planner: Planner, progress: str) 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none."""
     try:
+        _check_gpu(planner)
         rows = usable_candidates(request, planner)
         found = () if rows else explain_graph(request.graph, planner, changes=False).reasons
         reason = "; ".join(dict.fromkeys(row.words for row in found))
@@ -87,6 +90,14 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "compiled": first and first.compiled,
         "reason": "" if rows else reason or "cuDNN has no engine",
     }
+
+
+def _check_gpu(planner: Planner) -> None:
+    """Raise NotSupportedError if this version does not run on the GPU at all, though it has engines."""
+    arch = "{}.{}".format(*compute_capability(planner))
+    for row in defects(format_version(planner.library.version), "all", arch):
+        if row["effect"] == "unsupported":
+            raise NotSupportedError(f"{row['message']}; {row['advice']} ({row['source']})")
 
 
 def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:

@@ -294,6 +294,20 @@ def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
     assert [report["derived"] for report in json.loads(done.stdout)["gpus"]] == [False, True, True]
 
 
+def test_supports_rejects_a_gpu_that_this_version_does_not_run_on(
+    unsupported: Path, tmp_path: Path, cudnn: int
+) -> None:
+    """The heuristics of 9.28 offer engines for Volta, on which it does not run."""
+    device = tmp_path / "v100.json"
+    device.write_text(json.dumps({**description_of("h200"), "deviceName": "V100", "deviceVer": 700}))
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", str(device), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    (report,) = json.loads(done.stdout)["gpus"]
+    dropped = ["older than Turing" in row["reason"] for row in report["graphs"]]
+    assert dropped == [cudnn >= 91100] * 2
+    assert done.returncode == 1
+
+
 def test_compile_makes_plans_for_a_derived_description(tmp_path: Path) -> None:
     program, output = tmp_path / "program.py", tmp_path / "plans.file"
     program.write_text(PROGRAM)
