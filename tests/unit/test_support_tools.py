@@ -1,0 +1,27 @@
+"""The list of graphs and the page of support are what their tools write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudnn_ct.graph.recording import read_requests
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("tool", ["support_list", "support_matrix"])
+def test_generated_file_is_up_to_date(tool: str) -> None:
+    command = [sys.executable, f"tools/{tool}.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"run: python tools/{tool}.py {done.stderr[-1000:]}"
+
+
+def test_support_list_has_500_graphs_that_supports_reads() -> None:
+    content = json.loads((ROOT / "tests" / "support_graphs.json").read_text(encoding="utf-8"))
+    requests = read_requests(content)
+    assert len(requests) == len({row["name"] for row in content["graphs"]}) == 500
