@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "support_graphs.json"
 COUNT = 500
 SEED = 22
-CHUNK = 20  # graphs of a child process
+CHUNK = 40  # graphs of a child process
 LIMIT = 300.0  # seconds of a child process
 SHARE = 0.98
 sys.path.insert(0, str(ROOT))
@@ -136,6 +137,8 @@ def record(options: argparse.Namespace) -> int:
     options.record.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     counts = Counter(row["status"] for row in rows)
     print(f"{facts.get('device')}, cuDNN {facts.get('cudnn')}: {dict(counts)} of {len(rows)} in {seconds} s")
+    failed = [row for row in rows if row["status"] in ("error", "crash")]
+    print("\n".join(f"  {row['number']}: {row['status']}: {row['reason']}" for row in failed[:5]))
     built = Counter(row["built"] for row in rows if row.get("built"))
     if built:
         print(f"first engines: {sum(built.values())} tried, {built['yes']} became a plan")
@@ -145,6 +148,7 @@ def record(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, chunk: list[int], begin: float) -> Iterator[dict[str, Any]]:
     """Plan graphs in a child process; one that dies is restarted behind the graph that killed it."""
     todo = list(chunk)
+    status: int | str
     while todo:
         command = [sys.executable, str(Path(__file__)), "--child", *map(str, todo)]
         command += ["--described", options.described] if options.described else []
@@ -152,18 +156,21 @@ def _run(options: argparse.Namespace, chunk: list[int], begin: float) -> Iterato
             command += ["--build", "--seconds", str(options.seconds - (time.monotonic() - begin))]
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT, check=False, cwd=ROOT)
-            output, errors, how = done.stdout, done.stderr, f"exit status {done.returncode}"
+            output, errors, status = done.stdout, done.stderr, done.returncode
         except subprocess.TimeoutExpired as late:
-            output, errors, how = late.stdout or b"", late.stderr or b"", f"timeout of {LIMIT:.0f} s"
+            output, errors, status = late.stdout or b"", late.stderr or b"", f"timeout of {LIMIT:.0f} s"
         for line in output.decode(errors="replace").splitlines():
             if line.startswith('{"number"'):
                 row = json.loads(line)
                 todo.remove(row["number"])
                 yield row
-        if todo:
-            number, text = todo.pop(0), errors.decode(errors="replace").strip()[-300:]
-            status = "error" if output == b"" and "Error" in text else "crash"
-            yield {"number": number, "status": status, "engines": [], "reason": f"{how}: {text}"}
+        # An exception of Python concerns all graphs, such as a missing driver; a signal the next one.
+        failed = todo if status == 1 else todo[:1]
+        how = "error" if status == 1 else "crash"
+        reason = f"exit status {status}: {errors.decode(errors='replace').strip()[-300:]}"
+        for number in failed:
+            yield {"number": number, "status": how, "engines": [], "reason": reason}
+        todo = todo[len(failed) :]
 
 
 def _child(options: argparse.Namespace) -> int:
@@ -183,6 +190,9 @@ def _child(options: argparse.Namespace) -> int:
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
 
 
+_entered = ExitStack()  # the device of the process, which ends without leaving it
+
+
 def _device(described: str) -> tuple[Any, dict[str, Any]]:
     """Return the context of the GPU or of a description, and the facts of the record."""
     from cudnn_ct import _lib, context
@@ -196,7 +206,9 @@ def _device(described: str) -> tuple[Any, dict[str, Any]]:
         where: Any = Planner(description_of(described))
         description = where.description
     else:
-        where = context.current(streams.current_stream())
+        stream = streams.current_stream()
+        _entered.enter_context(streams.on_device(stream.device))
+        where = context.current(stream)
         description = json.loads(describe_device(where))
     facts = {"device": gpu_name(where), "cudnn": format_version(_lib.load().version)}
     return where, {**facts, "planned": "described" if described else "device", "description": description}
