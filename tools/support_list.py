@@ -197,7 +197,7 @@ def _device(described: str) -> tuple[Any, dict[str, Any]]:
     """Return the context of the GPU or of a description, and the facts of the record."""
     from cudnn_ct import _lib, context
     from cudnn_ct.cuda import stream as streams
-    from cudnn_ct.errors import format_version
+    from cudnn_ct.errors import CudnnError, format_version
     from cudnn_ct.graph.gpus import description_of
     from cudnn_ct.graph.offline import Planner, describe_device, gpu_name
 
@@ -209,7 +209,10 @@ def _device(described: str) -> tuple[Any, dict[str, Any]]:
         stream = streams.current_stream()
         _entered.enter_context(streams.on_device(stream.device))
         where = context.current(stream)
-        description = json.loads(describe_device(where))
+        try:
+            description = json.loads(describe_device(where))
+        except (CudnnError, ValueError) as error:  # the record is of use without it
+            description = {"error": str(error)}
     facts = {"device": gpu_name(where), "cudnn": format_version(_lib.load().version)}
     return where, {**facts, "planned": "described" if described else "device", "description": description}
 
