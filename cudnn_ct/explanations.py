@@ -30,7 +30,7 @@ Explicable = Graph | GraphProblem | ConvProblem | FusedConv
 
 
 def explain(
-    what: Callable[..., object] | NotSupportedError | GraphBuilder | BuiltGraph[Any] | Explicable,
+    what: Callable[..., object] | NotSupportedError | GraphBuilder | Explicable,
     /,
     *args: object,
     device: Mapping[str, object] | str | os.PathLike[str] | None = None,
