@@ -52,9 +52,10 @@ class _Builder:
             read = last
             last = given["y"] if place == len(steps) - 1 else self._virtual(self._wide)
             nodes.append(node("pointwise", math_prec="float32", xdesc=read, ydesc=last, **step))
-        if problem.amax:  # of the value before the last node, which scales or rounds it
+        if problem.amax:  # of the value before the last node, if that scales or rounds it
+            whole = last if last.spec.dtype == "float32" and "scale" not in given else read
             nodes.append(
-                node("reduction", operator="amax", comp_type="float32", xdesc=read, ydesc=given["amax"])
+                node("reduction", operator="amax", comp_type="float32", xdesc=whole, ydesc=given["amax"])
             )
         return Graph(tuple(nodes), tuple(given.values()))
 
@@ -75,7 +76,7 @@ class _Builder:
             steps.append({"mode": mode, **parameters})
         if "scale" in given:
             steps.append({"mode": "mul", "bdesc": given["scale"]})
-        elif problem.amax:  # the reduction reads float32, not the rounded result
+        elif problem.amax and given["y"].spec.dtype != "float32":  # the reduction reads float32
             steps.append({"mode": "identity"})
         return steps
 
