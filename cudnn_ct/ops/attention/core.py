@@ -205,9 +205,11 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
         *outer, last = spec.strides
         loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer)
         return None if loads else _long_strides(like_axes(spec.shape, spec))
-    if name in ("bias", "dbias"):
+    if name == "bias":
         return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
     packed = TensorSpec.packed(spec.shape, spec.dtype)
+    if name == "dbias":  # no engine writes it in another order
+        return None if "nchw" in spec.layouts else _long_strides(packed)
     return None if "nchw" in spec.layouts else packed
 
 
