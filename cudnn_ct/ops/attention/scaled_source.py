@@ -25,6 +25,7 @@ __all__ = ["SOURCE", "ResultsWithoutKeys", "ScaledAttentionSource", "completed"]
 
 ENGINES = GraphSource(scaled_attention_graph)
 FIRST_VERSION = 91400
+WIDEST_FOR_ALL = 128  # elements of a head up to which all engines computed right results
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
 # The numbers on the device that stand for missing scales, and their key in `Context.plans`.
@@ -67,7 +68,7 @@ class ScaledAttentionSource:
 
     def plan(self, problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run on the operands of the problem."""
-        wrong = _why_not(context)
+        wrong = _why_not(context) or _why_not_engine(problem, candidate, context)
         if wrong:
             raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
         made = _CompletePlan(ENGINES.plan(completed(problem), candidate, context), problem)
@@ -91,6 +92,20 @@ def _why_not(context: Context) -> str:
     if context.library.version >= FIRST_VERSION:
         return ""
     return "nvidia-cudnn-frontend tests attention of float8 from cuDNN 9.14.0 on"
+
+
+def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> str:
+    """Return why an engine must not run, empty if it may: only the first choice is known for wide heads."""
+    if problem.q.shape[-1] <= WIDEST_FOR_ALL:
+        return ""
+    (stage, *_) = ENGINES.heuristics(completed(problem))
+    first = stage(context)[0]
+    if first.rejected or first.algorithm == candidate.algorithm:
+        return ""
+    return (
+        f"engines other than the first choice, {first.algorithm}, accessed memory out of bounds with D = 192 "
+        "on an H200 with cuDNN 9.19"
+    )
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
