@@ -6,7 +6,8 @@ end, and cuDNN returns them nevertheless. Random graphs on an H200 with cuDNN 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupportedError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_layouts"]
 
-_CONVOLUTIONS = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+# Operations that take computed operands, and the name of their result.
+_CONVOLUTIONS = {"conv_forward": "y", "conv_backward_data": "dx", "conv_backward_filter": "dw"}
+_PRODUCTS = _CONVOLUTIONS | {"matmul": "cdesc"}
 
 
 def check_layouts(graph: Graph) -> None:
@@ -28,10 +31,12 @@ def check_layouts(graph: Graph) -> None:
     rows = [one.row for one in graph.nodes]
     if rows.count("matmul") > 1:
         return
-    before = _inputs_of_convolutions(graph)
+    before = _needed_by(graph, _CONVOLUTIONS)
+    of_products = _needed_by(graph, _PRODUCTS)
     for one in graph.nodes:
         if one.row != "pointwise":
             continue
+        _check_values(graph, one, of_products)
         specs = [tensor.spec for _, tensor in _tensors(one) if tensor.value is None]
         result = max(specs, key=lambda spec: spec.size)
         for spec in specs:
@@ -43,6 +48,31 @@ def check_layouts(graph: Graph) -> None:
                     f"cuDNN computes wrong results if {spec} is broadcast to {result} in such a graph; pass "
                     "an operand of the whole shape"
                 )
+
+
+def _check_values(graph: Graph, one: Node, of_products: set[int]) -> None:
+    """Raise if cuDNN computes a node wrong or leaves its result unwritten, whatever its layouts are."""
+    uses = Counter(tensor.uid for node in graph.nodes for _, tensor in _tensors(node))  # its producer is one
+    values: dict[str, Any] = one.attributes  # type: ignore[assignment]
+    if values["mode"] == "binary_select" and _written(one) in of_products:
+        if all(_is_input(values[name], uses) for name in ("xdesc", "bdesc")):
+            return
+        raise NotSupportedError(
+            "cuDNN computes wrong products of an operand that binary_select takes from computed tensors; "
+            "compute it in another graph"
+        )
+    if values["mode"] != "identity":
+        return
+    x, y = values["xdesc"], values["ydesc"]
+    if x.virtual and uses[x.uid] > 2 and x.spec.dtype == y.spec.dtype:
+        raise NotSupportedError(
+            "cuDNN does not write the result of an identity whose operand has other uses; use the operand"
+        )
+
+
+def _is_input(tensor: Tensor, uses: Mapping[int, int]) -> bool:
+    """Return whether a tensor is an input of a graph that one node reads."""
+    return tensor.value is None and not tensor.virtual and uses[tensor.uid] == 1
 
 
 def _can_broadcast(spec: TensorSpec, result: TensorSpec, rows: list[str], prologue: bool) -> bool:
@@ -66,19 +96,18 @@ def _in_order(spec: TensorSpec, result: TensorSpec, axes: list[int]) -> bool:
     return order(spec) == order(result)
 
 
-def _inputs_of_convolutions(graph: Graph) -> set[int]:
-    """Return the uids of tensors that are computed for a convolution."""
+def _needed_by(graph: Graph, products: Mapping[str, str]) -> set[int]:
+    """Return the uids of tensors that are computed for a node of ``products``."""
     needed: set[int] = set()
     for one in reversed(graph.nodes):
-        if one.row in _CONVOLUTIONS or (one.row == "pointwise" and _written(one) in needed):
+        if one.row in products or (one.row == "pointwise" and _written(one) in needed):
             needed |= {tensor.uid for _, tensor in _tensors(one)} - {_written(one)}
     return needed
 
 
 def _written(one: Node) -> int:
-    """Return the uid of the result of an elementwise node or a convolution."""
-    names = {"conv_forward": "y", "conv_backward_data": "dx", "conv_backward_filter": "dw"}
-    name = names.get(one.row, "dxdesc" if "dxdesc" in one.attributes else "ydesc")
+    """Return the uid of the result of an elementwise node, a convolution or a product."""
+    name = _PRODUCTS.get(one.row, "dxdesc" if "dxdesc" in one.attributes else "ydesc")
     tensor: Any = one.attributes[name]
     return int(tensor.uid)
 

@@ -320,7 +320,7 @@ def test_broadcasts_that_engines_compute_wrong_are_rejected(
 ) -> None:
     y = TensorSpec.packed(result, "float32", layout)
     first = Tensor(9, y)
-    more = [node(rows, x=first, y=first)] if rows else []
+    more = [node(rows, x=first, **{"cdesc" if rows == "matmul" else "y": first})] if rows else []
     graph = Graph((*more, add_node(y, TensorSpec.packed(operand), y)), ())
     if right:
         check_layouts(graph)
@@ -340,6 +340,38 @@ def test_channel_vector_before_a_convolution_needs_channels_last() -> None:
         else:
             with pytest.raises(NotSupportedError, match="is broadcast to"):
                 check_layouts(graph)
+
+
+def select_node(x: Tensor, b: Tensor, condition: Tensor, y: Tensor) -> Node:
+    return node("pointwise", mode="binary_select", xdesc=x, bdesc=b, tdesc=condition, ydesc=y)
+
+
+def test_select_before_a_product_takes_inputs_alone() -> None:
+    spec = TensorSpec.packed((1, 16, 16), "float32")
+    x, b, condition, w = (Tensor(uid, spec) for uid in range(1, 5))
+    half, chosen = (Tensor(uid, spec, virtual=True) for uid in (5, 6))
+    product = node("matmul", adesc=chosen, bdesc=w, cdesc=Tensor(7, spec))
+    check_layouts(Graph((select_node(x, b, condition, chosen), product), ()))
+    scaled = node("pointwise", mode="mul", xdesc=b, bdesc=condition, ydesc=half)
+    for first in ([scaled, select_node(x, half, condition, chosen)], [select_node(x, x, condition, chosen)]):
+        with pytest.raises(NotSupportedError, match="binary_select"):
+            check_layouts(Graph((*first, product), ()))
+        check_layouts(Graph((*first,), ()))
+
+
+def test_identity_that_engines_leave_unwritten_is_rejected() -> None:
+    wide, half = (TensorSpec.packed((1, 16, 16), dtype) for dtype in ("float32", "float16"))
+    x, sums = Tensor(1, wide), Tensor(2, wide, virtual=True)
+    product = node("matmul", adesc=x, bdesc=x, cdesc=sums)
+    largest = node("reduction", xdesc=sums, ydesc=Tensor(3, TensorSpec.packed((1, 1, 1))))
+    for spec, rejected in ((wide, True), (half, False)):
+        copy = node("pointwise", mode="identity", xdesc=sums, ydesc=Tensor(4, spec))
+        check_layouts(Graph((product, copy), ()))
+        if rejected:
+            with pytest.raises(NotSupportedError, match="identity"):
+                check_layouts(Graph((product, copy, largest), ()))
+        else:
+            check_layouts(Graph((product, copy, largest), ()))
 
 
 def test_graphs_of_other_sizes_and_values_need_the_same_kernels() -> None:
