@@ -12,17 +12,18 @@ not measured again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention_report import line, render
 from attention_rows import Row, rows
+from harness.command import about
 from harness.figures import Limit
 from harness.operands import free_memory
-from harness.results import Record, explain
+from harness.results import Record, explain, of_section, read, room_for, write_whole
 from harness.timing import Contender, HostCall, host_times, lost_context, race
 
 import cudnn_ct as ct
@@ -30,10 +31,6 @@ import cudnn_ct as ct
 RESULTS = Path(__file__).parent / "results" / "attention.json"
 ROTATED = 120 * 10**6  # bytes of all operands: twice the L2 cache
 SLOWEST = Limit("ours", "cudnn", 1.05)
-TARGETS = {
-    "cudnn": {"training": 1.0, "prefill": 1.0, "decode": 1.0},
-    "flash": {"training": 0.75, "prefill": 0.75, "decode": 0.95},
-}
 LARGEST = 2**31  # scores of which the error is computed
 
 
@@ -45,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--algo", default="heuristic", help="'heuristic' or 'autotune'")
     parser.add_argument("--again", action="store_true", help="measure rows that the file has, too")
     options = parser.parse_args(argv)
-    records = read(options.json)
+    records = stored(options.json)
     started = time.monotonic()
     for row in rows():
         for direction in row.passes:
@@ -53,20 +50,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             done = name in records and not options.again
             if options.only not in name or done or time.monotonic() - started > options.seconds:
                 continue
-            records[name] = record = measure(row, direction, options.algo)
-            print(line(name, record), flush=True)
-            write(options.json, records)
+            records[name] = record = measure(name, row, direction, options.algo)
+            print(line(record), flush=True)
+            write_whole(options.json, "attention", [about(), *records.values()])
             if record.get("lost"):
                 raise SystemExit("the CUDA context was lost; start the command again to go on")
-    print(render(records.values()))
+    print(render(list(records.values())))
 
 
-def measure(row: Row, direction: str, algo: str) -> Record:
+def measure(name: str, row: Row, direction: str, algo: str) -> Record:
     """Time one row."""
-    record: Record = {
-        "model": row.model, "use": row.use, "direction": direction, "held_out": row.held_out, "algo": algo,
-        "times": {}, "errors": {}, "first_ms": {},
-    }  # fmt: skip
+    facts = {"model": row.model, "use": row.use, "direction": direction, "held_out": row.held_out}
+    record = room_for("rows", name, **facts, algo=algo)
     try:
         operands = [Operands(row) for _ in range(count_of(row))]
         calls = {"ours": ours, "cudnn": theirs("cudnn"), "flash": theirs("flash")}
@@ -220,69 +215,9 @@ def deviations(
 # --- results -----------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> dict[str, Record]:
+def stored(path: Path) -> dict[str, Record]:
     """Return the records of a file by name."""
-    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
-
-
-def write(path: Path, records: dict[str, Record]) -> None:
-    """Write the records, and what they were measured on."""
-    import torch
-
-    about = {
-        "device": torch.cuda.get_device_name(), "cudnn": ct.version(), "torch": torch.__version__,
-        "torch_cudnn": torch.backends.cudnn.version(),
-    }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"about": about, "rows": records}, indent=1) + "\n", encoding="utf-8")
-
-
-def line(name: str, record: Record) -> str:
-    """Return the times of a row, its error and its host time."""
-    times = " ".join(f"{who} {record['times'].get(who, math.nan):8.1f}" for who in ("ours", "cudnn", "flash"))
-    errors = "".join(f"; {who}: {why.splitlines()[0][:60]}" for who, why in record["errors"].items())
-    error = ratio(record.get("deviation", {}), "cudnn")
-    host = record.get("host", {}).get("ours", math.nan)
-    return f"{name[:74]:74} {times} error {error or math.nan:5.2f} host {host:5.1f}{errors}"
-
-
-def ratio(numbers: dict[str, float], other: str) -> float | None:
-    """Return our number over that of another contender."""
-    return numbers["ours"] / numbers[other] if numbers.get(other) and numbers.get("ours") else None
-
-
-def mean(numbers: Iterable[float]) -> float:
-    """Return the geometric mean."""
-    logs = [math.log(number) for number in numbers]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
-
-
-def render(records: Iterable[Record]) -> str:
-    """Return the table of geometric means, for all rows and for those held out."""
-    records = [record for record in records if record["times"]]
-    lines = ["", "ours / theirs, GPU time: geometric mean (held out), worst, rows; target"]
-    for other, targets in TARGETS.items():
-        for use, target in targets.items():
-            for direction in ("forward", "backward"):
-                chosen = [r for r in records if r["use"] == use and r["direction"] == direction]
-                pairs = [(value, r["held_out"]) for r in chosen if (value := ratio(r["times"], other))]
-                if pairs:
-                    values = [value for value, _ in pairs]
-                    unseen = mean(value for value, held_out in pairs if held_out)
-                    lines.append(
-                        f"  {use:8} {direction:8} / {other:5}: {mean(values):.3f} ({unseen:.3f}), worst "
-                        f"{max(values):.2f}, {len(values)} rows; at most {target}"
-                    )
-    errors = [value for r in records if (value := ratio(r.get("deviation", {}), "cudnn"))]
-    host = [r["host"] for r in records if "ours" in r.get("host", {}) and "cudnn" in r.get("host", {})]
-    if errors:
-        lines.append(f"  error / cudnn: {mean(errors):.3f}, worst {max(errors):.2f}; at most 1.1")
-    if host:
-        lines.append(f"  host time / cudnn: {mean(ratio(one, 'cudnn') or math.nan for one in host):.2f}")
-    failed = [
-        f"{who}: {why.splitlines()[0]}" for r in records for who, why in r["errors"].items() if who == "ours"
-    ]
-    return "\n".join([*lines, *(f"  failed: {reason}" for reason in failed)])
+    return {record["id"]: record for record in of_section(read(path), "rows")} if path.exists() else {}
 
 
 if __name__ == "__main__":

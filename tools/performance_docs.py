@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import attention_report  # type: ignore[import-not-found]  # noqa: E402
 import conv_report  # type: ignore[import-not-found]  # noqa: E402
 import host_report  # type: ignore[import-not-found]  # noqa: E402
 import layers_report  # type: ignore[import-not-found]  # noqa: E402
@@ -107,6 +108,58 @@ def conv_in_full(records: list[Record]) -> str:
     heads = ["", "rows over 30 us", "autotune / PyTorch", "worst"]
     heads += ["heuristic / PyTorch", "worst", "heuristic / autotune"]
     return f"{_about(records)}\n\n{markdown(heads, [*lines, cells('all')])}"
+
+
+def attention_by_use(records: list[Record]) -> str:
+    """Return a table of attention compared with PyTorch's cuDNN and flash backends."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for group in attention_report.groups(of_section(records, "rows")):
+        cells = lines.setdefault((group.use, group.direction), [f"{group.use}, {group.direction}"])
+        unseen = ratio(geomean(group.held_out))
+        cells += [str(len(group.ratios)), ratio(geomean(group.ratios)), unseen, ratio(max(group.ratios))]
+    heads = [""]
+    for backend in ("cuDNN backend", "flash backend"):
+        heads += ["rows", f"ours / {backend}", "held out", "worst"]
+    return f"{_about(records)}\n\n{markdown(heads, lines.values())}"
+
+
+def norms_by_row(records: list[Record]) -> str:
+    """Return a table of normalisations of rows compared with PyTorch, a copy and the best engine."""
+    names = ("torch", "ct_heuristic", "ct_autotune", "ct_best")
+    lines = []
+    for row in of_section(records, "rows"):
+        times = row["times"]
+        cells = [f"{times[name]:.1f}" if name in times else "-" for name in names]
+        tuned = times["ct_autotune"] / times["torch"] if "ct_autotune" in times else None
+        lines.append([row["id"], *cells, f"{row['floor']:.1f}", ratio(tuned)])
+    heads = ["", "PyTorch", "heuristic", "autotune", "best engine", "memory", "autotune / PyTorch"]
+    return f"{_about(records)}\n\n{markdown(heads, lines)}"
+
+
+def products_by_kind(records: list[Record]) -> str:
+    """Return a table of products of matrices compared with PyTorch, by what takes their time."""
+    lines = []
+    for kind, (title, target) in PRODUCTS.items():
+        rows = [row for row in of_section(records, "rows") if row["kind"] == kind]
+        tuned, guessed = (
+            [row["times"][name] / row["times"]["torch"] for row in rows if name in row["times"]]
+            for name in ("ct_autotune", "ct_heuristic")
+        )
+        unseen = [row["times"]["ct_autotune"] / row["times"]["torch"] for row in rows if row["held_out"]]
+        means = [ratio(geomean(one)) for one in (tuned, unseen)]
+        lines.append(
+            [title, str(len(rows)), *means, ratio(max(tuned)), ratio(target), ratio(geomean(guessed))]
+        )
+    heads = ["", "rows", "autotune / PyTorch", "held out", "worst", "target", "heuristic / PyTorch"]
+    return f"{_about(records)}\n\n{markdown(heads, lines)}"
+
+
+# What takes the time of a product, and the largest ratio wanted.
+PRODUCTS = {
+    "compute": ("the product", 1.02),
+    "weights": ("reading the weights", 1.05),
+    "epilogue": ("the result and its activation", 0.6),
+}
 
 
 def layers_in_short(records: list[Record]) -> str:
@@ -267,6 +320,9 @@ TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
     ("rnn", "rnn", "docs/performance.md", rnn_in_full),
+    ("attention", "attention", "docs/attention.md", attention_by_use),
+    ("products", "matmul", "docs/matmul-and-norms.md", products_by_kind),
+    ("norms", "layer_norms", "docs/matmul-and-norms.md", norms_by_row),
     ("host-in-short", "host", "README.md", host_in_short),
     ("host", "host", "docs/performance.md", host_targets),
     ("host-operations", "host", "docs/performance.md", host_times),
