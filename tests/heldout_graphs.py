@@ -1,9 +1,9 @@
 """Graphs of public reports that the translations of cuDNN's lines were not developed with.
 
-The causes were written down from the reports before the messages were read, and no translation was changed
-afterwards. cuDNN 9.28 supports most of the first rows, so others were added that it rejects, without reading
-their messages. If a translation is changed because of a row, the row belongs into `rejected_graphs.REJECTED`.
-Reports that do not state a size have a plausible one.
+No translation was changed because of a row. The causes of the first rows were written down before their
+messages were read. cuDNN 9.28 supports most of those, so others were added that it rejects, after messages
+of the first had been read. If a translation is changed because of a row, the row belongs into
+`rejected_graphs.REJECTED`. Reports that do not state a size have a plausible one.
 
 python -m tests.heldout_graphs    # without a GPU: which messages name the cause; --verbose prints them
 """
