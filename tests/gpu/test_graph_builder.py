@@ -117,7 +117,6 @@ def test_snippets_of_the_guide_run() -> None:
                 raise
 
 
-@pytest.mark.alone
 def test_random_graphs_are_right() -> None:
     command = [sys.executable, "-m", "tests.oracle.random_graphs", "--graphs", "16", "--seed", "11"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
