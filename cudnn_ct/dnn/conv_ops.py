@@ -247,10 +247,12 @@ def algorithm(algo: Algo | None, workmem: str | None) -> Algo | None:
     return workmem
 
 
-def _check_precision(precision: str, array: DeviceArray, is_gradient: bool) -> None:
+def _check_precision(precision: Any, array: DeviceArray, is_gradient: bool) -> None:
     dtype = array.spec.dtype
     if "float" not in dtype:
         raise TypeError(f"cuDNN convolution only works on real numbers, not {dtype}")
+    if not isinstance(precision, str):
+        raise TypeError(f"precision must be a str: got {precision!r}")
     if is_gradient and (precision == "float16" or (precision == "as_input" and dtype == "float16")):
         raise TypeError(
             "Float16 precision is disabled for cuDNN backward convolutions due to computation errors."

@@ -14,6 +14,7 @@ from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionRe
 from ..shapes.attention_lengths import longest_sequence, sequence_lengths, sequence_offsets
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
+from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ._cast import Array, Float64, Outs, deliver_each, wide
 
@@ -122,6 +123,14 @@ class _Sequence(NamedTuple):
     keys: int
 
 
+def _mask(kept: ArrayLike) -> Array:
+    """Return the mask of dropout as floats."""
+    mask = np.asarray(kept)
+    if mask.dtype.kind not in "biuf":
+        raise TypeError(f"kept must be an array of ones and zeros: got {kept!r}")
+    return wide(mask)
+
+
 class _Batch:
     """Operands in float64, and their parts for each sequence as (heads, tokens, D)."""
 
@@ -138,11 +147,12 @@ class _Batch:
         self.dtype = operands["q"].dtype
         self.table = operands.get("page_table")
         self.arrays = {name: wide(array) for name, array in operands.items() if name in same}
-        self.kept = None if kept is None else wide(np.asarray(kept))
+        self.kept = None if kept is None else _mask(kept)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
         if self.table is not None:
             self.specs["page_table"] = TensorSpec.packed(self.table.shape, "int32")
+        dropout = as_float(dropout, "dropout")
         if dropout:
             self.specs |= dict.fromkeys(("seed", "offset"), TensorSpec.packed((1,), "int64"))
         if dropout and kept is None:
@@ -150,7 +160,7 @@ class _Batch:
         self.offsets: list[tuple[int, ...]] | None = None
         self.longest = (0, 0)
         self._lengths = lengths
-        if offsets != (None, None):
+        if any(one is not None for one in offsets):
             self._pack(offsets)
         for name, given in zip(("lengths_q", "lengths_kv"), lengths, strict=True):
             if given is not None:

@@ -20,6 +20,7 @@ from ..shapes.layer_norm import (
     row_norm_gradient,
 )
 from ..shapes.norm import check_epsilon
+from ..shapes.parse import as_bool
 from ..shapes.specs import Shape, TensorSpec
 from ._cast import Array, Float64, Outs, Result, check_out, deliver, deliver_each, wide
 
@@ -147,7 +148,8 @@ def _forward(
     results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
     kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
     results += [(moment.reshape(at.statistics), kept) for moment in moments]
-    outs = result_slots(out, names, absent="" if training else WITHOUT_STATISTICS, count=len(names) - 1)
+    absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
+    outs = result_slots(out, names, absent=absent, count=len(names) - 1)
     rows = list(zip(names, results, outs, strict=False))
     for name, (values, dtype), given_out in rows:
         check_out(given_out, values.shape, dtype, name)

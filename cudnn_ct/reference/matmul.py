@@ -19,6 +19,7 @@ from ..shapes.matmul import (
     matmul_problem,
     scaled_matmul_problem,
 )
+from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import MatmulActivation
 from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, wide
@@ -87,7 +88,7 @@ def matmul_backward(
 ) -> MatmulGradients[Array]:
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
     arrays = _given(dy=dy, a=a, b=b)
-    dtype = arrays["a"].dtype
+    dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
     check_gradient(_specs(arrays), bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
     if right.ndim == 1:

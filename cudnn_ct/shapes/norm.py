@@ -55,7 +55,7 @@ def norm_mode(mode: Any) -> str:
 def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
     """Return the axes of statistics: the batch, and for ``"spatial"`` the spatial axes."""
     x = check_shape(x_shape, "x_shape")
-    if mode == INSTANCE:
+    if isinstance(mode, str) and mode == INSTANCE:
         if not 3 <= len(x) <= 6:
             raise ValueError(f"x has shape {x}; instance normalisation takes 3 to 6 axes (N, C, ...)")
         return tuple(range(2, len(x)))

@@ -259,6 +259,8 @@ def finalize_problem(
     elements, weight = as_int(count, "count"), as_float(momentum, "momentum")
     if elements < 2:
         raise ValueError(f"count must be at least 2: got {count}; one element has no unbiased variance")
+    if elements >= 2**63:
+        raise ValueError(f"count is out of range: got {count}, expected an int64")
     if not 0 <= weight <= 1:
         raise ValueError(f"momentum must be between 0 and 1: got {momentum}")
     dtype = as_dtype(eq_dtype).name

@@ -177,3 +177,22 @@ def test_attention_rejects_combinations_that_cudnn_computes_wrong() -> None:
         ct.attention(device[1], device[0], device[0], window=(30, 2))
     with pytest.raises(NotSupportedError, match="does not support float32"):
         ct.attention(*[ct.zeros((1, 1, 8, 8))] * 3)
+
+
+def test_attention_rejects_a_seed_that_does_not_fit() -> None:
+    q = ct.zeros((1, 2, 4, 8), "float16")
+    for name in ("seed", "offset"):
+        given = {"seed": 0, "offset": 0} | {name: 2**64}
+        with pytest.raises(ValueError, match=f"{name} is out of range: got {2**64}, expected int64"):
+            ct.attention(q, q, q, dropout=0.5, **given)
+
+
+def test_offsets_of_packed_sequences_may_be_arrays() -> None:
+    q = ct.full((6, 2, 8), 1, "float16")
+    starts = np.array([0, 2, 6])
+    y = ct.attention(q, q, q, offsets_q=starts, offsets_kv=starts).y.numpy()
+    np.testing.assert_array_equal(y, np.ones((6, 2, 8), np.float16))
+    host = np.ones((6, 2, 8), np.float16)
+    np.testing.assert_array_equal(
+        ct.reference.attention(host, host, host, offsets_q=starts, offsets_kv=starts).y, host
+    )

@@ -85,6 +85,7 @@ dnn.dnn_conv3d(o.x, o.w, workmem="none", algo="none") | ValueError: workmem and 
 dnn.dnn_conv(o.x, o.w, algo="deterministic") | ValueError: algo='deterministic' is not for forward
 dnn.dnn_conv(*o.halves, "full", precision="float16") | TypeError: Float16 precision is disabled for cuDNN b
 dnn.dnn_gradweight(o.x, o.dy, o.w.shape, precision="float16") | TypeError: Float16 precision is disabled
+dnn.dnn_gradweight(o.x, o.dy, o.w.shape, precision=o.halves) | TypeError: precision must be a str
 dnn.dnn_gradinput(*o.halves, o.x.shape, precision="as_input") | TypeError: Float16 precision is disabled
 dnn.GpuDnnConv()(None, None, None, None) | TypeError: desc is not a GpuDnnConvDesc
 dnn.GpuDnnConv()(o.x, o.w, (2, 6, 4, 5), o.desc) | ValueError: impossible .* expected .*4, 6

@@ -56,16 +56,17 @@ def gather(
     given = {name: array for name, array in arrays.items() if array is not None}
     in_host = {name: value for name, value in numbers.items() if value is not None and _is_in_host(value)}
     given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
-    if not in_host and offsets == (None, None):
+    packed = [one is not None for one in offsets]
+    if not in_host and not any(packed):
         return _in_order(given, NO_LENGTHS, stream)
     where = stream_of(given["q"], "q", stream, list(given.values()))
     given = {name: as_operand(array, name, where) for name, array in given.items()}
     _check_lengths(given, in_host, attention_band(causal, window))
     for name, value in in_host.items():
-        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where)
+        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
     longest = NO_LENGTHS
-    if offsets != (None, None):
-        if None in offsets:
+    if any(packed):
+        if not all(packed):
             raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
         longest = _add_starts(given, offsets, y, where)
     return _in_order(given, longest, where)
@@ -84,11 +85,14 @@ def _is_in_host(value: Any) -> bool:
     return isinstance(value, int | list | tuple) or type(value).__module__ == "numpy"
 
 
-def _uploaded(values: Any, dtype: str, where: Stream) -> DeviceArray:
+def _uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> DeviceArray:
     import numpy as np
 
     row = DTYPES[dtype]
-    host = np.atleast_1d(np.asarray(values, row.numpy))
+    try:
+        host = np.atleast_1d(np.asarray(values, row.numpy))
+    except OverflowError:
+        raise ValueError(f"{name} is out of range: got {values}, expected {dtype}") from None
     if array_shapes.active():
         return asarray(host)
     return DeviceArray.from_host(host, row, "nchw", where)

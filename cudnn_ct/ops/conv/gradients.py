@@ -84,12 +84,12 @@ def conv_backward_data_relu_batch_norm(
 
     Examples
     --------
-    >>> x = ct.asarray([[[1, 3]]], "float16")
-    >>> dy, w = ct.asarray([[[1, 5]]], "float16"), ct.asarray([[[2]]], "float16")
-    >>> two, one, zero = (ct.asarray([number], "float32") for number in (2, 1, 0))
+    >>> x, dy = ct.asarray([[[1, 3]] * 8], "float16"), ct.asarray([[[1, 5]] * 8], "float16")
+    >>> w = ct.full((8, 8, 1), 0.25, "float16")
+    >>> two, one, zero = (ct.full((8,), number) for number in (2, 1, 0))
     >>> step = ct.conv_backward_data_relu_batch_norm(dy, w, x, two, one, one, zero)
-    >>> step.dz.numpy(), step.dscale.numpy()
-    (array([[[ 0., 10.]]], dtype=float16), array([10.], dtype=float32))
+    >>> step.dz.numpy()[0, 0], float(step.dscale.numpy()[0])
+    (array([ 0., 10.], dtype=float16), 10.0)
     """
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
@@ -146,10 +146,10 @@ def conv_backward_filter_scale_bias_relu(
 
     Examples
     --------
-    >>> x, dy = ct.asarray([[[1, -2, 3]]], "float16"), ct.asarray([[[1, 10, 100]]], "float16")
-    >>> one, half = ct.asarray([1], "float16"), ct.asarray([0.5], "float16")
-    >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (1, 1, 1)).numpy()
-    array([[[351.5]]], dtype=float16)
+    >>> x, dy = ct.asarray([[[1, -2, 3]] * 8], "float16"), ct.asarray([[[1, 10, 100]] * 8], "float16")
+    >>> one, half = ct.full((8,), 1, "float16"), ct.full((8,), 0.5, "float16")
+    >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (8, 8, 1)).numpy()[0, 0]
+    array([351.5], dtype=float16)
     """
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))

@@ -10,8 +10,8 @@ from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
 from ...shapes.graph.rules import Result
-from ...shapes.parse import as_float, as_ints
-from ...shapes.specs import Shape, TensorSpec, check_shape, packed_strides
+from ...shapes.parse import as_choice, as_float, as_ints
+from ...shapes.specs import LAYOUTS, Shape, TensorSpec, check_shape, packed_strides
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, Operand
 
@@ -281,7 +281,7 @@ class GraphBuilder:
 def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None) -> Shape:
     """Return the strides of a tensor that has memory."""
     if strides is None:
-        return packed_strides(shape, layout or "nchw")
+        return packed_strides(shape, "nchw" if layout is None else as_choice(layout, LAYOUTS, "layout"))
     if layout is not None:
         raise ValueError(f"strides and layout are both given: got {strides} and {layout!r}, expected one")
     steps = as_ints(strides, "strides")

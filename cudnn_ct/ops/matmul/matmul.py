@@ -97,8 +97,8 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
-    given = {"a": a, "b": b, "bias": bias, "residual": residual, "b_scale": b_scale}
-    given = {name: array for name, array in given.items() if array is not None}
+    optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
+    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)
     return execute(_MATMUL, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 

@@ -87,16 +87,14 @@ def scaled_matmul(
     >>> y.shape, float(amax.numpy()[0])
     ((16, 16), 64.0)
     """
-    given = {
-        "a": a,
-        "b": b,
+    optional = {
         "bias": bias,
         "residual": residual,
         "descale_a": descale_a,
         "descale_b": descale_b,
         "scale": scale,
     }
-    given = {name: array for name, array in given.items() if array is not None}
+    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
     computed = as_bool(amax, "amax")
     outs = result_slots(out, ScaledMatmulResult._fields, absent="" if computed else WITHOUT_AMAX)
     params = (activation, out_dtype, algo, deterministic, workspace_limit)
