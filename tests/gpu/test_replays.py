@@ -48,6 +48,7 @@ def test_replay_has_the_bits_of_the_call(case: Any) -> None:
 
 def test_replays_wait_for_pending_work_of_other_streams() -> None:
     x, y, side = ct.zeros((64, 64)), ct.zeros((64, 64)), own_stream()
+    ct.fill(x, 4.0, stream=side)  # loads a kernel, which would wait for the delay
     for value in (1.0, 2.0, 3.0):
         ct.activation(x, out=y)
         settle()
