@@ -24,6 +24,8 @@ operation                    operands, arguments and results with other names
 ``spatial_transformer...``   decides which places may be on either side of a pixel
 ``attention``                ``stats`` is a result if ``return_stats`` is True; lengths, offsets and the page
                              table are arguments, as lists of ints
+``scaled_attention``         operands are float8 numbers, before ``descale_q`` and others are multiplied;
+                             argument ``weights``: the dtype of q, which weights are rounded to
 ``RNN``                      operands x, h0 (or hx), c0 (or cx), lengths, dy, dhy, dcy, and ``weights``, a
                              dict by the names of ``ct.RNN.pack_params``; arguments ``mode``, ``num_layers``,
                              ``direction``, ``layout``, ``padding_value``, ``clip``; results ``y``, ``hy``,

@@ -40,6 +40,24 @@ def attention(operands: Operands, arguments: Arguments) -> Values:
     return found | ({"stats": _as_given(stats, operands)} if arguments.get("return_stats") else {})
 
 
+def scaled_attention(operands: Operands, arguments: Arguments) -> Values:
+    """Return attention of the dequantised operands, its statistics, and its largest magnitude."""
+    values = attention(_dequantised(operands), arguments)
+    o = values["y"] * _factor_of(operands, "scale_s", "descale_s")
+    found = {**values, "y": o * _factor_of(operands, "scale_o")}
+    return found | ({"amax": np.abs(o).max(keepdims=True).reshape(1)} if arguments.get("amax") else {})
+
+
+def _factor_of(operands: Operands, *names: str) -> float:
+    """Return the product of scales; those that are missing are 1."""
+    given = [operands[name] for name in names if operands.get(name) is not None]
+    return float(np.prod([np.ravel(one)[0] for one in given]))
+
+
+def _dequantised(operands: Operands) -> dict[str, Array]:
+    return {name: operands[name] * _factor_of(operands, f"descale_{name}") for name in "qkv"}
+
+
 def attention_backward(operands: Operands, arguments: Arguments) -> Values:
     """Return the gradients by the given y and statistics."""
     return _summed(operands, arguments, _gradients)
@@ -195,6 +213,48 @@ def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, valu
     return _summed(operands, arguments, sizes)
 
 
-ATTENTION: dict[str, Any] = {"attention": attention, "attention_backward": attention_backward}
-ATTENTION_SCALES: dict[str, Any] = {"attention": _scale, "attention_backward": _backward_scale}
-ATTENTION_ROUNDED: dict[str, Any] = {"attention": _rounded, "attention_backward": _backward_rounded}
+def _scaled_sizes(operands: Operands, sizes: Values, values: Values) -> Values:
+    """Return the sizes of the scaled results for those of attention of the dequantised operands."""
+    o = sizes["y"] * abs(_factor_of(operands, "scale_s", "descale_s"))
+    found = {**sizes, "y": o * abs(_factor_of(operands, "scale_o")), "amax": o.max(keepdims=True).reshape(1)}
+    return {name: found[name] for name in values}
+
+
+def _scaled_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    found = {name: values[name] for name in ("y", "stats") if name in values}
+    return _scaled_sizes(operands, _scale(table, _dequantised(operands), arguments, found), values)
+
+
+def _smallest_weight(operands: Operands, arguments: Arguments) -> float:
+    """Return the smallest normal number of the dtype of weights, relative to the largest weight."""
+    e5m2 = arguments.get("weights") == "float8_e5m2"
+    default, normal = (8192.0, 2.0**-14) if e5m2 else (32.0, 2.0**-6)
+    return normal / (default if operands.get("scale_s") is None else _factor_of(operands, "scale_s"))
+
+
+def _scaled_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Weights are rounded to float8; those below its smallest normal number with an absolute error."""
+    dequantised = _dequantised(operands)
+    y, stats = _results(dequantised)
+    for head in _heads(dequantised, arguments):
+        p, _ = _softmax(head, _scores(head, arguments))
+        top, smallest = p.max(-1, keepdims=True), _smallest_weight(operands, arguments)
+        y[head.rows] = np.where(head.seen, np.maximum(p, smallest * top), 0) @ np.abs(head.v)
+    return _scaled_sizes(operands, {"y": y, "stats": np.zeros(stats.shape)}, values)
+
+
+ATTENTION: dict[str, Any] = {
+    "attention": attention,
+    "attention_backward": attention_backward,
+    "scaled_attention": scaled_attention,
+}
+ATTENTION_SCALES: dict[str, Any] = {
+    "attention": _scale,
+    "attention_backward": _backward_scale,
+    "scaled_attention": _scaled_scale,
+}
+ATTENTION_ROUNDED: dict[str, Any] = {
+    "attention": _rounded,
+    "attention_backward": _backward_rounded,
+    "scaled_attention": _scaled_rounded,
+}

@@ -25,6 +25,19 @@ def attention(operands: Tensors, arguments: Arguments) -> Tensors:
     return found
 
 
+def scaled_attention(operands: Tensors, arguments: Arguments) -> Tensors:
+    """Attention of the dequantised operands; scales of the weights and of the result follow."""
+    wide = {name: _times(operands[name], operands, f"descale_{name}") for name in "qkv"}
+    found = attention(wide, arguments)
+    o = _times(_times(found["y"], operands, "scale_s"), operands, "descale_s")
+    amax = {"amax": o.abs().max().reshape(1)} if arguments.get("amax") else {}
+    return {**found, "y": _times(o, operands, "scale_o"), **amax}
+
+
+def _times(x: Any, operands: Tensors, name: str) -> Any:
+    return x if operands.get(name) is None else x * operands[name].reshape(())
+
+
 def attention_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     """The gradients by the given result and statistics: the chain rule by autograd, the softmax by hand."""
     spans = attention_spans(operands, arguments)
@@ -92,4 +105,8 @@ def _scores(operands: Tensors, arguments: Arguments, spans: list[Span], q: Any, 
     return scores.masked_fill(~torch.stack(masks)[:, None], -torch.inf)
 
 
-ATTENTION: dict[str, Any] = {"attention": attention, "attention_backward": attention_backward}
+ATTENTION: dict[str, Any] = {
+    "attention": attention,
+    "attention_backward": attention_backward,
+    "scaled_attention": scaled_attention,
+}

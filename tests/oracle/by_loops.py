@@ -34,6 +34,7 @@ from .answer import (
     window_of_channels,
 )
 from .attention import ATTENTION
+from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
@@ -604,5 +605,6 @@ VALUES: dict[str, Compute] = {
     **ROWS,
     **ATTENTION,
 }
+VALUES |= fusions_by_loops(VALUES)
 
 ANSWERS = answers(VALUES)

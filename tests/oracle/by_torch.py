@@ -44,6 +44,7 @@ from .answer import (
     window_of_channels,
 )
 from .attention_by_torch import ATTENTION
+from .conv_fusions_by_torch import fusions_by_torch
 from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
 from .rows_by_torch import ROWS
@@ -751,6 +752,7 @@ _FUNCTIONS: dict[str, Torch] = {
     "dropout": dropout,
     "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
+    **fusions_by_torch(_convolve, _act),
     **ROWS,
     **ATTENTION,
 }

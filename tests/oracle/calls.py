@@ -23,14 +23,21 @@ POSITIONAL = {
     "attention_backward": ("dy", "q", "k", "v", "y", "stats"),
     "affine_grid_backward": ("dgrid",),
     "batch_norm_backward": ("dy", "x", "scale"),
+    "batch_norm_finalize": (
+        *("sums", "square_sums", "scale", "bias", "running_mean", "running_var", "count"),
+    ),
     "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
     "batch_norm_inference_backward": ("dy", "x", "scale", "mean", "var"),
     "batch_norm_training": ("x", "scale", "bias"),
     "conv": ("x", "w"),
     "conv_backward_bias": ("dy",),
     "conv_backward_data": ("dy", "w", "x_shape"),
+    "conv_backward_data_relu_batch_norm": ("dy", "w", "x", "mean", "invstd", "scale", "bias"),
     "conv_backward_filter": ("dy", "x", "w_shape"),
+    "conv_backward_filter_scale_bias_relu": ("dy", "x", "scale", "bias", "w_shape"),
+    "conv_batch_norm_statistics": ("x", "w"),
     "conv_bias_activation": ("x", "w", "b"),
+    "conv_scale_bias_activation": ("x", "w", "scale", "bias"),
     "conv_transpose": ("x", "w"),
     "fill": ("x", "value"),
     "grid_sample": ("x", "grid"),
@@ -52,6 +59,7 @@ POSITIONAL = {
     "rms_norm": ("x", "scale"),
     "rms_norm_backward": ("dy", "x", "scale", "invrms"),
     "scale": ("x",),
+    "scaled_attention": ("q", "k", "v"),
     "scaled_matmul": ("a", "b"),
     "softmax": ("x",),
     "softmax_backward": ("dy", "y"),
@@ -77,6 +85,9 @@ def made(
     named.pop("lengths_on_device", None)
     operation = "reduce_with_indices" if named.pop("indices", False) else call.operation
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    if list(call.more) == ["amax"] and call.operation == "scaled_attention":  # the statistics are between
+        y, amax = keywords["out"]
+        keywords = keywords | {"out": (y, None, amax)}
     return _by_name(getattr(ct, operation)(*first, **named, **keywords))
 
 

@@ -54,6 +54,8 @@ class Recipe(NamedTuple):
         The function that prepares a plan for the call, if there is one.
     order : tuple of int
         An order of axes in memory that all arrays of this rank have in every second call.
+    rejected : bool
+        Whether the documentation says that the call raises NotSupportedError, by any cuDNN and on any device.
     """
 
     operands: dict[str, tuple[tuple[int, ...], str, str]]
@@ -66,6 +68,7 @@ class Recipe(NamedTuple):
     plan: str = ""
     more: dict[str, tuple[tuple[int, ...], str]] = {}  # noqa: RUF012 - never changed
     order: tuple[int, ...] = ()
+    rejected: bool = False
 
 
 class Where(NamedTuple):
@@ -90,7 +93,7 @@ class Call(NamedTuple):
     """One drawn call; ``number`` and ``seed`` reproduce it.
 
     ``more`` has the memory for each result after the first, None for new memory; it is empty for an ``out``
-    that is not a tuple.
+    that is not a tuple. A call that is ``rejected`` has to raise NotSupportedError.
     """
 
     seed: int
@@ -106,6 +109,7 @@ class Call(NamedTuple):
     plan: str
     where: Where
     more: dict[str, Tensor | None]
+    rejected: bool = False
 
     @property
     def plain(self) -> Call:
@@ -185,7 +189,7 @@ def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
         operands = {n: t._replace(still=(), flipped=()) for n, t in operands.items()}
     return Call(
         *(seed, number, operation, operands, recipe.arguments, out),
-        *(recipe.derived, alias, recipe.written, factors, plan, where, more),
+        *(recipe.derived, alias, recipe.written, factors, plan, where, more, recipe.rejected),
     )
 
 
@@ -393,6 +397,108 @@ def _conv_bias_activation(source: Source) -> Recipe:
     arguments["alpha1"] = source.choice((1, 1, 1, 0.5, -2.0))
     plan = "conv_bias_activation_plan"
     return Recipe(operands, arguments, (g.y, g.dtype), scaled=False, plan=plan)
+
+
+# --- convolutions fused with batch normalisation ---
+
+
+def _per_channel(source: Source, image: tuple[int, ...], channels: int) -> tuple[int, ...]:
+    """The shape of a parameter of each channel, in either form."""
+    return (1, channels, *(1,) * (len(image) - 2)) if source.chance(0.2) else (channels,)
+
+
+def _conv_scale_bias_activation(source: Source) -> Recipe:
+    g = _geometry(source)
+    while g.dtype == "float64":
+        g = _geometry(source)
+    wide, per_channel = source.choice((g.dtype, "float32")), _per_channel(source, g.y, g.w[0])
+    operands = {"x": (g.x, g.dtype, "normal"), "w": (g.w, g.dtype, "normal")}
+    operands |= dict.fromkeys(("scale", "bias"), (per_channel, wide, "normal"))
+    if source.chance(0.5):
+        operands["z"] = (g.y, g.dtype, "normal")
+    modes = ("relu", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
+    arguments = {name: value for name, value in g.arguments.items() if name != "mode"}
+    arguments["activation"] = source.choice(modes)
+    if arguments["activation"] in ("clipped_relu", "elu"):
+        arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
+    if "algo" in arguments:
+        arguments["algo"] = source.choice(("heuristic", "autotune"))
+    if arguments.get("precision") == "as_input":  # which sums in half precision
+        arguments["precision"] = "as_input_f32"
+    return Recipe(operands, arguments, (g.y, g.dtype), scaled=False)
+
+
+def _training_geometry(source: Source, counts: Sequence[int], axes: int, dtype: str) -> _Geometry:
+    """A convolution without groups whose padding is even, with numbers of channels and filters."""
+    channels, filters, longest = source.choice(counts), source.choice(counts), {1: 20, 2: 11, 3: 5}[axes]
+    window = tuple(source.choice((1, 1, 2, 3, 3, 5)) for _ in range(axes))
+    dilation, stride = ((1,) * axes if source.chance(0.7) else _tuple(source, axes, 1, 2) for _ in range(2))
+    padding = source.choice((0, 1, source.randint(0, 2), _tuple(source, axes, 0, 2), "valid", "half", "full"))
+    spatial, out = [], []
+    pairs = _pairs(padding, window, dilation)
+    for k, d, s, (before, after) in zip(window, dilation, stride, pairs, strict=True):
+        reach = (k - 1) * d + 1
+        spatial.append(source.randint(max(1, reach - before - after), max(longest, reach)))
+        out.append((spatial[-1] + before + after - reach) // s + 1)
+    arguments: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
+    if source.chance(0.3):
+        arguments["algo"] = source.choice(("heuristic", "autotune"))
+    if source.chance(0.1):
+        arguments["deterministic"] = True
+    batch = source.randint(1, 3)
+    x, w, y = (batch, channels, *spatial), (filters, channels, *window), (batch, filters, *out)
+    return _Geometry(x, w, y, dtype, arguments)
+
+
+def _gradient_geometry(source: Source) -> _Geometry:
+    """A convolution whose gradients cuDNN 9.19 has engines for; one of ten has none, on a GPU."""
+    counts, axes = ((3, 5, 12), 2) if source.chance(0.05) else ((8, 8, 16, 24, 32), source.choice((1, 2, 2)))
+    return _training_geometry(source, counts, 3 if source.chance(0.05) else axes, "float16")
+
+
+def _conv_batch_norm_statistics(source: Source) -> Recipe:
+    eights = source.chance(0.6)
+    counts = (8, 8, 16, 24, 32) if eights else (1, 2, 3, 4, 5, 8, 10, 16)
+    dtype = source.choice(("float16",) if eights else FLOATS[:3])
+    g = _training_geometry(source, counts, source.choice((1, 2, 2) if eights else (1, 2, 3)), dtype)
+    operands = {"x": (g.x, dtype, "normal"), "w": (g.w, dtype, "normal")}
+    if source.chance(0.5):
+        operands |= dict.fromkeys(("scale", "bias"), (g.x[1:2], dtype, "normal"))
+    more = dict.fromkeys(("sums", "square_sums"), (g.w[:1], "float32"))
+    return Recipe(operands, g.arguments, (g.y, dtype), scaled=False, more=more)
+
+
+def _batch_norm_finalize(source: Source) -> Recipe:
+    channels, eq_dtype = (source.choice((1, 2, 3, 8, 17, 64, 200)),), source.choice(("float16", "float32"))
+    operands = {"sums": (channels, "float32", "normal"), "square_sums": (channels, "float32", "squares")}
+    operands |= dict.fromkeys(("scale", "bias", "running_mean"), (channels, "float32", "normal"))
+    operands["running_var"] = (channels, "float32", "positive")
+    arguments: dict[str, Any] = {"count": source.choice((2, 3, 100, 5000)), "eq_dtype": eq_dtype}
+    arguments |= {"epsilon": source.choice((1e-5, 1e-2)), "momentum": source.choice((0.0, 0.1, 0.7, 1.0))}
+    more = dict.fromkeys(("mean", "invstd", "running_mean", "running_var"), (channels, "float32"))
+    more = {"eq_bias": (channels, eq_dtype), **more}
+    return Recipe(operands, arguments, (channels, eq_dtype), scaled=False, more=more)
+
+
+def _conv_backward_data_relu_batch_norm(source: Source) -> Recipe:
+    g = _gradient_geometry(source)
+    channels = g.x[1:2]
+    operands = {"dy": (g.y, g.dtype, "normal"), "w": (g.w, g.dtype, "normal"), "x": (g.x, g.dtype, "normal")}
+    operands |= dict.fromkeys(("mean", "scale", "bias"), (channels, "float32", "normal"))
+    operands["invstd"] = (channels, "float32", "positive")
+    names = ("dscale", "dbias", "eq_dz_scale", "eq_x_scale", "eq_bias")
+    more = dict.fromkeys(names, (channels, "float32"))
+    return Recipe(operands, g.arguments, (g.x, g.dtype), scaled=False, more=more)
+
+
+def _conv_backward_filter_scale_bias_relu(source: Source) -> Recipe:
+    g = _gradient_geometry(source)
+    operands = {"dy": (g.y, g.dtype, "normal"), "x": (g.x, g.dtype, "normal")}
+    operands |= dict.fromkeys(("scale", "bias"), (g.x[1:2], g.dtype, "normal"))
+    return Recipe(operands, g.arguments | {"w_shape": g.w}, (g.w, g.dtype), scaled=False)
+
+
+# --- functions of single elements ---
 
 
 ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")
@@ -973,6 +1079,43 @@ def _attention_backward(source: Source) -> Recipe:
     return Recipe(*given, scaled=False, more=more, order=(0, 2, 1, 3))
 
 
+def _scaled_attention(source: Source) -> Recipe:
+    """float8 with any of the scales; one of twelve calls has to be rejected."""
+    kv_heads, batch = source.choice((1, 1, 2, 3)), source.randint(1, 2)
+    heads, dtype = kv_heads * source.choice((1, 1, 2, 4)), source.choice(FLOAT8)
+    head, value_head = source.choice((16, 32, 64, 64, 80, 128, 192)), source.choice((16, 48, 64, 64, 128))
+    queries, keys = source.choice((2, 17, 64, 100, 130)), source.choice((1, 2, 17, 48, 64, 100, 192))
+    arguments: dict[str, Any] = {"causal": source.choice((False, False, True, "top_left"))}
+    if source.chance(0.15):
+        arguments["causal"], keys = "bottom_right", queries
+    arguments |= {"return_stats": source.chance(0.5), "amax": source.chance(0.5)}
+    arguments["out_dtype"] = source.choice((dtype, dtype, *FLOAT8))
+    if source.chance(0.3):
+        arguments["scale"] = source.choice((0.05, 0.3))
+    rejected = "" if source.chance(11 / 12) else source.choice(("query", "head", "mask", "scale", "dtype"))
+    queries = {"query": 1, "mask": keys + 3}.get(rejected, queries)
+    head = source.choice((8, 24, 208, 256)) if rejected == "head" else head
+    wrong = {"mask": {"causal": "bottom_right"}, "scale": {"scale": source.choice((0.0, -0.5))}}
+    arguments |= wrong.get(rejected, {}) | ({"out_dtype": "bfloat16"} if rejected == "dtype" else {})
+    operands = {
+        "q": ((batch, heads, queries, head), dtype, "normal"),
+        "k": ((batch, kv_heads, keys, head), dtype, "normal"),
+        "v": ((batch, kv_heads, keys, value_head), dtype, "normal"),
+    }
+    for name in ("descale_q", "descale_k", "descale_v", "scale_o"):
+        if source.chance(0.5):
+            operands[name] = ((1,), "float32", "positive")
+    if source.chance(0.4):
+        operands |= {"scale_s": ((1,), "float32", "64"), "descale_s": ((1,), "float32", "1/64")}
+    y = (batch, heads, queries, value_head)
+    sizes = {"return_stats": ("stats", y[:-1]), "amax": ("amax", (1,))}
+    more = {name: (shape, "float32") for key, (name, shape) in sizes.items() if arguments[key]}
+    out = None if rejected else (y, arguments["out_dtype"])
+    more = {} if rejected else more
+    given = (operands, arguments, out)
+    return Recipe(*given, scaled=False, more=more, order=(0, 2, 1, 3), rejected=bool(rejected))
+
+
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "RNN": _rnn,
     "activation": _activation,
@@ -983,6 +1126,12 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "scaled_matmul": _scaled_matmul,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "scaled_attention": _scaled_attention,
+    "conv_scale_bias_activation": _conv_scale_bias_activation,
+    "conv_batch_norm_statistics": _conv_batch_norm_statistics,
+    "batch_norm_finalize": _batch_norm_finalize,
+    "conv_backward_data_relu_batch_norm": _conv_backward_data_relu_batch_norm,
+    "conv_backward_filter_scale_bias_relu": _conv_backward_filter_scale_bias_relu,
     "activation_backward": _activation_backward,
     "add": _add,
     "affine_grid": _affine_grid,
@@ -1026,6 +1175,8 @@ WEIGHTS = {
     "conv_bias_activation": 5,
     "attention": 3,
     "attention_backward": 3,
+    "conv_scale_bias_activation": 3,
+    "scaled_attention": 3,
     "batch_norm_training": 3,
     "batch_norm_backward": 3,
 }

@@ -40,6 +40,7 @@ from .answer import (
     window_of_channels,
 )
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
+from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
 from .images import of_each_image, of_one_image
 from .rows import PRODUCT_SCALES, ROW_OPEN
 
@@ -747,6 +748,7 @@ SCALES: dict[str, Scale] = {
     "RNN": _rnn,
     **PRODUCT_SCALES,
     **ATTENTION_SCALES,
+    **FUSION_SCALES,
 }
 
 OPEN: dict[str, Scale] = {
@@ -769,7 +771,8 @@ OPEN: dict[str, Scale] = {
     "spatial_transformer_backward": _open_transforms,
     "ctc_loss": _open_alignments,
     **ROW_OPEN,
+    **FUSION_OPEN,
 }
 
 # Magnitudes of what is rounded to the dtype of the result, if they are smaller than the scales.
-ROUNDED: dict[str, Scale] = {**ATTENTION_ROUNDED}
+ROUNDED: dict[str, Scale] = {**ATTENTION_ROUNDED, **FUSION_ROUNDED}

@@ -75,6 +75,9 @@ VALUES = {
     "large": lambda rng, shape: 100 * rng.standard_normal(shape),
     "tiny": lambda rng, shape: 1e-3 * rng.standard_normal(shape),
     "special": _special,
+    "squares": lambda rng, shape: rng.uniform(20, 80, shape),
+    "64": lambda rng, shape: np.full(shape, 64.0),
+    "1/64": lambda rng, shape: np.full(shape, 1 / 64),
 }
 
 

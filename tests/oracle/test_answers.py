@@ -517,6 +517,70 @@ def _attention_backward(rng: np.random.Generator) -> Case:
     return "attention_backward", {"dy": rng.normal(size=known["y"].shape), **operands, **known}, arguments
 
 
+def _scaled_attention(rng: np.random.Generator) -> Case:
+    kv_heads, batch = int(rng.integers(1, 3)), int(rng.integers(1, 3))
+    shapes = {"q": (batch, kv_heads * _pick(rng, 1, 3), _pick(rng, 2, 4, 7), 8)}
+    keys = _pick(rng, 1, 4, 9)
+    shapes |= {"k": (batch, kv_heads, keys, 8), "v": (batch, kv_heads, keys, _pick(rng, 8, 16))}
+    operands: dict[str, Any] = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    for name in ("descale_q", "descale_k", "descale_v", "scale_s", "descale_s", "scale_o"):
+        operands[name] = _pick(rng, None, rng.uniform(0.5, 2, 1))
+    flags = {name: _pick(rng, True, False) for name in ("return_stats", "amax")}
+    arguments = {"causal": _pick(rng, False, True, "top_left"), "scale": _pick(rng, None, 0.5), **flags}
+    return "scaled_attention", operands, arguments
+
+
+def _fused_case(rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]:
+    """Return operands x, w, scale and bias of a fused convolution, its arguments and the shape of y."""
+    axes, batch, channels, filters = (int(n) for n in rng.integers(1, 4, 4))
+    window, size = _shape(rng, axes, 3), int(rng.integers(4, 7))
+    arguments = {"padding": int(rng.integers(0, 2)), "stride": int(rng.integers(1, 3)), "dilation": 1}
+    x, w = (batch, channels, *[size] * axes), (filters, channels, *window)
+    y = (batch, filters, *conv_parameters(window, arguments).geometry.out(x[2:]))
+    operands = {"x": rng.normal(size=x), "w": rng.normal(size=w)}
+    operands |= {name: rng.normal(size=channels) for name in ("scale", "bias")}
+    return operands, arguments, y
+
+
+def _conv_scale_bias_activation(rng: np.random.Generator) -> Case:
+    operands, arguments, y = _fused_case(rng)
+    operands |= {name: rng.normal(size=y[1]) for name in ("scale", "bias")}
+    operands["z"] = _pick(rng, None, rng.normal(size=y))
+    modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
+    arguments |= {"activation": _pick(rng, *modes), "coefficient": 1.5}
+    return "conv_scale_bias_activation", operands, arguments
+
+
+def _conv_batch_norm_statistics(rng: np.random.Generator) -> Case:
+    operands, arguments, _ = _fused_case(rng)
+    if rng.integers(2):
+        operands |= {"scale": None, "bias": None}
+    return "conv_batch_norm_statistics", operands, arguments
+
+
+def _conv_backward_filter_scale_bias_relu(rng: np.random.Generator) -> Case:
+    operands, arguments, y = _fused_case(rng)
+    arguments["w_shape"] = operands.pop("w").shape
+    return "conv_backward_filter_scale_bias_relu", {"dy": rng.normal(size=y), **operands}, arguments
+
+
+def _conv_backward_data_relu_batch_norm(rng: np.random.Generator) -> Case:
+    operands, arguments, y = _fused_case(rng)
+    channels = operands["x"].shape[1]
+    statistics = {"mean": rng.normal(size=channels), "invstd": rng.uniform(0.5, 2, channels)}
+    operands = {"dy": rng.normal(size=y), **operands, **statistics}
+    return "conv_backward_data_relu_batch_norm", operands, arguments
+
+
+def _batch_norm_finalize(rng: np.random.Generator) -> Case:
+    channels = int(rng.integers(1, 6))
+    operands = {"sums": rng.normal(size=channels), "square_sums": rng.uniform(20, 80, channels)}
+    operands |= {name: rng.normal(size=channels) for name in ("scale", "bias", "running_mean")}
+    operands["running_var"] = rng.uniform(0.5, 2, channels)
+    arguments = {"count": _pick(rng, 2, 9, 1000), "epsilon": _pick(rng, 1e-5, 1e-2)}
+    return "batch_norm_finalize", operands, {**arguments, "momentum": _pick(rng, 0.0, 0.1, 1.0)}
+
+
 DRAWS: dict[str, Draw] = {
     "conv": _conv,
     "conv_backward_data": _conv_backward_data,
@@ -559,6 +623,12 @@ DRAWS: dict[str, Draw] = {
     "scaled_matmul": _scaled_matmul,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "scaled_attention": _scaled_attention,
+    "conv_scale_bias_activation": _conv_scale_bias_activation,
+    "conv_batch_norm_statistics": _conv_batch_norm_statistics,
+    "batch_norm_finalize": _batch_norm_finalize,
+    "conv_backward_data_relu_batch_norm": _conv_backward_data_relu_batch_norm,
+    "conv_backward_filter_scale_bias_relu": _conv_backward_filter_scale_bias_relu,
     **{name: partial(_row_norm, name) for name in ("layer_norm", "rms_norm", "ada_layer_norm")},
     **{
         f"{name}_backward": partial(_row_norm_backward, name)
@@ -1353,3 +1423,50 @@ def test_scaled_matmul_takes_the_magnitude_before_the_scale() -> None:
     found = solve("scaled_matmul", {**given, "bias": array(-1.0)}, amax=True)
     assert found["y"].value.tolist() == [[-3.0]]  # 2 * (0.5 * (2 - 3) - 1)
     assert found["amax"].value.tolist() == [1.5]
+
+
+def test_scaled_attention_multiplies_scales_where_they_belong() -> None:
+    """One key: the weight is 1, so only the scales of v, the weights and the result matter."""
+    given = {"q": np.ones((1, 1, 2, 16)), "k": np.ones((1, 1, 1, 16)), "v": np.full((1, 1, 1, 16), -3.0)}
+    scales = {"descale_q": 2.0, "descale_k": 0.25, "descale_v": 0.5, "scale_s": 8.0, "descale_s": 0.125}
+    operands = {**given, **{name: array(one) for name, one in scales.items()}, "scale_o": array(4.0)}
+    found = solve("scaled_attention", operands, return_stats=True, amax=True)
+    assert found["y"].value.ravel().tolist() == [-6.0] * 32  # 4 * 0.5 * -3
+    assert found["amax"].value.tolist() == [1.5]
+    assert found["stats"].value.ravel().tolist() == [2.0] * 2  # 2 * 0.25 * 16 / sqrt(16)
+
+
+def test_conv_scale_bias_activation_scales_before_the_bias_and_the_residual() -> None:
+    operands = {"x": array([[1.0, 2.0, 4.0, 8.0]]), "w": array([[1.0, -1.0]])}
+    operands |= {"scale": array(-2.0), "bias": array(-3.0), "z": array([[1.5, 0.0, -9.0]])}
+    assert value("conv_scale_bias_activation", operands).ravel().tolist() == [0.5, 1.0, 0.0]
+    assert value("conv_scale_bias_activation", operands, activation="identity").ravel()[2] == -4.0
+
+
+def test_fused_gradients_complete_the_gradient_of_a_batch_normalisation() -> None:
+    """dz * eq_dz_scale + x * eq_x_scale + eq_bias is the gradient of x, if the statistics are those of x."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        _, operands, arguments = _conv_backward_data_relu_batch_norm(rng)
+        x = operands["x"] = 1 + rng.normal(size=(3, *operands["x"].shape[1:]))
+        operands["dy"] = rng.normal(size=(3, *operands["dy"].shape[1:]))
+        axes, count = (0, *range(2, x.ndim)), x.size // x.shape[1]
+        sums = {"sums": x.sum(axes), "square_sums": (x * x).sum(axes)}
+        running = {name: np.zeros(x.shape[1]) for name in ("running_mean", "running_var")}
+        parameters = {name: operands[name] for name in ("scale", "bias")}
+        norm = solve("batch_norm_finalize", {**sums, **parameters, **running}, count=count)
+        operands |= {name: norm[name].value for name in ("mean", "invstd")}
+        found = solve("conv_backward_data_relu_batch_norm", operands, **arguments)
+        wide = {
+            name: found[name].value.reshape(-1, *(1,) * (x.ndim - 2))
+            for name in ("eq_dz_scale", "eq_x_scale", "eq_bias")
+        }
+        dz = found["dz"].value
+        dx = dz * wide["eq_dz_scale"] + x * wide["eq_x_scale"] + wide["eq_bias"]
+        wanted = solve("batch_norm_backward", {"dy": dz, "x": x, **parameters})
+        np.testing.assert_allclose(dx, wanted["dx"].value, atol=1e-9)
+        np.testing.assert_allclose(found["dscale"].value, wanted["dscale"].value.ravel(), atol=1e-9)
+        y = x * norm["eq_scale"].value.reshape(wide["eq_bias"].shape)
+        y = y + norm["eq_bias"].value.reshape(wide["eq_bias"].shape)
+        trained = solve("batch_norm_training", {"x": x, **parameters})
+        np.testing.assert_allclose(y, trained["y"].value, atol=1e-9)
