@@ -24,7 +24,15 @@ from .test_answers import DRAWS, EDGES, cases, differences
 # `scale` writes into its operand, and `transform` has no arithmetic: tests/unit/test_reference_tensor.py.
 # Results that are float32 for operands of any dtype, and operands of float8, have tests of their own.
 FLOAT32 = {"attention", "attention_backward", "scaled_matmul"}
-OPERATIONS = sorted(set(DRAWS) & set(reference.__all__) - {"scale", "transform"} - FLOAT32)
+FUSIONS = {  # operations without float64, and the dtype of their operands
+    "batch_norm_finalize": np.float32,
+    "conv_backward_data_relu_batch_norm": np.float16,
+    "conv_backward_filter_scale_bias_relu": np.float16,
+    "conv_batch_norm_statistics": np.float32,
+    "conv_scale_bias_activation": np.float32,
+    "scaled_attention": ml_dtypes.float8_e4m3fn,
+}
+OPERATIONS = sorted(set(DRAWS) & set(reference.__all__) - {"scale", "transform", *FLOAT32, *FUSIONS})
 SCALED = [name for name in OPERATIONS if "beta" in inspect.signature(getattr(reference, name)).parameters]
 
 
@@ -148,6 +156,38 @@ def test_reference_agrees_with_loops_but_for_float32(name: str) -> None:
                 np.abs(one.astype(np.float64) - np.where(np.isinf(right), 0, right)) <= bound
             )
             assert same.all(), (key, arguments)
+
+
+@pytest.mark.parametrize("name", sorted(FUSIONS))
+def test_reference_agrees_with_loops_without_float64(name: str) -> None:
+    """Results are rounded once, but for the weights of float8 and activations that are computed again."""
+    dtype = FUSIONS[name]
+    between = 2.0**-11 if name.startswith("conv_backward_filter") else 2.0**-24
+    for _, operands, arguments in cases(name):
+        given = {key: one for key, one in operands.items() if one is not None}
+        if name == "scaled_attention":  # heads of 16
+            given |= {key: np.repeat(given[key], 2, axis=3) for key in "qkv"}
+            if given.keys() & {"scale_s", "descale_s"}:
+                given |= {"scale_s": np.full(1, 64.0), "descale_s": np.full(1, 1 / 64)}
+        halves = given if name.startswith("conv_backward_filter") else ("dy", "x", "w", "z", "q", "k", "v")
+        kinds = {key: np.dtype(dtype if key in halves else np.float32) for key in given}
+        narrow = {key: one.astype(kinds[key]) for key, one in given.items()}
+        wide = {key: one.astype(np.float64) for key, one in narrow.items()}
+        exact = {"eq_dtype": "float32"} if name == "batch_norm_finalize" else {}
+        result = getattr(reference, name)(**narrow, **arguments, **exact)
+        wanted = by_loops.ANSWERS[name](wide, arguments)
+        first = next(iter(wanted))
+        found = result._asdict() if hasattr(result, "_asdict") else {first: result}
+        got = {key: one for key, one in found.items() if one is not None}
+        assert set(got) == set(wanted)
+        for key, one in got.items():
+            right, scale, _, ambiguous, rounded = wanted[key]
+            info = ml_dtypes.finfo(one.dtype)
+            bound = float(info.eps) * np.abs(right) + float(info.tiny) + between * scale
+            if name == "scaled_attention" and rounded is not None:
+                bound = bound + 2.0**-4 * rounded
+            judged = np.ones(right.shape, bool) if ambiguous is None else ~ambiguous
+            assert (np.abs(one.astype(np.float64) - right) <= bound)[judged].all(), (key, arguments)
 
 
 # --- recurrent networks ---
