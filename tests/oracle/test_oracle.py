@@ -66,6 +66,17 @@ def test_oracle_finds_a_result_that_is_off_by_a_tenth(operation: str) -> None:
     assert "finding" in {one.outcome for one in outcomes}, outcomes
 
 
+def test_oracle_finds_a_computed_call_that_has_to_be_rejected() -> None:
+    with host_installed() as host, cudnn_installed(host):
+        call = drawn("scaled_attention", rejected=False)
+        assert judge(call, Fakes(host), ANSWERS).outcome == "agrees"
+        verdict = judge(call._replace(rejected=True), Fakes(host), ANSWERS)
+        assert verdict.outcome == "finding"
+        assert "says that it is rejected" in verdict.detail
+        rejected = judge(drawn("scaled_attention", rejected=True), Fakes(host), ANSWERS)
+    assert rejected.outcome == "not supported"
+
+
 def test_oracle_finds_memory_around_a_result_that_was_written() -> None:
     with host_installed() as host, cudnn_installed(host):
         device = Fakes(host)
