@@ -47,7 +47,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
 
 
 def errors(records: Sequence[Record]) -> list[float]:
-    """Return our errors over those of PyTorch's cuDNN backend."""
+    """Return our errors divided by the errors of PyTorch's cuDNN backend."""
     return [one for row in records if (one := ratio(row.get("deviation", {}), "cudnn"))]
 
 

@@ -49,7 +49,7 @@ def carry_out(
     warm_up: Callable[[], object],
     options: argparse.Namespace,
 ) -> None:
-    """Run the jobs one after another, until the time limit; ``options`` are those of :func:`parser`."""
+    """Run the jobs one after another, until the time limit; ``options`` come from :func:`parser`."""
     began, seconds = time.monotonic(), options.seconds
     timing.use_lock(options.lock)
     print(f"{len(jobs)} jobs to run, {len(results.records)} records stored by earlier runs", flush=True)

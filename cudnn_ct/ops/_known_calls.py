@@ -1,4 +1,4 @@
-"""Calls of plans and built graphs on arrays like those of the last call: nothing is checked again."""
+"""Calls of plans and built graphs on arrays with the keys of the last call: nothing is checked again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["ThreadPlan", "launch_known", "run_known"]
 
 
 class ThreadPlan:
-    """What one thread has prepared for a plan, and the arrays and settings that were checked last.
+    """Prepared call of one thread for a plan, with the arrays and the settings that were checked last.
 
-    ``keys`` are the keys of the operands and results that fit ``call``, None for results that were new.
+    ``keys`` are the keys of operands and results that fit ``call``, None for a result that was always new.
     """
 
     __slots__ = ("call", "keys", "settings")
@@ -31,6 +31,14 @@ class ThreadPlan:
         self.call = call
         self.keys: tuple[Any, ...] = ()
         self.settings: Any = None
+
+    def remember(self, arrays: Sequence[DeviceArray | None], settings: object) -> None:
+        """Keep the keys of arrays that were checked; those of new results, which are None, stay as before."""
+        before = self.keys or (None,) * len(arrays)
+        self.keys = tuple(
+            old if array is None else array.key for array, old in zip(arrays, before, strict=True)
+        )
+        self.settings = settings
 
 
 def launch_known(plans: PerContext[Any], arrays: tuple[Any, ...]) -> bool:

@@ -131,7 +131,7 @@ def scaled_attention_problem(
     *,
     aligned: bool = True,
 ) -> ScaledAttentionProblem:
-    """Validate attention of float8 operands; ``outs`` are those of :func:`scaled_attention_slots`."""
+    """Validate attention of float8 operands; ``outs`` come from :func:`scaled_attention_slots`."""
     q, k, v = (specs[name] for name in "qkv")
     _check_dtypes(q, k, v)
     _check_shapes(q, k, v)

@@ -151,7 +151,7 @@ class BatchNormFinalize(NamedTuple):
 
 
 class DataGradient(NamedTuple):
-    """The gradient of ``conv(relu(norm(x)), w)`` with respect to norm(x), and those of the normalisation."""
+    """The gradient of ``conv(relu(norm(x)), w)`` for norm(x), and the gradients of the normalisation."""
 
     dy: TensorSpec
     w: TensorSpec

@@ -385,7 +385,7 @@ NOT_ON_SHAPES = ("RNN", "ctc_loss", "dropout")
 
 
 def test_rows_of_the_selftest_run_on_shapes(fake: FakeCudnn) -> None:
-    """All operations but those of NOT_ON_SHAPES return arrays with the shapes of the reference."""
+    """All operations except NOT_ON_SHAPES return arrays with the shapes of the reference."""
     for case in cases():
         if case.operation in NOT_ON_SHAPES:
             continue

@@ -460,17 +460,21 @@ def test_plan_checks_arrays_and_orders_streams_after_its_calls_are_replayed(host
             plan(other, w, **given)
     del other
     x = ct.asarray(values(0))
-    for given in ({}, {"out": y}):
+    for given in ({}, {"out": y}, {}, {"out": y}):
+        for _ in range(3):
+            plan(x, w, **given)
         host.log.clear()
         ct.scale(x, alpha=2, stream=SIDE)
+        ct.activation(w)  # the thread works on the stream of the plan again
         result = plan(x, w, **given)
         assert host.orders(before=SIDE, after=result.writer.handle)
-    x = ct.asarray(values(0))
+        x = ct.asarray(values(0))
     for _ in range(3):
         plan(x, w, out=y)
     with pytest.raises(TypeError, match="3 operands"):
         plan(x, w, y, out=ct.zeros(values(0).shape))
     host.log.clear()
     ct.activation(y, stream=SIDE)  # only reads y
+    ct.activation(w)
     plan(x, w, out=y)
     assert host.orders(before=SIDE, after=y.writer.handle)

@@ -214,7 +214,7 @@ def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, valu
 
 
 def _scaled_sizes(operands: Operands, sizes: Values, values: Values) -> Values:
-    """Return the sizes of the scaled results for those of attention of the dequantised operands."""
+    """Return the sizes of the scaled results, from the sizes of attention of the dequantised operands."""
     o = sizes["y"] * abs(_factor_of(operands, "scale_s", "descale_s"))
     found = {**sizes, "y": o * abs(_factor_of(operands, "scale_o")), "amax": o.max(keepdims=True).reshape(1)}
     return {name: found[name] for name in values}

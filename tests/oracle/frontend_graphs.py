@@ -6,7 +6,7 @@ python -m tests.oracle.frontend_graphs --random 60 --seed 3    # random graphs, 
 python -m tests.oracle.frontend_graphs --describe              # without a GPU: describe them in both
 
 Graphs run in child processes, so that one that ends its process hides nothing. The expected values are those
-of the reference in float64, the bounds those of `graph_bounds`. The exit status is 1 if a result of ct.Graph
+of the reference in float64, the bounds from `graph_bounds`. The exit status is 1 if a result of ct.Graph
 is wrong, or if it ends a process.
 """
 

@@ -100,10 +100,10 @@ def scaled_attention(
 
     Notes
     -----
-    A graph, ``cudnnBackendExecute``: one kernel. Needs cuDNN 9.14. There is no gradient, and no mask besides
-    ``causal``. The kernel works on tiles of keys, and rounds the weights of a tile relative to the maximum of
-    the keys so far. Values beyond the range of float8 are saturated or become NaN or infinite as cuDNN's
-    conversion does; choose ``scale_o`` so that there are none.
+    A graph, ``cudnnBackendExecute``: one kernel. Needs cuDNN 9.14. Gradients and masks other than ``causal``
+    are not supported. The kernel works on tiles of keys, and rounds the weights of a tile relative to the
+    maximum of the keys so far. Values beyond the range of float8 are saturated or become NaN or infinite as
+    cuDNN's conversion does; choose ``scale_o`` so that there are none.
 
     Examples
     --------

@@ -19,7 +19,7 @@ SCALAR = (1, 1, 1, 1)
 
 
 def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
-    """Return the graph of a problem that has all scales and amax; its operands are those of the problem."""
+    """Return the graph of a problem that has all scales and amax; it has the operands of the problem."""
     return _Builder(problem).graph()
 
 

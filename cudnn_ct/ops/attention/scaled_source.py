@@ -166,7 +166,7 @@ def _defaults_of(context: Context) -> DeviceFloats:
 
 
 class _Sources(NamedTuple):
-    """Where the operands of the graph come from.
+    """Sources of the operands of the graph.
 
     ``places`` are places among a run's pointers, None for those that a call lacks. ``defaults`` are the
     places of missing scales among `_DEFAULTS`, by their place in the graph. ``amax`` is the place of amax.

@@ -193,5 +193,4 @@ class ConvPlan:
             )
         if settings is not mine.settings:
             call.replays.clear()  # replays may be off now
-        mine.settings = settings
-        mine.keys = (*(array.key for array in arrays), None if out is None else out.key)
+        mine.remember((*arrays, out), settings)

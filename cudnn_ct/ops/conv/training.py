@@ -53,7 +53,7 @@ def conv_batch_norm_statistics(
     """Convolve, and sum the result and its squares for each channel: ``y = conv(relu(x * scale + bias), w)``.
 
     A batch normalisation of y takes its statistics from the sums (:func:`batch_norm_finalize`), so that y is
-    not read again. ``scale`` and ``bias`` are those of the batch normalisation before the convolution.
+    not read again. ``scale`` and ``bias`` belong to the batch normalisation before the convolution.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ SOURCE = GraphSource(lowered, rules_of)
 
 
 class _ThreadPlans(ThreadPlan):
-    """What one thread has prepared for a graph: a call for aligned arrays, and one for misaligned ones."""
+    """Prepared calls of one thread for a graph: one for aligned arrays, one for misaligned arrays."""
 
     __slots__ = ("misaligned",)
 
@@ -291,11 +291,10 @@ class BuiltGraph(Generic[Results]):
     ) -> PreparedCall:
         """Raise unless the arrays fit the graph; return the prepared call for them."""
         names = (*self._inputs, *self._outputs)
-        aligned, keys = True, []
+        aligned = True
         for place, (name, array, spec) in enumerate(
             zip(names, (*operands, *given), self._specs, strict=True)
         ):
-            keys.append(None if array is None else array.key)
             if array is None:
                 continue
             written = place >= len(self._inputs)
@@ -311,7 +310,7 @@ class BuiltGraph(Generic[Results]):
             mine.call.replays.clear()  # replays may be off now
             mine.keys, mine.settings = (), settings
         if aligned:
-            mine.keys = tuple(keys)
+            mine.remember((*operands, *given), settings)
             return mine.call
         if mine.misaligned is None:
             mine.misaligned = self._prepared(ctx, aligned=False)

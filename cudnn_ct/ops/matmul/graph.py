@@ -36,6 +36,9 @@ class _Builder:
         self._given = {name: Tensor(next(self._numbers), spec) for name, spec in tensors_of(problem).items()}
         # Sums of int8 are int32, those of all others float32, which the epilogue computes in.
         self._wide = problem.y._replace(dtype=problem.compute)
+        # Whether y is not the value of which amax is computed. If it is, a node that copies it to y must be
+        # left out: cuDNN 9.19 does not write the copy.
+        self._rounded = "scale" in self._given or problem.y.dtype != "float32"
 
     def graph(self) -> Graph:
         problem, given = self._problem, self._given
@@ -53,7 +56,7 @@ class _Builder:
             last = given["y"] if place == len(steps) - 1 else self._virtual(self._wide)
             nodes.append(node("pointwise", math_prec="float32", xdesc=read, ydesc=last, **step))
         if problem.amax:  # of the value before the last node, if that scales or rounds it
-            whole = last if last.spec.dtype == "float32" and "scale" not in given else read
+            whole = read if self._rounded else last
             nodes.append(
                 node("reduction", operator="amax", comp_type="float32", xdesc=whole, ydesc=given["amax"])
             )
@@ -76,7 +79,7 @@ class _Builder:
             steps.append({"mode": mode, **parameters})
         if "scale" in given:
             steps.append({"mode": "mul", "bdesc": given["scale"]})
-        elif problem.amax and given["y"].spec.dtype != "float32":  # the reduction reads float32
+        elif problem.amax and self._rounded:
             steps.append({"mode": "identity"})
         return steps
 

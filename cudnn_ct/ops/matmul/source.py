@@ -63,7 +63,7 @@ _TILES = (
 
 
 def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
-    """Return engines to time besides those of the heuristics: the tiles were measured in half precision."""
+    """Return more engines to time than the heuristics list: the tiles were measured in half precision."""
     return _TILES if DTYPES[problem.a.dtype].itemsize == 2 else ()
 
 
