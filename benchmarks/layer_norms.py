@@ -32,8 +32,8 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.knobs import knob_ranges, neighbours
-from cudnn_ct.ops.norm.row_graphs import row_norm_graph
-from cudnn_ct.ops.norm.row_norm import SOURCE
+from cudnn_ct.ops.norm.row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
+from cudnn_ct.ops.norm.row_norm import source_of
 from cudnn_ct.shapes.layer_norm import row_norm, row_norm_gradient
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -63,7 +63,10 @@ class Row(NamedTuple):
 def rows() -> list[Row]:
     names = ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward")
     found = [Row(name, *shape) for shape in SHAPES for name in names]
-    found += [Row(name, 8192, 4096, wide="float32") for name in ("layer_norm", "rms_norm")]
+    found += [Row(name, 8192, 4096, wide="float32") for name in names]
+    found += [
+        Row(name, *shape, wide="float32") for shape in SHAPES[1:] for name in ("layer_norm", "rms_norm")
+    ]
     return [*found, *(Row(name, 8192, 4096, "float32", "float32") for name in names)]
 
 
@@ -177,9 +180,9 @@ def timed_engines(
 ) -> dict[str, float]:
     """Return the microseconds of each engine: those of the heuristics, then neighbours of the fastest."""
     problem = problem_of(row)
-    ctx = context.of_device(0)
-    rows_of = [one for find in SOURCE.heuristics(problem) for one in find(ctx) if not one.rejected]
-    more = SOURCE.also(problem)
+    ctx, source = context.of_device(0), source_of(problem)
+    rows_of = [one for find in source.heuristics(problem) for one in find(ctx) if not one.rejected]
+    more = source.also(problem)
     times: dict[str, float] = {}
     for name in dict.fromkeys([*(one.algorithm for one in rows_of), *more]):
         time_engine(name, record, call, wanted, count, times)
@@ -198,10 +201,13 @@ def fresh_neighbour(
     problem: Any, ctx: Any, times: dict[str, float], tried: set[str], ranges: dict[int, dict[int, range]]
 ) -> str | None:
     """Return a setting next to the fastest one that has such settings left."""
+    graph = parameters_last_graph(problem) if has_wide_parameters(problem) else row_norm_graph(problem)
     for name in sorted(times, key=times.__getitem__):
         engine = Engine.parse(name)
+        if not engine.knobs:
+            continue
         if engine.number not in ranges:
-            ranges[engine.number] = knob_ranges(row_norm_graph(problem), engine.number, ctx)
+            ranges[engine.number] = knob_ranges(graph, engine.number, ctx)
         for one in neighbours(engine, ranges[engine.number]):
             if str(one) not in tried:
                 return str(one)

@@ -111,7 +111,7 @@ def _norm_forward(given: dict[str, Any]) -> dict[str, Array]:
     x, axes = given["xdesc"], (1, 2, 3)
     mean = x.mean(axes, keepdims=True) if given["mode"] == "layer_norm" else np.zeros((len(x), 1, 1, 1))
     deviation = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + given["epsilon_desc"])
-    y = (x - mean) * deviation * given["scale_desc"] + given.get("bias_desc", 0)
+    y = (x - mean) * deviation * given.get("scale_desc", 1) + given.get("bias_desc", 0)
     found = {"ydesc": y, "mean_desc": mean, "inv_variance_desc": deviation}
     return {name: array for name, array in found.items() if name in given}
 

@@ -123,6 +123,13 @@ def check_norm(mode: str, dtype: Any, wide: Any, shape: tuple[int, ...], view: s
 
 
 @pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("shape", [*MATRICES, (3, 5, 64), (1, 3, 640)], ids=str)
+def test_norm_with_float32_parameters_equals_pytorch(mode: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    check_norm(mode, dtype, torch.float32, shape, "packed")
+
+
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
 def test_norm_of_rows_with_nan_leaves_other_rows_as_they_are(mode: str) -> None:
     x, scale = randn(8, 512, dtype=torch.bfloat16), randn(512, dtype=torch.bfloat16, seed=1)
     expected = torch.from_dlpack(getattr(ct, mode)(x, scale).y).clone()
@@ -137,7 +144,7 @@ def test_norm_of_rows_with_nan_leaves_other_rows_as_they_are(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["layer_norm", "rms_norm"])
 def test_every_engine_of_a_norm_equals_pytorch(mode: str) -> None:
     from cudnn_ct import context
-    from cudnn_ct.ops.norm.row_norm import SOURCE
+    from cudnn_ct.ops.norm.row_norm import source_of
 
     x, scale = randn(512, 2048, dtype=torch.bfloat16), randn(2048, dtype=torch.bfloat16, seed=1)
     dy = randn(512, 2048, dtype=torch.bfloat16, seed=2)
@@ -156,12 +163,12 @@ def test_every_engine_of_a_norm_equals_pytorch(mode: str) -> None:
     for name, (call, results) in calls.items():
         call("heuristic")
         problem = ct.last_plan().candidate.problem
-        ctx = context.of_device(0)
-        rows = [row for find in SOURCE.heuristics(problem) for row in find(ctx) if not row.rejected]
-        names = dict.fromkeys([row.algorithm for row in rows] + list(SOURCE.also(problem)))
+        source, ctx = source_of(problem), context.of_device(0)
+        rows = [row for find in source.heuristics(problem) for row in find(ctx) if not row.rejected]
+        names = dict.fromkeys([row.algorithm for row in rows] + list(source.also(problem)))
         for algo in names:
             try:
-                plan = SOURCE.by_name(problem, algo)[0][0](ctx)[0]
+                plan = source.by_name(problem, algo)[0][0](ctx)[0]
             except ct.CudnnError:
                 continue
             if plan.rejected:

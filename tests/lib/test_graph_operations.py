@@ -10,7 +10,7 @@ from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.ops.matmul.source import TENSOR_CORE_SOURCE
 from cudnn_ct.ops.matmul.views import packed_operands, slices_of
-from cudnn_ct.ops.norm.row_norm import SOURCE
+from cudnn_ct.ops.norm.row_norm import source_of
 from cudnn_ct.shapes.layer_norm import LayerNormMode, row_norm, row_norm_gradient
 from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -90,7 +90,9 @@ def norms(sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
 @in_child
 def test_normalisations_of_rows_have_engines() -> None:
     planner = Planner(DEVICE)
-    missing = {name: engines_missing(SOURCE, problem, planner) for name, problem in norms(ROWS).items()}
+    missing = {
+        name: engines_missing(source_of(problem), problem, planner) for name, problem in norms(ROWS).items()
+    }
     assert {name: reason for name, reason in missing.items() if reason} == {}
 
 
@@ -104,8 +106,22 @@ def test_normalisations_of_rows_become_plans() -> None:
         for mode in ("layer_norm", "rms_norm", "ada_layer_norm")
         for step in ("", " gradient")
     ]
-    missing = {name: why_not_planned(SOURCE, problems[name], planner) for name in names}
+    missing = {name: why_not_planned(source_of(problems[name]), problems[name], planner) for name in names}
     assert {name: reason for name, reason in missing.items() if reason} == {}
+
+
+@in_child
+def test_norm_multiplies_with_float32_parameters_behind_the_normalisation() -> None:
+    planner, problems = Planner(DEVICE), norms({"rows": (64, 64)})
+    for mode in ("layer_norm", "rms_norm"):
+        for step in ("", " inference", " without bias"):
+            problem = problems[f"{mode} rows float16 float32{step}"]
+            source = source_of(problem)
+            rows = [row for find in source.heuristics(problem) for row in find(planner) if not row.rejected]
+            names = list(dict.fromkeys(row.algorithm for row in rows))
+            assert names == [f"engine {4 if problem.invstd else 5}", "engine 1"]
+            # Plans of the other engine need a driver.
+            assert source.plan(problem, rows[-1], planner).candidate.algorithm == "engine 1"
 
 
 # --- products ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ... import algo_cache
+from ...graph.candidates import EngineRules
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import ZeroResults
 from ...shapes.checks import result_slots
@@ -22,10 +23,11 @@ from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from .._algo_arguments import AlgoArguments
 from .._call import execute
+from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._packed_source import PackedSource
-from .row_graphs import row_norm_graph
+from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
 
 __all__ = [
     "ADAPTIVE",
@@ -34,9 +36,9 @@ __all__ = [
     "LAYER_GRADIENT",
     "RMS",
     "RMS_GRADIENT",
-    "SOURCE",
     "row_norm_backward",
     "row_norm_forward",
+    "source_of",
 ]
 
 
@@ -128,7 +130,38 @@ def _more_engines(problem: RowNorm | RowNormGradient) -> tuple[str, ...]:
     return tuple(text.format(*numbers) for text in _FORWARD_TILES)
 
 
-SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
+# A product with the parameters behind the normalisation; the heuristics return its engine without knobs.
+_PARAMETERS_LAST_TILES = (
+    "engine {0} knobs 24=1,33=0,34=0,35=1,36=2",
+    "engine {0} knobs 24=1,33=0,34=0,35=1,36=1",
+    "engine {0} knobs 24=0,33=0,34=0,35=1,36=2",
+)
+
+
+def _more_wide_engines(problem: RowNorm) -> tuple[str, ...]:
+    """Return engines of `parameters_last_graph` to time besides those of the heuristics."""
+    number = 4 if problem.invstd else 5
+    return tuple(text.format(number) for text in _PARAMETERS_LAST_TILES)
+
+
+def _without_engine_1(problem: RowNorm) -> EngineRules:  # noqa: ARG001
+    """Return the rules of `parameters_last_graph`: its engine 1 is none of cuDNN's heuristics."""
+    return EngineRules(
+        why_wrong=lambda engine, _: "it computes the norm with its parameters" if engine.number == 1 else ""
+    )
+
+
+_SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
+_WIDE_SOURCE = PackedSource(
+    EitherSource(GraphSource(parameters_last_graph, _without_engine_1), GraphSource(row_norm_graph)),
+    _packed,
+    _more_wide_engines,
+)
+
+
+def source_of(problem: RowNorm | RowNormGradient) -> PackedSource:
+    """Return the source of the candidates of a problem."""
+    return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
 
 
 def _problem(
@@ -158,7 +191,7 @@ def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Sele
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.x.size:
         return lambda _: SelectedPlan(ZeroResults(problem.results))
-    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
+    return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 
 def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
