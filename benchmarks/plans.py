@@ -1,13 +1,16 @@
 """Measure the first call of operations whose engines are compiled, without and with a stored plan.
 
-    PYTHONPATH=. python benchmarks/plans.py
-    PYTHONPATH=. python benchmarks/plans.py --json plans.json
+    PYTHONPATH=. python benchmarks/plans.py                             # on a GPU
+    PYTHONPATH=. python benchmarks/plans.py --jobs 7 --json plans.json  # cases in parallel, on many cores
+    PYTHONPATH=. python benchmarks/plans.py --compile DIR --gpu h200    # anywhere: only writes plans to DIR
+    PYTHONPATH=. python benchmarks/plans.py --plans DIR                 # on the GPU: imports these plans
 
-Needs a GPU. Each time is one call in a new process, in milliseconds, from the call to the end of its kernels;
-another call has created the handle. ``compiled`` has no cache, ``stored`` the cache of an earlier process.
+Each time is one call in a new process, in milliseconds, from the call to the end of its kernels; another
+call has created the handle. ``compiled`` has no cache, ``stored`` the cache of an earlier process.
 ``imported`` has a file that `cudnn-ct compile` made without the GPU, from its description; ``verified`` is
-the same with ``verify=True``. ``error`` is the largest difference between the results of the imported and
-the compiled plan, relative to the largest element. Of three processes, the fastest counts.
+the same with ``verify=True``. ``offline`` is the time of that command. ``error`` is the largest difference
+between the results of the imported and the compiled plan, relative to the largest element. The fastest of
+``--rounds`` processes counts. Rows that are measured at once share the GPU and the cores.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +33,8 @@ import numpy as np
 import cudnn_ct as ct
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDS = 3
 SEED = 7
+COLUMNS = ("compiled", "stored", "imported", "verified", "offline")
 
 # Each case: the shapes and dtypes of its operands, and the call. Rows of functions that a version lacks are
 # left out.
@@ -87,90 +92,132 @@ def child(name: str, file: str, verify: bool, output: str) -> None:
     print(json.dumps({"ms": seconds * 1e3, "imported": imported}))
 
 
-def measured(name: str, folder: Path, cache: str, file: str = "", verify: bool = False) -> tuple[float, Any]:
-    """Return the milliseconds of the first call in a new process, and its result."""
-    output = folder / "result.npy"
-    environ = {
-        **os.environ,
-        "CUDNN_CT_ALGO_CACHE": cache,
-        "CUDNN_CT_PLAN_CACHE": "1",
-        "PYTHONPATH": str(ROOT),
-    }
+def python(*arguments: object, **environ: str) -> str:
+    """Run Python in a child process, and return its standard output."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
-        [sys.executable, __file__, "--child", name, "--file", file, "--output", str(output)]
-        + (["--verify"] if verify else []),
-        env=environ,
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, **environ},
         capture_output=True,
         text=True,
         timeout=600,
     )
     if done.returncode or "ignored" in done.stderr:
-        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-    return float(json.loads(done.stdout.splitlines()[-1])["ms"]), np.load(output)
+        raise RuntimeError(done.stderr[-2000:].strip() or f"exit code {done.returncode}")
+    return done.stdout
 
 
-def row(name: str, folder: Path, description: Path) -> dict[str, Any]:
-    """Measure one case."""
-    store, plans, script = folder / "store", folder / "plans.file", folder / "program.py"
-    compiled, expected = min(
-        (measured(name, folder, "off") for _ in range(ROUNDS)), key=lambda one: float(one[0])
-    )
-    measured(name, folder, str(store))
-    stored = min(measured(name, folder, str(store))[0] for _ in range(ROUNDS))
+def measured(
+    name: str, folder: Path, cache: str, file: Path | str = "", *, verify: bool = False
+) -> tuple[float, Any]:
+    """Return the milliseconds of the first call in a new process, and its result."""
+    output = folder / "result.npy"
+    command = [__file__, "--child", name, "--file", file, "--output", output]
+    environ = {"CUDNN_CT_ALGO_CACHE": cache, "CUDNN_CT_PLAN_CACHE": "1"}
+    found = json.loads(python(*command, *(["--verify"] if verify else []), **environ).splitlines()[-1])
+    if file and not found["imported"]:
+        raise RuntimeError(f"{file} has no plan for this GPU")
+    return float(found["ms"]), np.load(output)
+
+
+def file_of(name: str) -> str:
+    """Return the name of the file with the plans of a case."""
+    return re.sub("[^a-z0-9]+", "-", name) + ".plans"
+
+
+def compile_case(name: str, gpu: str | Path, folder: Path) -> float:
+    """Write the plans of a case for a GPU to a folder; return the milliseconds."""
+    script = folder / f"{file_of(name)}.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
         f"from benchmarks.plans import program\nprogram({name!r})\n"
     )
     start = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-m", "cudnn_ct", "compile", script, "--gpu", description, "-o", plans],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
-        capture_output=True,
-    )
-    offline = time.perf_counter() - start
-    found = [measured(name, folder, "off", str(plans)) for _ in range(ROUNDS)]
-    verified = measured(name, folder, "off", str(plans), verify=True)[0]
-    error = max(float(np.max(np.abs(one - expected)) / np.max(np.abs(expected))) for _, one in found)
+    python("-m", "cudnn_ct", "compile", script, "--gpu", gpu, "-o", folder / file_of(name))
+    milliseconds = (time.perf_counter() - start) * 1e3
+    script.unlink()
+    return milliseconds
+
+
+def row(name: str, folder: Path, plans: Path, description: Path | None, rounds: int) -> dict[str, Any]:
+    """Measure one case with its file in the folder ``plans``, which is compiled if a description is given."""
+    store, file = str(folder / "store"), plans / file_of(name)
+    compiled = [measured(name, folder, "off") for _ in range(rounds)]
+    expected = compiled[0][1]
+    measured(name, folder, store)
+    stored = [measured(name, folder, store)[0] for _ in range(rounds)]
+    offline = compile_case(name, description, plans) if description else None
+    imported = [measured(name, folder, "off", file) for _ in range(rounds)]
+    error = max(float(np.max(np.abs(one - expected)) / np.max(np.abs(expected))) for _, one in imported)
     return {
         "case": name,
-        "compiled": compiled,
-        "stored": stored,
-        "imported": min(ms for ms, _ in found),
-        "verified": verified,
-        "compile_offline": offline * 1e3,
-        "bytes": plans.stat().st_size,
+        "compiled": min(ms for ms, _ in compiled),
+        "stored": min(stored),
+        "imported": min(ms for ms, _ in imported),
+        "verified": measured(name, folder, "off", file, verify=True)[0],
+        "offline": offline,
+        "bytes": file.stat().st_size,
         "error": error,
     }
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure all cases, print and write each row as soon as it is measured; return how many failed."""
+    rows: list[dict[str, Any]] = []
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.jobs) as pool:
+        plans, description = Path(options.plans or temporary), None
+        if not options.plans:
+            description = Path(temporary) / "gpu.json"
+            python("-m", "cudnn_ct", "device", "--export", description)
+        print(f"{'first call, ms':36}" + "".join(f"{name:>10}" for name in COLUMNS) + "     bytes   error")
+        futures = {}
+        for name in cases():
+            folder = Path(temporary) / file_of(name).removesuffix(".plans")
+            folder.mkdir()
+            futures[pool.submit(row, name, folder, plans, description, options.rounds)] = name
+        for future in as_completed(futures):
+            try:
+                found = future.result()
+            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                failed += 1
+                print(f"{futures[future]:36}{str(error).splitlines()[-1]}", flush=True)
+                continue
+            rows.append(found)
+            numbers = (found[name] for name in COLUMNS)
+            times = "".join(f"{'-':>10}" if ms is None else f"{ms:10.1f}" for ms in numbers)
+            print(f"{found['case']:36}{times}{found['bytes']:10,}{found['error']:8.1g}", flush=True)
+            if options.json:
+                report = {"schema": 2, "cudnn": str(ct.version()), "jobs": options.jobs, "rows": rows}
+                Path(options.json).write_text(json.dumps(report, indent=1))
+    return failed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--jobs", type=int, default=1, help="cases that are measured at once (default: 1)")
+    parser.add_argument("--rounds", type=int, default=2, help="processes for each time (default: 2)")
+    parser.add_argument("--plans", metavar="DIR", help="import the files that --compile wrote to DIR")
+    parser.add_argument("--compile", metavar="DIR", help="compile the plans of --gpu to DIR, without a GPU")
+    parser.add_argument("--gpu", default="h200", help="a GPU of `cudnn-ct compile` (default: h200)")
     for name in ("--child", "--file", "--output"):
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--verify", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         child(options.child, options.file, options.verify, options.output)
-        return
-    rows = []
-    columns = ("compiled", "stored", "imported", "verified", "compile_offline")
-    print(f"{'first call, ms':36}" + "".join(f"{name:>16}" for name in columns) + "     bytes   error")
-    with tempfile.TemporaryDirectory() as temporary:
-        description = Path(temporary) / "gpu.json"
-        export = [sys.executable, "-m", "cudnn_ct", "device", "--export", str(description)]
-        subprocess.run(export, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        for number, name in enumerate(cases()):
-            folder = Path(temporary) / str(number)
-            folder.mkdir()
-            rows.append(row(name, folder, description))
-            times = "".join(f"{rows[-1][column]:16.1f}" for column in columns)
-            print(f"{name:36}{times}{rows[-1]['bytes']:10,}{rows[-1]['error']:8.1g}", flush=True)
-    if options.json:
-        Path(options.json).write_text(
-            json.dumps({"schema": 1, "cudnn": str(ct.version()), "rows": rows}, indent=1)
-        )
+    elif options.compile:
+        folder = Path(options.compile)
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            names = cases()
+            for name, ms in zip(
+                names, pool.map(lambda one: compile_case(one, options.gpu, folder), names), strict=True
+            ):
+                print(f"{ms:8.0f} ms  {folder / file_of(name)}", flush=True)
+    else:
+        sys.exit(min(measure(options), 1))
 
 
 if __name__ == "__main__":
