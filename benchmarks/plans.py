@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, list[tuple[tuple[int, ...], str]], Callable[..., Any
         "matmul", [((2048, 1024), "bfloat16"), ((1024, 2048), "bfloat16"), ((2048,), "bfloat16")],
         lambda a, b, c: ct.matmul(a, b, bias=c, activation="gelu")),  # type: ignore[attr-defined, unused-ignore]
     "layer norm": (
-        "layer_norm", [((4096, 1024), "bfloat16"), ((1024,), "float32"), ((1024,), "float32")],
+        "layer_norm", [((4096, 1024), "bfloat16"), ((1024,), "bfloat16"), ((1024,), "bfloat16")],
         lambda x, w, b: ct.layer_norm(x, w, b)),  # type: ignore[attr-defined, unused-ignore]
     "attention": (
         "attention", [((2, 8, 512, 64), "bfloat16")] * 3,
