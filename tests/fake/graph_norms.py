@@ -40,9 +40,8 @@ class NormNodes:
             compute(mode, found, axis, tensors)
 
     def _norm_forward(self: Any, mode: str, found: dict[str, Any], axis: int, tensors: Any) -> None:
-        x, scale, epsilon = (
-            self._read(found[f"{name}DESC"], *tensors) for name in ("X", "SCALE_", "EPSILON_")
-        )
+        x, epsilon = (self._read(found[f"{name}DESC"], *tensors) for name in ("X", "EPSILON_"))
+        scale = self._read(found["SCALE_DESC"], *tensors) if "SCALE_DESC" in found else 1
         training = BackendNormFwdPhase(found["PHASE"]).name == "TRAINING"
         mean = x.mean(axis, keepdims=True) * (mode != "RMS_NORM")
         invstd = 1 / np.sqrt(((x - mean) ** 2).mean(axis, keepdims=True) + epsilon)
