@@ -13,7 +13,7 @@ from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..doctor.terminal import printable
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import StoredPlan
-from ..graph.plan_store import folder_store
+from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, fail, plainly, usage
 from .table import show
 
@@ -62,7 +62,7 @@ def show_(as_json: bool) -> None:
             click.echo(f"{printable(str(plans.path))}: {len(compiled)} compiled plans, {total:,} bytes")
             rows = [[f"{size:,}", name, cudnn, gpu] for cudnn, gpu, name, size in map(_facts, compiled)]
             show(PLAN_COLUMNS, rows)
-    _end(kept)
+    _end(kept, plans)
 
 
 @command.command()
@@ -109,7 +109,9 @@ def import_(file: str) -> None:
 @plainly
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
-    click.echo(f"wrote {export_plans(file)} compiled plans to {file}")
+    count = export_plans(file)
+    _end(folder_store())
+    click.echo(f"wrote {count} compiled plans to {file}")
 
 
 @command.command("import-plans")
@@ -121,7 +123,8 @@ def import_plans_(file: str) -> None:
         fail(OFF)
     with usage():
         count = import_to(folder_store(), file)
-    unused = "" if config.plan_cache else "; calls use them if CUDNN_CT_PLAN_CACHE=1 is set"
+    _end(folder_store())
+    unused = "" if config.plan_cache or not count else "; calls use them if CUDNN_CT_PLAN_CACHE=1 is set"
     click.echo(f"imported {count} compiled plans from {file}{unused}")
 
 
@@ -133,9 +136,9 @@ def _facts(plan: StoredPlan) -> tuple[str, str, str, int]:
     return cudnn.removeprefix("cuDNN "), gpu, engine, len(plan.text)
 
 
-def _end(kept: Store) -> None:
+def _end(*stores: Store | PlanStore) -> None:
     """Exit with an error if a warning has reported that the folder or a file in it is not usable."""
-    if kept.failed:
+    if any(one.failed for one in stores):
         sys.exit(FAILED)
 
 

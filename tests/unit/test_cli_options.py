@@ -205,6 +205,19 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     assert "is not a file of compiled plans" in run("import-plans", str(file), code=2)
 
 
+@pytest.mark.parametrize("command", ["show", "export-plans", "import-plans", "clear"])
+def test_cache_commands_fail_when_compiled_plans_cannot_be_read_or_written(
+    cache: Path, tmp_path: Path, command: str
+) -> None:
+    key = "plan | cuDNN 9.19.0 | NVIDIA H200, 132 SMs, 9.0 | engine 1 without [] | {}"
+    file = tmp_path / "plans.file"
+    folder_store().put(StoredPlan(key, {}, b"x"))
+    assert run("export-plans", str(file)) == f"wrote 1 compiled plans to {file}\n"
+    (cache / "plans").chmod(0o777)
+    told = run(command, *([str(file)] if command.endswith("-plans") else []), code=1)
+    assert f"{cache / 'plans'} is world-writable; run chmod o-w" in told
+
+
 @pytest.mark.parametrize(
     "rows", [None, 1, [], [1], *([{**ROW, "time_ms": time}] for time in ("x", 10**400, -(10**400)))]
 )
