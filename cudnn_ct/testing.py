@@ -156,7 +156,7 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     AssertionError
         A graph has no engine; the message has a line for each, with cuDNN's reason.
     ValueError
-        A GPU is unknown.
+        No GPU is given, or one is unknown.
     CudnnError
         The child process failed, or this cuDNN is too old.
 
@@ -170,6 +170,8 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     from .cli.supports import supported
     from .graph.exchange import record_plans
 
+    if not gpus:
+        raise ValueError("no GPU is given: pass the name of at least one, such as 'h200'")
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "graphs.json")
         if callable(calls):

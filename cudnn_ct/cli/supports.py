@@ -111,3 +111,5 @@ def _print(reports: list[dict[str, Any]]) -> None:
         for row in report["graphs"]:
             if not row["engines"]:
                 click.echo(f"{name}: {row['graph']}: {row['reason']}")
+    for call, reason in reports[0]["skipped"].items():
+        click.echo(f"no graph: {call}: {reason}")

@@ -9,7 +9,7 @@ from typing import Any
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, spec_of
 from ..graph.offline import ShapesOnly
-from ..graph.recording import unplanned
+from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
 from ._operands import check_writable, representable
 from ._operation import CallSignature, Operation
@@ -34,13 +34,21 @@ def call_on_shapes(
     signature = CallSignature(names, specs, given, params, scaled)
     problem = op.problem_of(signature, tuple(map(representable, specs)))
     where: Any = ShapesOnly()
+    select = op.select(problem, params) if op.select else None  # rejects arguments, as on a GPU
+    recorded, reason = RecordedPlans(), ""
+    begin(recorded)
     try:
-        if op.select:
-            op.select(problem, params)(where)
-        else:
-            _plan(op, problem, where, any(scaled))
+        if select:
+            select(where)
+        elif not _plan(op, problem, where, any(scaled)):
+            reason = "no implementation supports it without copies"
     except Exception as error:  # an implementation without a graph may need anything that a context has
-        unplanned(str(problem), f"{type(error).__name__}: {error}")
+        needs_gpu = isinstance(error, AttributeError) and error.obj is where
+        reason = "its plan needs a GPU" if needs_gpu else f"{type(error).__name__}: {error}"
+    finally:
+        end(recorded)
+    if reason or not recorded:
+        unplanned(str(problem), reason or "cuDNN computes it by a function that needs no plan")
     results = [ShapeArray.of(spec) for spec in problem.results]
     for place, out in enumerate(outs):
         with suppress(IndexError):
@@ -48,9 +56,8 @@ def call_on_shapes(
     return results
 
 
-def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> None:
-    """Make a plan of the first implementation that supports a problem in its present layout."""
-    for one in op.implementations:
-        if (one.scales or not scaled) and one.make(problem, where) is not None:
-            return
-    unplanned(str(problem), "no implementation supports it without copies")
+def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
+    """Plan the first implementation that supports a problem in its layout; return whether one does."""
+    return any(
+        (one.scales or not scaled) and one.make(problem, where) is not None for one in op.implementations
+    )

@@ -179,11 +179,26 @@ def test_compile_makes_plans_of_a_program(tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     done = compile_cli(program, "--gpu", DEVICE, "-o", output)
     assert "NVIDIA H200: 3 plans compiled" in done.stdout
+    assert "no graph: pooling: x float16[64, 64, 31, 32] " in done.stdout
     plans = entries(output)
     assert len(plans) == 3
     assert any("runtime_compilation" in plan.facts["candidate"]["notes"] for plan in plans)
     if any(plan.text for plan in plans):
         assert all(plan.key.split(" | ")[2] == "NVIDIA H200, 132 SMs, 9.0" for plan in plans)
+
+
+def test_calls_on_shapes_are_recorded_skipped_or_rejected_as_on_a_gpu() -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.softmax(ct.zeros((2, 3)))
+        ct.matmul(ct.zeros((2, 3)), ct.zeros((3, 4)))
+        with pytest.raises(NotSupportedError, match="need multiples of 16: got M 3, N 4, K 5"):
+            ct.scaled_matmul(ct.zeros((3, 5), "float8_e4m3"), ct.zeros((5, 4), "float8_e4m3"))
+        with pytest.raises(ValueError, match="algo is unknown"):
+            ct.conv(ct.zeros((1, 1, 3, 3)), ct.zeros((1, 1, 2, 2)), algo="legacy")
+    assert len(recorded) == 1
+    ((call, reason),) = recorded.skipped.items()
+    assert call.startswith("softmax over axes [1]: x float32[2, 3]")
+    assert reason == "cuDNN computes it by a function that needs no plan"
 
 
 def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> None:
@@ -267,6 +282,8 @@ def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) ->
         testing.assert_supported(unsupported, "h200")
     with pytest.raises(ValueError, match="unknown GPU: got 'h900', expected a file or one of h200, t4, a100"):
         testing.assert_supported(model, "h900")
+    with pytest.raises(ValueError, match="no GPU is given"):
+        testing.assert_supported(model)
 
 
 def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
