@@ -42,7 +42,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
 
     FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
     with calls. `ct.import_plans()` or `cudnn-ct cache import-plans` loads the plans on a machine with such a
-    GPU and the same cuDNN. Exits with 1 if a graph has no engine. Needs cuDNN >= 9.8.
+    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled. Needs cuDNN >= 9.8.
     """
     with usage():
         descriptions = [(read_gpu(gpu), is_derived(gpu)) for gpu in gpus]
@@ -71,7 +71,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
         click.echo(f"wrote {output}, {len(content):,} bytes")
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:
-        fail(f"{rejected} graphs have no engine")
+        fail(f"{rejected} graphs cannot be compiled")
 
 
 def _print(reports: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
                 _check_gpu(planner)
                 entries = compile_request(one, planner)
             except CudnnError as error:
-                rejected.append({"graph": _label(one), "reason": first_line(error)})
+                reason = _support(one, planner)["reason"]  # in plain words if no engine supports the graph
+                rejected.append({"graph": _label(one), "reason": reason or first_line(error)})
             else:
                 plans += 1
                 output.writelines(map(encode, entries))
@@ -106,24 +108,38 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
         with record_plans(shapes_only=True) as recorded:
             runpy.run_path(str(file), run_name="__main__")
     else:
-        content = json.loads(file.read_bytes())
+        try:
+            content = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"neither a Python program, with a name that ends in .py, nor JSON: {error}"
+            ) from None
         if not isinstance(content, dict) or "calls" not in content:
             return read_requests(content), {}
         recorded = _of_calls(content["calls"])
     return list(recorded.requests.values()), recorded.skipped
 
 
-def _of_calls(calls: list[dict[str, Any]]) -> RecordedPlans:
+def _of_calls(calls: Any) -> RecordedPlans:
     """Make calls on shapes: ``{"function": "conv", "arguments": {"x": {"shape": [...], ...}, ...}}``."""
     package = import_module("..", __package__)
     with record_plans(shapes_only=True) as recorded:
-        for call in calls:
-            name = call["function"]
-            if name not in package.__all__:
-                raise ValueError(f"unknown function: got {name!r}")
-            arguments = {key: _argument(value) for key, value in call.get("arguments", {}).items()}
-            getattr(package, name)(**arguments)
+        for call in calls if isinstance(calls, list) else [calls]:
+            name, arguments = _call(call)
+            function = getattr(package, name) if name in package.__all__ else None
+            # Other functions would run, too, and some of them write files.
+            if not (isfunction(function) and function.__module__.startswith(f"{package.__name__}.ops.")):
+                raise ValueError(f"unknown operation: got {name!r}")
+            function(**{key: _argument(value) for key, value in arguments.items()})
     return recorded
+
+
+def _call(row: Any) -> tuple[str, dict[str, Any]]:
+    """Return the name and the arguments of a call in JSON."""
+    name, arguments = (row.get("function"), row.get("arguments", {})) if isinstance(row, dict) else ("", 0)
+    if not (isinstance(name, str) and isinstance(arguments, dict)):
+        raise ValueError(f'expected an object with "function" and "arguments": got {str(row)[:99]}')
+    return name, arguments
 
 
 def _argument(value: Any) -> Any:

@@ -27,9 +27,10 @@ STDOUT = "-"
 )
 @plainly
 def command(export: str | None) -> None:
-    """Name this GPU, or export its description for `cudnn-ct algorithms --device`.
+    """Name this GPU, or export its description to plan for it on other machines.
 
-    cuDNN writes the description; needs cuDNN >= 9.8.
+    `compile` and `supports --gpu`, and `algorithms` and `bisect --device`, read the description. cuDNN writes
+    it; needs cuDNN >= 9.8.
     """
     need_gpu()
     stream = streams.current_stream()

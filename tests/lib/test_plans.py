@@ -236,14 +236,41 @@ def test_compile_names_the_error_of_a_program(tmp_path: Path, content: str, word
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[]", "nothing", '{"calls": [{"function": "exit"}]}', '{"format": 3}']
+    ("content", "words"),
+    [
+        ("{}", 'not a JSON object with "format"'),
+        ("nothing", "neither a Python program, with a name that ends in .py, nor JSON"),
+        ('{"calls": [{"function": "exit"}]}', "unknown operation: got 'exit'"),
+        ('{"calls": {"activation": {}}}', 'expected an object with "function" and "arguments"'),
+        ('{"calls": [{"function": "activation", "arguments": [1]}]}', 'expected an object with "function"'),
+    ],
 )
-def test_compile_rejects_other_json(tmp_path: Path, content: str) -> None:
+def test_compile_rejects_other_json(tmp_path: Path, content: str, words: str) -> None:
     file = tmp_path / "calls.json"
     file.write_text(content)
     done = compile_cli(file, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
-    assert "cannot be compiled" in done.stderr
+    assert f"calls.json cannot be compiled: ValueError: {words}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_calls_in_json_write_no_files(tmp_path: Path) -> None:
+    """`ct.export_plans` would replace the file by an empty one."""
+    file, other = tmp_path / "calls.json", tmp_path / "other"
+    other.write_text("content")
+    call = {"function": "export_plans", "arguments": {"path": str(other)}}
+    file.write_text(json.dumps({"calls": [call]}))
+    done = compile_cli(file, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
+    assert "unknown operation: got 'export_plans'" in done.stderr
+    assert other.read_text() == "content"
+
+
+def test_compile_names_what_must_change_for_an_engine(unsupported: Path, tmp_path: Path) -> None:
+    done = compile_cli(unsupported, "--gpu", "h200", "-o", tmp_path / "plans", "--json", rejects=True)
+    assert "1 graphs cannot be compiled" in done.stderr
+    (row,) = json.loads(done.stdout)["gpus"][0]["rejected"]
+    supports = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200", "--json"]
+    listed = json.loads(subprocess.run(supports, capture_output=True, text=True, timeout=300).stdout)
+    assert row["reason"] == listed["gpus"][0]["graphs"][0]["reason"]
 
 
 def test_import_ignores_plans_of_another_version_and_reports_their_number(tmp_path: Path) -> None:
