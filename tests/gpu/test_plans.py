@@ -90,7 +90,9 @@ pytestmark = pytest.mark.skipif(not ct.config.replay, reason="the plans run with
 def description(tmp_path: Path) -> Path:
     """A file with the description of this GPU."""
     file = tmp_path / "gpu.json"
-    file.write_text(describe_device(current()))
+    stream = streams.current_stream()
+    with streams.on_device(stream.device):
+        file.write_text(describe_device(contexts.current(stream)))
     return file
 
 
