@@ -25,7 +25,8 @@ class Library:
     """A library: the types of its arrays, how they are read, and its current stream.
 
     ``types`` takes the module; arrays of subclasses are not read, because their memory may differ. ``read``
-    returns the address and the key of an array, or None for one that only DLPack describes. ``device``
+    returns the address and the key of an array, or None for one that only DLPack describes. ``pointer``
+    returns the address of an array with the ``facts`` of a key, and 0 for any other. ``device``
     returns the device of an array, negative for host memory, and ``owner`` the object that keeps the memory.
     ``stream`` takes the module and a device.
     """
@@ -33,6 +34,8 @@ class Library:
     module: str
     types: Callable[[Any], tuple[type, ...]]
     read: Callable[[Any], tuple[int, ArrayKey] | None]
+    facts: Callable[[ArrayKey], tuple[Any, ...]]
+    pointer: Callable[[Any, tuple[Any, ...]], int]
     device: Callable[[Any], int]
     owner: Callable[[Any], object]
     stream: Callable[[Any, int], Stream]
@@ -83,6 +86,9 @@ def _types(library: Library, module: Any) -> tuple[type, ...]:
 # --- PyTorch -----------------------------------------------------------------------------------------------
 
 
+_DTYPES_OF_TORCH = {"float8_e4m3": "float8_e4m3fn", "float8_e8m0": "float8_e8m0fnu"}
+
+
 def _read_torch(tensor: Any) -> tuple[int, ArrayKey] | None:
     if tensor.is_neg() or (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()):
         return None
@@ -102,6 +108,24 @@ def _key_of_torch(
         return None
     spec = TensorSpec(tuple(shape), strides, as_dtype(str(dtype).removeprefix("torch.")).name)
     return array_key(spec, device.index, aligned, False)
+
+
+def _facts_of_torch(key: ArrayKey) -> tuple[Any, ...]:
+    torch, spec = sys.modules["torch"], key.spec
+    dtype = getattr(torch, _DTYPES_OF_TORCH.get(spec.dtype, spec.dtype), None)
+    return spec.shape, spec.strides, dtype, torch.device("cuda", key.device)
+
+
+def _pointer_of_torch(tensor: Any, facts: tuple[Any, ...]) -> int:
+    shape, strides, dtype, device = facts
+    if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != device or tensor.is_neg():
+        return 0
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        return 0
+    try:
+        return tensor.data_ptr() if tensor.stride() == strides else 0
+    except RuntimeError:  # no strides, or a transformation of functions
+        return 0
 
 
 # --- CuPy --------------------------------------------------------------------------------------------------
@@ -125,11 +149,24 @@ def _key_of_cupy(
     return array_key(TensorSpec(shape, tuple(s // itemsize for s in strides), name), device, aligned, False)
 
 
+def _facts_of_cupy(key: ArrayKey) -> tuple[Any, ...]:
+    spec, row = key.spec, DTYPES[key.spec.dtype]
+    return spec.shape, tuple(stride * row.itemsize for stride in spec.strides), row.numpy, key.device
+
+
+def _pointer_of_cupy(array: Any, facts: tuple[Any, ...]) -> int:
+    memory = array.data
+    same = (array.shape, array.strides, array.dtype, memory.device_id) == facts
+    return memory.ptr if same else 0
+
+
 LIBRARIES = (
     Library(
         "torch",
         lambda torch: (torch.Tensor, torch.nn.Parameter),
         _read_torch,
+        _facts_of_torch,
+        _pointer_of_torch,
         lambda tensor: tensor.get_device(),
         lambda tensor: tensor.untyped_storage(),
         current_of_torch,
@@ -138,6 +175,8 @@ LIBRARIES = (
         "cupy",
         lambda cupy: (cupy.ndarray,),
         _read_cupy,
+        _facts_of_cupy,
+        _pointer_of_cupy,
         lambda array: array.data.device_id,
         lambda array: array.data.mem,
         current_of_cupy,

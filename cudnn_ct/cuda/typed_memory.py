@@ -6,7 +6,7 @@ import copy as copying
 import operator
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
@@ -83,13 +83,6 @@ class TypedMemory:
         key = array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
         return cls(key, pointer, memory, writer, home, external)
 
-    if not TYPE_CHECKING:  # type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> object:
-            if name == "pointer":  # `close` empties the slot
-                raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
-            raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
-
     @property
     def spec(self) -> TensorSpec:
         """Shape, strides in elements and dtype name, as one hashable value."""
@@ -157,9 +150,10 @@ class TypedMemory:
     def close(self) -> None:
         """Release the memory; it is freed after pending work that uses it, and after the last view of it."""
         if not self.closed:
-            del self.pointer
             self.memory = None
             self._uses = None
+            kind: Any = type(self)
+            self.__class__ = _closed_kind(kind)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -320,6 +314,16 @@ class TypedMemory:
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,
         }
+
+
+def _raise_closed(array: TypedMemory) -> NoReturn:
+    raise ValueError(f"this DeviceArray of shape {array.shape} is closed")
+
+
+@lru_cache
+def _closed_kind(kind: Any) -> Any:
+    """Return the class of closed arrays, which have no address: a test in each call would cost time."""
+    return type(kind.__name__, (kind,), {"__slots__": (), "pointer": property(_raise_closed)})
 
 
 def _pair(given: Any, name: str) -> tuple[int, int]:

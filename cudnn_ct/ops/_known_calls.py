@@ -9,6 +9,7 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import local
 from ..cuda import stream as streams
+from ..cuda.foreign import Library, library_of
 from ..cuda.stream import in_use
 from ._call import run
 from ._operands import read_arrays
@@ -25,51 +26,105 @@ class ThreadPlan:
     ``keys`` are the keys of operands and results that fit ``call``, None for a result that was always new.
     """
 
-    __slots__ = ("call", "keys", "settings")
+    __slots__ = ("_facts", "_library", "call", "keys", "settings")
 
     def __init__(self, call: PreparedCall) -> None:
         self.call = call
-        self.keys: tuple[Any, ...] = ()
-        self.settings: Any = None
+        self._keep((), None)
 
     def remember(self, arrays: Sequence[DeviceArray | None], settings: object) -> None:
         """Keep the keys of arrays that were checked; those of new results, which are None, stay as before."""
         before = self.keys or (None,) * len(arrays)
-        self.keys = tuple(
-            old if array is None else array.key for array, old in zip(arrays, before, strict=True)
-        )
-        self.settings = settings
+        keys = tuple(old if array is None else array.key for array, old in zip(arrays, before, strict=True))
+        self._keep(keys, settings)
+
+    def use(self, settings: object) -> None:
+        """Forget arrays that were checked with other settings, and replays, which may be off now."""
+        if settings is not self.settings:
+            self.call.replays.clear()
+            self._keep((), settings)
+
+    def _keep(self, keys: tuple[Any, ...], settings: object) -> None:
+        self.keys, self.settings = keys, settings
+        self._library: Library | None = None
+        self._facts: tuple[Any, ...] = ()
+
+    def facts(self, library: Library) -> tuple[Any, ...]:
+        """Return the attributes of known arrays of a library; empty if a result was always new."""
+        if self._library is not library:
+            known = None not in self.keys
+            self._facts = tuple(library.facts(key) for key in self.keys) if known else ()
+            self._library = library
+        return self._facts
 
 
-def launch_known(plans: PerContext[Any], arrays: tuple[Any, ...]) -> bool:
-    """Launch the CUDA graph of a call on known arrays that one stream alone uses; return whether it did.
+def launch_known(
+    plans: PerContext[Any], inputs: tuple[Any, ...], outs: tuple[Any, ...]
+) -> Sequence[DeviceArray] | None:
+    """Launch the CUDA graph of a call on known arrays that one stream alone uses, all of one library.
 
-    ``arrays`` are the operands and the results.
+    Returns the results; None if the call has to go another way.
     """
-    first = arrays[0]
-    if type(first) is not DeviceArray:
-        return False
-    ctx = local.contexts.get(first.key.device)
+    kind = type(inputs[0])
+    if kind is not DeviceArray:
+        library = library_of(kind)
+        return None if library is None else _launch_foreign(plans, inputs, outs, library)
+    ctx = local.contexts.get(inputs[0].key.device)
     if ctx is None or ctx.running or not ctx.alone:
-        return False
+        return None
     where, mine = in_use.get() or ctx.default, ctx.plans.get(plans.token)
     if mine is None or mine.settings is not config.snapshot or ctx.stream is not where:
-        return False
+        return None
+    arrays, facts = inputs + outs, [where.handle]
     if len(arrays) != len(mine.keys):
-        return False
-    facts: list[Any] = [where.handle]
+        return None
     try:
         for array, key in zip(arrays, mine.keys, strict=False):  # strict is slower
-            if array.key is key and array.writer is where and array.home is where and array._uses is None:
+            if array.key is key and array.writer is where and array.home is where:
                 facts.append(array.pointer)
             else:
-                return False
+                return None
+        for out in outs:
+            if out._uses is not None:  # another stream may read it
+                return None
     except AttributeError:  # an array of another library, or a new result
-        return False
+        return None
     if not replayed(ctx, mine.call, tuple(facts)):
-        return False
+        return None
     ctx.last_call = mine.call
-    return True
+    return outs
+
+
+def _launch_foreign(
+    plans: PerContext[Any], inputs: tuple[Any, ...], outs: tuple[Any, ...], library: Library
+) -> Sequence[DeviceArray] | None:
+    """Launch a call on arrays of another library, which its current stream alone uses.
+
+    Nothing depends on whether the pointers are aligned: those of a replay are.
+    """
+    ctx = local.contexts.get(library.device(inputs[0]))
+    if ctx is None or ctx.running or not ctx.alone:
+        return None
+    where, mine = library.current(ctx.device), ctx.plans.get(plans.token)
+    if mine is None or mine.settings is not config.snapshot or ctx.stream is not where:
+        return None
+    arrays, known = inputs + outs, mine.facts(library)
+    if (in_use.get() or where) is not where or len(known) != len(arrays):
+        return None
+    facts = [where.handle]
+    for array, expected in zip(arrays, known, strict=False):  # strict is slower
+        pointer = library.pointer(array, expected) if library_of(type(array)) is library else 0
+        if not pointer:
+            return None
+        facts.append(pointer)
+    if not replayed(ctx, mine.call, tuple(facts)):
+        return None
+    ctx.last_call = mine.call
+    first = len(inputs)
+    return [
+        DeviceArray(key, pointer, library.owner(out), where, where, True)
+        for out, key, pointer in zip(outs, mine.keys[first:], facts[first + 1 :], strict=True)
+    ]
 
 
 def run_known(

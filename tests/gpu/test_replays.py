@@ -181,8 +181,12 @@ def test_plans_on_tensors_work_on_the_current_stream_of_torch() -> None:
                     expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
                     assert float((convolved - expected).abs().max()) < 1e-4
                     assert torch.equal(clipped, (x * 2).relu())
-    with pytest.raises(ValueError, match="x"):
-        plan(x[:1], w)
+    for other in (x[:1], x.transpose(2, 3)):  # at the same address
+        with pytest.raises(ValueError, match="x"):
+            plan(other, w, out=y)
+    with pytest.raises(ct.NotSupportedError, match="require grad"):
+        plan(x.requires_grad_(), w, out=y)
+    x.requires_grad_(False)
     with pytest.raises(ValueError, match="overlaps"):
         graph(x, out=x)
 

@@ -112,9 +112,10 @@ class ConvPlan:
         ValueError
             An operand has another shape, stride, dtype or alignment than the plan was prepared for.
         """
-        plain = stream is None and out is not None and not self._scaled
-        if plain and launch_known(self._plans, (*inputs, out)):
-            return out  # type: ignore[return-value]
+        if stream is None and out is not None and not self._scaled and len(inputs) == len(self._names):
+            known = launch_known(self._plans, inputs, (out,))
+            if known is not None:
+                return known[0]
         if self._beta:
             check_beta(self._beta, out)
         if len(inputs) != len(self._names):
@@ -180,7 +181,7 @@ class ConvPlan:
         self, arrays: tuple[DeviceArray, ...], out: DeviceArray | None, mine: ThreadPlan, stream: Stream
     ) -> None:
         """Raise unless the operands, and the result if it is given, are as the plan was prepared for."""
-        settings, call = config.snapshot, mine.call
+        call = mine.call
         names = dict(zip(self._names, arrays, strict=True))
         given = names if out is None else names | {"out": out}
         for (name, array), spec in zip(given.items(), (*call.inputs, *call.results), strict=False):
@@ -191,6 +192,5 @@ class ConvPlan:
             raise ValueError(
                 f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
-        if settings is not mine.settings:
-            call.replays.clear()  # replays may be off now
-        mine.remember((*arrays, out), settings)
+        mine.use(config.snapshot)
+        mine.remember((*arrays, out), config.snapshot)
