@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from . import context
+from . import _lib, context
 from .context import Context
 from .cuda import stream as streams
 from .errors import Explanation, NotSupportedError
@@ -133,7 +133,9 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
 
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
-    return lowered(problem) if isinstance(problem, GraphProblem) else graph_of(problem)
+    if isinstance(problem, GraphProblem):
+        return lowered(problem, _lib.load().version)
+    return graph_of(problem)
 
 
 def _of_last_call() -> Explanation:

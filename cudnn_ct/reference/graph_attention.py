@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._cast import Float64
+from .attention import attention, attention_backward
 
 __all__ = ["ATTENTION"]
 
@@ -15,58 +16,40 @@ Operands = dict[str, Float64]
 Results = dict[str, Any]
 
 
-def _heads(given: Operands, name: str) -> Float64:
-    """Return keys or values, from pages if there are any, repeated for the heads of q."""
-    one = given[name]
-    table = given.get(f"page_table_{name}")
-    if table is not None:
-        pages = np.moveaxis(one[table.astype(int)[:, 0, :, 0]], 2, 1)
-        one = pages.reshape(*pages.shape[:2], -1, pages.shape[-1])
-    return np.repeat(one, given["q"].shape[1] // one.shape[1], 1)
-
-
-def _weights(given: Operands, p: dict[str, Any]) -> tuple[Float64, Float64]:
-    """Return the softmax of the scores, and the logarithms of its sums."""
-    q, k = given["q"], _heads(given, "k")
-    scores = given["scale"].item() * np.matmul(q, k.swapaxes(2, 3))
-    rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None, :]
-    allowed = np.ones((1, 1, q.shape[2], k.shape[2]), bool)
-    if p.get("causal"):
-        allowed = allowed & (keys <= rows)
-    if p.get("window"):
-        allowed = allowed & (keys > rows - p["window"])
-    for name, places in (("seq_len_q", rows), ("seq_len_kv", keys)):
-        if name in given:
-            allowed = allowed & (places < given[name])
-    scores = np.where(allowed, scores, -np.inf)
-    largest = np.max(scores, -1, keepdims=True)
-    powers = np.exp(scores - np.where(np.isinf(largest), 0, largest))
-    total = powers.sum(-1, keepdims=True)
-    return powers / np.where(total == 0, 1, total), largest + np.log(np.where(total == 0, 1, total))
-
-
 def _sdpa(given: Operands, p: dict[str, Any]) -> Results:
-    weights, stats = _weights(given, p)
-    return {"o": weights @ _heads(given, "v"), "stats": stats}
+    y, stats = attention(*_qkv(given), **_keywords(given, p), return_stats=True)
+    assert stats is not None
+    return {"o": y, "stats": stats[..., None]}
 
 
 def _sdpa_backward(given: Operands, p: dict[str, Any]) -> Results:
-    weights, _ = _weights(given, p)
-    q, do, scale = given["q"], given["do"], given["scale"].item()
-    k, v = _heads(given, "k"), _heads(given, "v")
-    dweights = do @ v.swapaxes(2, 3)
-    dscores = weights * (dweights - (dweights * weights).sum(-1, keepdims=True)) * scale
+    saved = given["o"], given["stats"][..., 0].astype(np.float32)
+    made = attention_backward(given["do"], *_qkv(given), *saved, dbias="bias" in given, **_keywords(given, p))
+    return made._asdict()
 
-    def grouped(each: Float64, like: Float64) -> Float64:
-        batch, heads, length, depth = like.shape
-        summed: Float64 = each.reshape(batch, heads, -1, length, depth).sum(2)
-        return summed
 
-    return {
-        "dq": dscores @ k,
-        "dk": grouped(dscores.swapaxes(2, 3) @ q, given["k"]),
-        "dv": grouped(weights.swapaxes(2, 3) @ do, given["v"]),
-    }
+def _qkv(given: Operands) -> tuple[Float64, Float64, Float64]:
+    """Return queries, keys and values, whose pages are collected."""
+    return given["q"], _keys(given, "k"), _keys(given, "v")
+
+
+def _keys(given: Operands, name: str) -> Float64:
+    one, table = given[name], given.get(f"page_table_{name}")
+    if table is None:
+        return one
+    pages: Float64 = np.moveaxis(one[table.astype(int)[:, 0, :, 0]], 2, 1)
+    return pages.reshape(*pages.shape[:2], -1, pages.shape[-1])
+
+
+def _keywords(given: Operands, p: dict[str, Any]) -> dict[str, Any]:
+    left, right, corner = p.get("band") or (None, None, "top_left")
+    band = {"causal": corner if corner == "bottom_right" else False, "window": (left, right)}
+    lengths = {f"lengths_{name}": given.get(f"seq_len_{name}") for name in ("q", "kv")}
+    found = {name: one.astype(int)[:, 0, 0, 0] for name, one in lengths.items() if one is not None}
+    if "lengths_kv" in found:  # those of queries are optional for paged keys
+        batch, _, queries, _ = given["q"].shape
+        found.setdefault("lengths_q", np.full(batch, queries))
+    return {"scale": given["scale"].item(), "bias": given.get("bias"), **band, **found}
 
 
 def _band(given: Operands, p: dict[str, Any]) -> Results:

@@ -97,6 +97,7 @@ class AttentionProblem(NamedTuple):
     The specs are in the order of a run's pointers. If ``starts_q`` is set, the sequences are packed: q, k, v
     and y have the axes (tokens, heads, D), and the fields ``starts`` are the offsets of the sequences in
     elements of a tensor. ``longest`` are upper bounds of the lengths of packed sequences of queries and keys.
+    ``page_table_v`` is set if v has other pages than k.
     """
 
     dy: TensorSpec | None
@@ -109,6 +110,7 @@ class AttentionProblem(NamedTuple):
     lengths_q: TensorSpec | None
     lengths_kv: TensorSpec | None
     page_table: TensorSpec | None
+    page_table_v: TensorSpec | None
     starts_q: TensorSpec | None
     starts_k: TensorSpec | None
     starts_v: TensorSpec | None

@@ -15,8 +15,8 @@ from .specs import Shape, TensorSpec, packed_strides
 ATTENTION_DTYPES = ("float16", "bfloat16")
 # Operands besides q, k and v, in the order of the problem.
 OPTIONAL = (
-    *("bias", "lengths_q", "lengths_kv", "page_table", "starts_q", "starts_k", "starts_v", "starts_y"),
-    *("starts_stats", "seed", "offset"),
+    *("bias", "lengths_q", "lengths_kv", "page_table", "page_table_v", "starts_q", "starts_k", "starts_v"),
+    *("starts_y", "starts_stats", "seed", "offset"),
 )
 
 
@@ -193,6 +193,7 @@ def _check_paged(problem: AttentionProblem) -> None:
     if table is not None:
         pages = _axes(table, "page_table", "B, blocks of a sequence")[1]
         _equal("page_table", table.shape, (batch, pages))
+        _equal("page_table_v", (problem.page_table_v or table).shape, (batch, pages))
     if problem.lengths_kv is None:
         raise ValueError("page_table needs lengths_kv, the numbers of keys: got lengths_kv=None")
 
@@ -224,20 +225,23 @@ def _check_heads(problem: AttentionProblem) -> None:
             )
 
 
+def check_bias(bias: TensorSpec, dtype: str, scores: Shape) -> None:
+    """Raise unless a bias has the dtype of q and broadcasts to the scores (B, H, Sq, Skv)."""
+    shape = _axes(bias, "bias", "B, H, S, S")
+    if shape[3] != scores[3] or any(n not in (1, m) for n, m in zip(shape[:3], scores[:3], strict=True)):
+        raise ValueError(
+            f"bias has the wrong shape: got {shape}, expected {scores}, where each of the first three axes "
+            "may be 1"
+        )
+    if bias.dtype != dtype:
+        raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {dtype}, as q")
+
+
 def _check_optional(problem: AttentionProblem) -> None:
     sizes = problem.sizes
     bias = problem.bias
     if bias is not None:
-        full = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
-        shape = _axes(bias, "bias", "B, H, S, S")
-        fits = all(n in (1, m) for n, m in zip(shape[:3], full[:3], strict=True)) and shape[3] == full[3]
-        if not fits:
-            raise ValueError(
-                f"bias has the wrong shape: got {shape}, expected {full}, where each of the first three axes "
-                "may be 1"
-            )
-        if bias.dtype != problem.q.dtype:
-            raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {problem.q.dtype}, as q")
+        check_bias(bias, problem.q.dtype, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
     for name in ("lengths_q", "lengths_kv"):
         lengths: TensorSpec | None = getattr(problem, name)
         if lengths is not None:
@@ -245,7 +249,7 @@ def _check_optional(problem: AttentionProblem) -> None:
     if (problem.lengths_q is None) != (problem.lengths_kv is None) and problem.page_table is None:
         given = "lengths_q" if problem.lengths_kv is None else "lengths_kv"
         raise ValueError(f"lengths_q and lengths_kv belong together: got only {given}")
-    for name in ("lengths_q", "lengths_kv", "page_table"):
+    for name in ("lengths_q", "lengths_kv", "page_table", "page_table_v"):
         spec: TensorSpec | None = getattr(problem, name)
         if spec is not None and spec.dtype != "int32":
             raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected int32")

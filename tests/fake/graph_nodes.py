@@ -295,22 +295,6 @@ class MoreNodes:
         parts = [self._read(one, *tensors) for one in node["INPUT_DESCS"]]
         self._write(node["OUTPUT_DESC"][0], np.concatenate(parts, node["AXIS"][0]), *tensors)
 
-    def _sdpa_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
-        q, k, v = (self._read(node[f"{name}DESC"][0], *tensors) for name in "QKV")
-        (scale,) = self._read(node["SCALEDESC"][0], *tensors).ravel()
-        masked = "SUBGRAPH" in node
-        out, stats = np.zeros((*q.shape[:3], v.shape[3])), np.zeros((*q.shape[:3], 1))
-        for b, h, i in np.ndindex(q.shape[:3]):
-            group = h // (q.shape[1] // k.shape[1])
-            last = i + 1 if masked else k.shape[2]
-            scores = scale * k[b, group, :last] @ q[b, h, i]
-            total = np.logaddexp.reduce(scores)
-            out[b, h, i] = np.exp(scores - total) @ v[b, group, :last]
-            stats[b, h, i] = total
-        self._write(node["ODESC"][0], out, *tensors)
-        if "STATSDESC" in node:
-            self._write(node["STATSDESC"][0], stats, *tensors)
-
 
 # The modes of pointwise nodes that `graphs` computes itself have other names.
 OTHER_MODES = {*ONE, *TWO, *SLOPES, "GEN_INDEX", "BINARY_SELECT", "SOFTPLUS_FWD"} | {
@@ -329,5 +313,4 @@ _NODES: dict[str, Callable[..., None]] = {
     "OPERATION_TRANSPOSE_": MoreNodes._transpose_node,
     "OPERATION_SLICE_": MoreNodes._slice_node,
     "OPERATION_CONCAT_": MoreNodes._concat_node,
-    "OPERATION_SDPA_FWD_": MoreNodes._sdpa_node,
 }

@@ -18,6 +18,7 @@ from tests.attention_cases import (
     operands_of,
     random_case,
 )
+from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_built_backward
 from tests.layers import Place
 from tests.strategies import placing
 
@@ -196,3 +197,19 @@ def test_offsets_of_packed_sequences_may_be_arrays() -> None:
     np.testing.assert_array_equal(
         ct.reference.attention(host, host, host, offsets_q=starts, offsets_kv=starts).y, host
     )
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_built_graph_of_attention_equals_reference(name: str) -> None:
+    check_built(CASES[name])
+
+
+@pytest.mark.parametrize("name", BUILT_GRADIENTS)
+def test_built_graph_of_gradients_equals_reference(name: str) -> None:
+    check_built_backward(CASES[name])
+    check_built_backward(CASES[name], deterministic=True)
+
+
+def test_built_graph_of_attention_takes_a_page_table_for_each_of_k_and_v() -> None:
+    check_built(CASES["paged"], two_tables=True)
+    check_built(CASES["paged"], algo="autotune")

@@ -152,9 +152,6 @@ GRAPHS: dict[str, Any] = {
     "transpose": lambda g: g.transpose(g.input((4, 6)), (1, 0)),
     "concat": lambda g: g.concat([g.input((4, 6)), g.input((4, 2))], 1),
     "reshape": lambda g: g.reshape(g.input((4, 6)), (2, 3, 4)),
-    "attention": lambda g: g.sdpa_with_stats(
-        g.input((2, 4, 3, 8)), g.input((2, 2, 3, 8)), g.input((2, 2, 3, 4)), causal=True
-    ),
 }  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.errors import VersionMismatchError
+from cudnn_ct.errors import NotSupportedError
+from tests.attention_cases import CASES, case
+from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_built_backward
 from tests.mixed import in_threads
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +92,29 @@ def test_built_graph_equals_pytorch_in_float64() -> None:
     assert f.candidate is not None
 
 
+@pytest.mark.parametrize("name", BUILT)
+def test_built_graph_of_attention_equals_the_reference(name: str) -> None:
+    check_built(CASES[name])
+
+
+@pytest.mark.parametrize("name", BUILT_GRADIENTS)
+def test_built_graph_of_gradients_equals_the_reference(name: str) -> None:
+    check_built_backward(CASES[name])
+    check_built_backward(CASES[name], deterministic=True)
+
+
+def test_built_graph_of_attention_takes_a_page_table_for_each_of_k_and_v() -> None:
+    check_built(CASES["paged"], two_tables=True)
+    check_built(CASES["causal"], algo="autotune")
+
+
+def test_built_graph_of_attention_rejects_known_wrong_results() -> None:
+    with pytest.raises(NotSupportedError, match="NaN of masked scores if scale is not positive"):
+        check_built(case(scale=-1.0))
+    with pytest.raises(NotSupportedError, match="does not support the gradient with one key"):
+        check_built_backward(case(keys=1))
+
+
 def test_built_graph_runs_in_threads_and_on_misaligned_arrays() -> None:
     g = ct.Graph()
     f = g.build(g.exp(g.input((4095,)) * 0.5))
@@ -110,11 +135,7 @@ def test_snippets_of_the_guide_run() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
         before = "\n" * text[: match.start(1)].count("\n")  # so that errors have the line of the page
-        try:
-            exec(compile(before + match[1], str(PAGE), "exec"), names)
-        except VersionMismatchError:
-            if "causal=True" not in match[1]:  # needs cuDNN 9.20
-                raise
+        exec(compile(before + match[1], str(PAGE), "exec"), names)
 
 
 def test_random_graphs_are_right() -> None:

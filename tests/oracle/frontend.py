@@ -256,12 +256,15 @@ def _gen_stats(self: FrontendGraph, one: GraphNode, given: Given) -> Given:
 def _masks(self: FrontendGraph, one: GraphNode, given: Given) -> Given:
     scale = self.problem.operands_of(one)["scale"]
     found: Given = {"attn_scale": scale.value}
-    if one.attribute("causal") or one.attribute("window"):
-        found["diagonal_alignment"] = self._library.diagonal_alignment.TOP_LEFT
-    if one.attribute("causal"):
-        found["diagonal_band_right_bound"] = 0
-    if one.attribute("window"):
-        found["diagonal_band_left_bound"] = one.attribute("window")
+    left, right, corner = one.attribute("band") or (None, None, "")
+    if corner:
+        found["diagonal_alignment"] = getattr(self._library.diagonal_alignment, corner.upper())
+    if right is not None:
+        found["diagonal_band_right_bound"] = right
+    if left is not None:  # their bound counts the key at the place of the query
+        found["diagonal_band_left_bound"] = left + 1
+    if "bias" in given:
+        found["bias"] = given["bias"]
     if "seq_len_q" in given:
         found |= {"use_padding_mask": True, "seq_len_q": given["seq_len_q"]}
         found["seq_len_kv"] = given["seq_len_kv"]
@@ -279,8 +282,13 @@ def _sdpa(self: FrontendGraph, one: GraphNode, given: Given) -> Given:
 
 def _sdpa_backward(self: FrontendGraph, one: GraphNode, given: Given) -> Given:
     named = {name: given[name] for name in ("q", "k", "v", "o", "stats")} | _masks(self, one, given)
+    made: Given = {}
+    if "dbias" in dict(one.results):
+        shape, strides = self._extended(self.problem.results_of(one)["dbias"])
+        made["dbias"] = self.graph.tensor(name="dbias", dim=shape, stride=strides)
+        named["dBias"] = made["dbias"]
     dq, dk, dv = self.graph.sdpa_backward(**named, dO=given["do"])
-    return {"dq": dq, "dk": dk, "dv": dv}
+    return {"dq": dq, "dk": dk, "dv": dv, **made}
 
 
 OPERATIONS: dict[str, Callable[[FrontendGraph, GraphNode, Given], Given]] = {

@@ -124,10 +124,13 @@ def attention(
     *,
     stats: bool = False,
     padded: bool = False,
+    bias: bool = False,
     **masks: Any,
 ) -> Made:
     """Attention of (batch, heads, heads of keys, queries, keys, depth)."""
     batch, heads, kv_heads, rows, keys, depth = sizes
+    if bias:
+        masks["bias"] = g.input((1, heads, rows, keys), dtype, name="bias")
     q = g.input((batch, heads, rows, depth), dtype)
     k, v = (g.input((batch, kv_heads, keys, depth), dtype) for _ in range(2))
     if padded:
@@ -135,13 +138,20 @@ def attention(
     return g.sdpa_with_stats(q, k, v, **masks) if stats else g.sdpa(q, k, v, **masks)
 
 
-def attention_backward(g: ct.Graph, dtype: str, sizes: tuple[int, ...], **masks: Any) -> Made:
+def attention_backward(
+    g: ct.Graph, dtype: str, sizes: tuple[int, ...], *, padded: bool = False, bias: bool = False, **masks: Any
+) -> Made:
     batch, heads, kv_heads, rows, keys, depth = sizes
+    if bias:
+        masks |= {"bias": g.input((1, heads, rows, keys), dtype, name="bias"), "dbias": True}
+    if padded:
+        masks |= {name: g.input((batch, 1, 1, 1), "int32", name=name) for name in ("seq_len_q", "seq_len_kv")}
     q = g.input((batch, heads, rows, depth), dtype)
     k, v = (g.input((batch, kv_heads, keys, depth), dtype) for _ in range(2))
     o, do = (g.input(q.shape, dtype) for _ in range(2))
     stats = g.input((batch, heads, rows, 1), "float32")
-    return tuple(g.sdpa_backward(do, q, k, v, o, stats, **masks))
+    made = g.sdpa_backward(do, q, k, v, o, stats, **masks)
+    return tuple(one for one in made if one is not None)
 
 
 def _kinds() -> Iterator[tuple[str, Kind]]:
@@ -225,7 +235,20 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
         )
     yield "attention grouped heads", partial(attention, dtype=half, sizes=grouped, stats=True)
     yield "attention one head of keys", partial(attention, dtype=half, sizes=(2, 8, 1, 64, 64, 128))
-    yield "attention window", partial(attention, dtype=half, sizes=plain, causal=True, window=17)
+    fewer = (2, 4, 2, 96, 160, 64)
+    corner: dict[str, Any] = {"dtype": half, "sizes": fewer, "causal": "bottom_right"}
+    both: dict[str, Any] = {"dtype": half, "sizes": plain, "window": (17, 9)}
+    for name, masks in (
+        ("window", {"dtype": half, "sizes": plain, "causal": True, "window": (16, 0)}),
+        ("window of both sides", both),
+        ("bottom right", corner),
+        ("bottom right window", {**corner, "window": (40, 0)}),
+        ("bias", {"dtype": half, "sizes": plain, "bias": True}),
+        ("bias causal", {"dtype": half, "sizes": plain, "bias": True, "causal": True}),
+    ):
+        yield f"attention {name}", partial(attention, stats=True, **masks)
+        yield f"attention backward {name}", partial(attention_backward, **masks)
+    yield "attention backward padded", partial(attention_backward, dtype=half, sizes=plain, padded=True)
     yield "attention padded", partial(attention, dtype=half, sizes=plain, padded=True, stats=True)
     yield "attention scale", partial(attention, dtype=half, sizes=plain, scale=0.3)
     yield (

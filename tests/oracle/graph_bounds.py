@@ -75,7 +75,7 @@ def _evaluated(
         for one in problem.nodes:
             size = _operand_error(problem, one, narrow)
             given = {
-                role: noisy(values[place], size if _is_float(problem, place) else 0)
+                role: noisy(values[place], size if _is_float(problem, place) and role != "stats" else 0)
                 for role, place in one.operands
             }
             computed = evaluate(one, given, problem)

@@ -179,21 +179,20 @@ def _planning() -> Callable[..., dict[str, Any]]:
     """Return a judge that plans for a described device, with a stub of the driver."""
     from cudnn_ct._find import find_cudnn
     from cudnn_ct.doctor import libraryset, stub_libcuda
-    from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
     from cudnn_ct.graph.offline import Planner
-    from cudnn_ct.ops.graph.lower import lowered
+    from cudnn_ct.ops.graph.source import source_of
 
     libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
     assert libraries is not None
     ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions, planning=True)}")
-    planner = Planner(DEVICE)
+    planner: Any = Planner(DEVICE)
 
     def planned(graph: Any, outputs: Any) -> dict[str, Any]:
         problem = graph.define(*outputs)
-        native, reasons = lowered(problem), []
-        for row in engine_candidates(native, EngineRules(), planner, first=1):
+        source, reasons = source_of(problem), []
+        for row in source.heuristics(problem)[0](planner):
             try:
-                engine_plan(native, EngineRules(), row, planner, problem)
+                source.plan(problem, row, planner)
             except NotSupportedError as error:
                 reasons.append(str(error))
             else:
@@ -244,12 +243,11 @@ def _engines(problem: Any) -> list[str]:
     """Return the names of all engines that cuDNN has for a graph."""
     from cudnn_ct import context
     from cudnn_ct.cuda import stream as streams
-    from cudnn_ct.graph.candidates import EngineRules, engine_candidates
-    from cudnn_ct.ops.graph.lower import lowered
+    from cudnn_ct.ops.graph.source import source_of
 
     ctx = context.current(streams.current_stream())
-    rows = engine_candidates(lowered(problem), EngineRules(), ctx)
-    return [row.algorithm for row in rows if not row.rejected]
+    rows = [row for stage in source_of(problem).heuristics(problem) for row in stage(ctx)]
+    return list(dict.fromkeys(row.algorithm for row in rows if not row.rejected))
 
 
 def _operands(problem: Any) -> list[np.ndarray]:

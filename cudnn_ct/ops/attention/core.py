@@ -38,6 +38,7 @@ _LENGTHS = (
     "lengths_q",
     "lengths_kv",
     "page_table",
+    "page_table_v",
     "starts_q",
     "starts_k",
     "starts_v",

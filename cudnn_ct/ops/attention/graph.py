@@ -137,7 +137,8 @@ class _Nodes:
         shape = (sizes.batch, sizes.kv_heads, sizes.keys, head)
         loaded = self._virtual(shape, self.dtype)
         written = _transposed(loaded) if name == "k" else loaded
-        table = self._given("page_table" if name == "k" else "page_table_v", spec=problem.page_table)
+        name = "page_table" if name == "k" else "page_table_v"
+        table = self._given(name, spec=problem.page_table_v or problem.page_table)
         self.nodes.append(
             node(
                 "paged_cache_load",

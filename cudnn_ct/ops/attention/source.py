@@ -121,7 +121,7 @@ class _WithBuffers:
         self._inner = inner
         graph, names = named_graph(core.problem)
         order = {part.name: place for place, part in enumerate(core.parts)}
-        order["page_table_v"] = order.get("page_table", -1)
+        order.setdefault("page_table_v", order.get("page_table", -1))
         self._constants: dict[str, Any] = dict(core.constants)
         self._places: list[int | str] = []
         self._offsets: dict[str, int] = {}

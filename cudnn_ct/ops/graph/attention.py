@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from ...shapes.attention import Band, attention_band
 from ...shapes.parse import as_bool, as_float, as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
@@ -11,12 +12,17 @@ from .tensors import GraphTensor, Operand
 __all__ = ["AttentionMethods", "GraphAttentionGradients"]
 
 
+Causal = bool | Literal["top_left", "bottom_right"]
+Window = tuple[int | None, int | None]
+
+
 class GraphAttentionGradients(NamedTuple):
-    """Gradients of attention."""
+    """Gradients of attention; that of the bias is None if it was not requested."""
 
     dq: GraphTensor
     dk: GraphTensor
     dv: GraphTensor
+    dbias: GraphTensor | None
 
 
 class AttentionMethods(GraphBuilder):
@@ -29,23 +35,28 @@ class AttentionMethods(GraphBuilder):
         v: GraphTensor,
         *,
         scale: float | None = None,
-        causal: bool = False,
-        window: int | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
+        bias: GraphTensor | None = None,
         seq_len_q: GraphTensor | None = None,
         seq_len_kv: GraphTensor | None = None,
         page_table_k: GraphTensor | None = None,
         page_table_v: GraphTensor | None = None,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return ``softmax(scale * q @ k.T) @ v`` of q (B, H, Sq, D), k and v (B, Hk, Sk, D).
+        """Return ``softmax(scale * q @ k.T + bias) @ v`` of q (B, H, Sq, D), k and v (B, Hk, Sk, D).
 
-        H is a multiple of Hk. The scale is ``1 / sqrt(D)`` by default. With ``causal``, query i attends to
-        keys up to i, and with ``window`` to the last ``window`` of these. Lengths are (B, 1, 1, 1) int32, and
-        need the lengths of both.
+        H is a multiple of Hk. The scale is ``1 / sqrt(D)`` by default. ``causal``, ``window`` and ``bias``
+        are those of :func:`cudnn_ct.attention`, which has the same kernels and rejects the same problems:
+        operands are float16 or bfloat16. The operation is alone in its graph. Lengths are (B, 1, 1, 1) int32,
+        and need the lengths of both. With page tables (B, 1, pages, 1) int32 and ``seq_len_kv``, k and v are
+        blocks (blocks, Hk, block length, D).
         """
-        return self._sdpa(
-            False, q, k, v, scale, causal, window, seq_len_q, seq_len_kv, page_table_k, page_table_v, name
-        )["o"]
+        pages = {"page_table_k": page_table_k, "page_table_v": page_table_v}
+        lengths = {"seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv}
+        return self._sdpa(False, (q, k, v), scale, causal, window, {"bias": bias, **lengths, **pages}, name)[
+            "o"
+        ]
 
     def sdpa_with_stats(
         self,
@@ -54,14 +65,16 @@ class AttentionMethods(GraphBuilder):
         v: GraphTensor,
         *,
         scale: float | None = None,
-        causal: bool = False,
-        window: int | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
+        bias: GraphTensor | None = None,
         seq_len_q: GraphTensor | None = None,
         seq_len_kv: GraphTensor | None = None,
         name: str | None = None,
     ) -> tuple[GraphTensor, GraphTensor]:
         """Return :meth:`sdpa`, and the logarithms of the sums of exponentials (B, H, Sq, 1) in float32."""
-        made = self._sdpa(True, q, k, v, scale, causal, window, seq_len_q, seq_len_kv, None, None, name)
+        more = {"bias": bias, "seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv}
+        made = self._sdpa(True, (q, k, v), scale, causal, window, more, name)
         return made["o"], made["stats"]
 
     def sdpa_backward(
@@ -74,22 +87,26 @@ class AttentionMethods(GraphBuilder):
         stats: GraphTensor,
         *,
         scale: float | None = None,
-        causal: bool = False,
-        window: int | None = None,
+        causal: Causal = False,
+        window: Window | None = None,
+        bias: GraphTensor | None = None,
+        dbias: bool = False,
         seq_len_q: GraphTensor | None = None,
         seq_len_kv: GraphTensor | None = None,
         name: str | None = None,
     ) -> GraphAttentionGradients:
-        """Return the gradients of :meth:`sdpa` from its results o and stats."""
-        causal, window = _mask(causal, window)
+        """Return the gradients of :meth:`sdpa` from its results o and stats; ``dbias`` adds that of the bias.
+
+        All of them must be outputs. Sums of dq are in an order that varies from run to run, unless the graph
+        is built with ``deterministic=True``.
+        """
         operands: dict[str, Operand | None] = {
-            **{"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats},
-            "scale": self._scale(q) if scale is None else as_float(scale, "scale"),
-            "seq_len_q": seq_len_q,
-            "seq_len_kv": seq_len_kv,
+            **{"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats, "bias": bias},
+            **{"seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv},
         }
-        made = self._apply("sdpa_backward", operands, name, causal=causal or None, window=window)
-        return GraphAttentionGradients(made["dq"], made["dk"], made["dv"])
+        wanted = as_bool(dbias, "dbias")
+        made = self._attention("sdpa_backward", operands, scale, causal, window, name, dbias=wanted)
+        return GraphAttentionGradients(made["dq"], made["dk"], made["dv"], made.get("dbias"))
 
     def diagonal_band_mask(
         self,
@@ -161,37 +178,36 @@ class AttentionMethods(GraphBuilder):
     def _sdpa(
         self,
         stats: bool,
-        q: GraphTensor,
-        k: GraphTensor,
-        v: GraphTensor,
+        qkv: tuple[GraphTensor, GraphTensor, GraphTensor],
         scale: float | None,
-        causal: bool,
-        window: int | None,
-        seq_len_q: GraphTensor | None,
-        seq_len_kv: GraphTensor | None,
-        page_table_k: GraphTensor | None,
-        page_table_v: GraphTensor | None,
+        causal: Causal,
+        window: Window | None,
+        more: dict[str, GraphTensor | None],
         name: str | None,
     ) -> dict[str, GraphTensor]:
-        causal, window = _mask(causal, window)
-        if (page_table_k is None) != (page_table_v is None):
+        operands: dict[str, Operand | None] = {**dict(zip("qkv", qkv, strict=True)), **more}
+        if (more.get("page_table_k") is None) != (more.get("page_table_v") is None):
             raise ValueError("page tables are incomplete: pass page_table_k and page_table_v")
-        operands: dict[str, Operand | None] = {
-            **{"q": q, "k": k, "v": v},
-            "scale": self._scale(q) if scale is None else as_float(scale, "scale"),
-            "seq_len_q": seq_len_q,
-            "seq_len_kv": seq_len_kv,
-            "page_table_k": page_table_k,
-            "page_table_v": page_table_v,
-        }
-        return self._apply("sdpa", operands, name, stats=stats or None, causal=causal or None, window=window)
+        return self._attention("sdpa", operands, scale, causal, window, name, stats=stats)
 
-
-def _mask(causal: bool, window: int | None) -> tuple[bool, int | None]:
-    causal = as_bool(causal, "causal")
-    window = None if window is None else as_int(window, "window")
-    if window is not None and (not causal or window < 1):
-        raise ValueError(
-            f"window is invalid: got {window} with causal={causal}, expected causal and 1 or more"
-        )
-    return causal, window
+    def _attention(
+        self,
+        kind: str,
+        operands: dict[str, Operand | None],
+        scale: float | None,
+        causal: Causal,
+        window: Window | None,
+        name: str | None,
+        **flags: bool,
+    ) -> dict[str, GraphTensor]:
+        band = attention_band(causal, window)
+        given = [operands.get(length) is not None for length in ("seq_len_q", "seq_len_kv")]
+        paged = operands.get("page_table_k") is not None
+        if (given[0] and not given[1]) or (given[1] and not given[0] and not paged):
+            raise ValueError("lengths are incomplete: pass seq_len_q and seq_len_kv")
+        if paged and not given[1]:
+            raise ValueError("page tables need seq_len_kv, the numbers of keys: got None")
+        q = operands["q"]
+        number = self._scale(q) if scale is None else as_float(scale, "scale")  # type: ignore[arg-type]
+        limited = None if band == Band() else tuple(band)
+        return self._apply(kind, {**operands, "scale": number}, name, band=limited, **flags)

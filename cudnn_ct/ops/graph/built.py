@@ -21,21 +21,19 @@ from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import Algo, ArrayLike, StreamLike
 from .._call import ONE, ZERO, run
-from .._graph_source import GraphSource, check_engine_name
+from .._graph_source import check_engine_name
 from .._known_calls import ThreadPlan, launch_known, run_known
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._state import PerContext
-from .errata import rules_of
-from .lower import lowered
+from .attention_problem import with_deterministic_sums
+from .source import source_of
 
-__all__ = ["SOURCE", "BuiltGraph", "Destinations"]
+__all__ = ["BuiltGraph", "Destinations"]
 
 Results = TypeVar("Results")
 Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
 """Arrays for the outputs of a graph: one, one for each in order, or by name."""
-
-SOURCE = GraphSource(lowered, rules_of)
 
 
 class _ThreadPlans(ThreadPlan):
@@ -66,7 +64,7 @@ class BuiltGraph(Generic[Results]):
         workspace_limit: int | None,
         strict: bool,
     ) -> None:
-        self.problem = problem
+        self.problem = with_deterministic_sums(problem) if deterministic else problem
         self._request = request(algo, deterministic, workspace_limit, strict, problem, check_engine_name)
         self._inputs = tuple(problem.values[place].name for place in problem.inputs)
         self._outputs = tuple(problem.values[place].name for place in problem.outputs)
@@ -147,7 +145,7 @@ class BuiltGraph(Generic[Results]):
         """
         plans = self._open()
         if array_shapes.active():  # its graph is recorded
-            algo_cache.select(self.problem, SOURCE, ShapesOnly(), self._request)
+            algo_cache.select(self.problem, source_of(self.problem), ShapesOnly(), self._request)
             return self
         where = _stream(stream)
         with streams.on_device(where.device):
@@ -237,7 +235,7 @@ class BuiltGraph(Generic[Results]):
 
     def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
         try:
-            return algo_cache.select(problem, SOURCE, ctx, self._request)
+            return algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:
             note = newer_operations(problem, ctx.library.version)
             if note and isinstance(error, NotSupportedError):
@@ -321,8 +319,8 @@ def newer_operations(problem: GraphProblem, version: int) -> str:
     """Return which operations of a graph are newer than a cuDNN, by the version that introduced them."""
     newer = {}
     for one in problem.nodes:
-        major, minor = map(int, KINDS[one.kind].since.split("."))
-        if version < major * 10_000 + minor * 100:
+        major, minor, patch = map(int, f"{KINDS[one.kind].since}.0".split(".")[:3])
+        if version < major * 10_000 + minor * 100 + patch:
             newer[one.kind] = KINDS[one.kind].since
     loaded = f"{version // 10_000}.{version % 10_000 // 100}"
     listed = ", ".join(f"{kind} since cuDNN {since}" for kind, since in newer.items())

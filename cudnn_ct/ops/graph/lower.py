@@ -12,17 +12,28 @@ from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
+from ..attention.core import core_of
+from ..attention.graph import graph_of
+from .attention_problem import attention_of
 from .coalesce import coalesced
 
 __all__ = ["lowered"]
 
+NEWEST = 10**9
+
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1, "dilations": 1}
-_NOT_OF_CUDNN = ("normalized", "causal", "window", "max_length")
+_NOT_OF_CUDNN = ("normalized", "max_length")
 
 
-def lowered(problem: GraphProblem) -> Graph:
-    """Return the graph of a problem, with the operands in the order of a run's pointers."""
+def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
+    """Return the graph of a problem, with the operands in the order of a run's pointers.
+
+    That of attention depends on the version of cuDNN, and has the operands of `attention.graph.named_graph`.
+    """
+    attention = attention_of(problem)
+    if attention is not None:
+        return graph_of(core_of(attention.problem, version).problem)
     problem = _with_conditions(coalesced(problem))
     rank = _Ranks(problem)
     tensors = [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)]
@@ -171,47 +182,10 @@ def _moving(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
             attributes[name] = whole.rank.spread(attributes[name], default)
 
 
-def _attention(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Add the masks of a causal problem: a sub-graph between virtual scores."""
-    if not one.attribute("causal"):
-        return
-    operands = whole.problem.operands_of(one)
-    q, k = operands["q"].spec, operands["k"].spec
-    keys = k.shape[2]
-    if "page_table_k" in operands:
-        keys *= operands["page_table_k"].spec.shape[2]
-    scores = TensorSpec.packed((*q.shape[:3], keys), "float32")
-
-    def number(value: float, dtype: str) -> Tensor:
-        ones = (1, 1, 1, 1)
-        return Tensor(next(whole.numbers), TensorSpec(ones, ones, dtype), value=value)
-
-    def band(before: Tensor, mode: str, **bounds: Tensor) -> Node:
-        after = Tensor(next(whole.numbers), scores, virtual=True)
-        fill = number(float("-inf"), "float32")
-        return node(
-            "diagonal_band_mask", comparison_mode=mode, xdesc=before, ydesc=after, bdesc=fill, **bounds
-        )
-
-    first = Tensor(next(whole.numbers), scores, virtual=True)
-    nodes = [band(first, "cmp_ge")]
-    window = one.attribute("window")
-    if window is not None:
-        last: Any = nodes[0].attributes["ydesc"]
-        nodes.append(band(last, "cmp_gt", left_bound_desc=number(window, "int32")))
-    written: Any = nodes[-1].attributes["ydesc"]
-    attributes |= {
-        "subgraph": Graph(tuple(nodes), ()),
-        "subgraph_input_uid": first.uid,
-        "subgraph_output_uid": written.uid,
-    }
-
-
 _Special = Callable[[dict[str, Any], GraphNode, _Whole], None]
 
 _SPECIAL: dict[str, _Special] = {
     "pointwise": _pointwise,
     **dict.fromkeys(_OF_IMAGES, _convolution),
     **dict.fromkeys(("slice", "transpose", "concat"), _moving),
-    **dict.fromkeys(("sdpa", "sdpa_backward"), _attention),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..attention_rules import check_bias
 from ..specs import Shape
 from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
 
@@ -11,20 +12,27 @@ __all__ = ["ATTENTION"]
 
 
 def _sdpa(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
-    shape = _attended(specs)
-    results = {"o": Result(shape, like=specs["q"])}
+    shape, q = _attended(specs), specs["q"]
+    results = {"o": Result(shape, like=q, stored=q.dtype)}
     if attributes.pop("stats", False):
         results["stats"] = Result((*shape[:3], 1), "float32", stored="float32")
     return results
 
 
-def _sdpa_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
+def _sdpa_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     shape = _attended(specs)
     for name in ("o", "do"):
         expect_shape(specs[name], name, shape)
     expect_shape(specs["stats"], "stats", (*shape[:3], 1))
     expect_dtype(specs["stats"], "stats", "float32")
-    return {f"d{name}": Result(specs[name].shape, like=specs[name]) for name in "qkv"}
+    names = ["q", "k", "v"]
+    if attributes.pop("dbias"):
+        if "bias" not in specs:
+            raise ValueError("dbias=True needs a bias: got bias=None")
+        names.append("bias")
+    return {
+        f"d{name}": Result(specs[name].shape, like=specs[name], stored=specs[name].dtype) for name in names
+    }
 
 
 def _attended(specs: Specs) -> Shape:
@@ -33,22 +41,26 @@ def _attended(specs: Specs) -> Shape:
     for name in "qkv":
         expect_rank(specs[name], name, 4)
     batch, heads, queries, depth = q.shape
-    paged = "page_table_k" in specs
+    blocks, kv_heads, keys, _ = k.shape
+    tables = [specs[name] for name in ("page_table_k", "page_table_v") if name in specs]
+    if not tables and blocks != batch:
+        raise ValueError(f"k has the wrong batch: got {k.shape}, expected {batch} as in q")
     if k.shape[3] != depth:
         raise ValueError(f"k has the wrong depth: got {k.shape} with {k.shape[3]}, expected {depth} as in q")
-    for name, spec in (("k", k), ("v", v)):
-        if not paged and spec.shape[0] != batch:
-            raise ValueError(f"{name} has the wrong batch: got {spec.shape}, expected {batch} as in q")
-        if spec.shape[1] == 0 or heads % spec.shape[1]:
-            raise ValueError(
-                f"{name} has {spec.shape[1]} heads: expected a divisor of the {heads} heads of q {q.shape}"
-            )
-    if v.shape[2] != k.shape[2]:
-        raise ValueError(f"v has the wrong length: got {v.shape}, expected {k.shape[2]} keys as in k")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"k has {kv_heads} heads: expected a divisor of the {heads} heads of q {q.shape}")
+    expect_shape(v, "v", (*k.shape[:3], v.shape[3]))
+    for name, table in zip(("page_table_k", "page_table_v"), tables, strict=False):
+        expect_rank(table, name, 4)
+        expect_shape(table, name, (batch, 1, tables[0].shape[2], 1))
+        expect_dtype(table, name, "int32")
+    keys *= tables[0].shape[2] if tables else 1
     for name in ("seq_len_q", "seq_len_kv"):
         if name in specs:
             expect_shape(specs[name], name, (batch, 1, 1, 1))
             expect_dtype(specs[name], name, "int32")
+    if "bias" in specs:
+        check_bias(specs["bias"], q.dtype, (batch, heads, queries, keys))
     return (batch, heads, queries, v.shape[3])
 
 
@@ -81,37 +93,9 @@ _SEQUENCES = {"seq_len_q": "seq_len_qdesc", "seq_len_kv": "seq_len_kvdesc"}
 _BOUNDS = {"left_bound": "left_bound_desc", "shift_right_bound": "shift_right_bound_desc", "fill": "bdesc"}
 
 ATTENTION = {
-    "sdpa": Kind(
-        "sdpa_forward",
-        {
-            "q": "qdesc",
-            "k": "kdesc",
-            "v": "vdesc",
-            "scale": "scaledesc",
-            "page_table_k": "page_table_kdesc",
-            "page_table_v": "page_table_vdesc",
-            **_SEQUENCES,
-        },
-        {"o": "odesc", "stats": "statsdesc"},
-        _sdpa,
-        since="9.13",
-    ),
-    "sdpa_backward": Kind(
-        "sdpa_backward",
-        {
-            "q": "qdesc",
-            "k": "kdesc",
-            "v": "vdesc",
-            "o": "odesc",
-            "do": "doddesc",
-            "stats": "statsdesc",
-            "scale": "scaledesc",
-            **_SEQUENCES,
-        },
-        {"dq": "dqdesc", "dk": "dkdesc", "dv": "dvdesc"},
-        _sdpa_backward,
-        since="9.17",
-    ),
+    # Several operations of cuDNN, which `ops.graph.attention_problem` describes: "" is no row.
+    "sdpa": Kind("", {}, {}, _sdpa, since="9.10.2"),
+    "sdpa_backward": Kind("", {}, {}, _sdpa_backward, since="9.10.2"),
     "diagonal_band_mask": Kind(
         "diagonal_band_mask",
         {"x": "xdesc", **_BOUNDS, **_SEQUENCES},

@@ -36,9 +36,9 @@ Infer = Callable[[Specs, dict[str, Any]], dict[str, Result]]
 class Kind(NamedTuple):
     """A kind of operation: the attributes of cuDNN for its operands and results, and its rule.
 
-    ``row`` is the row in ``graph.operations.OPERATIONS``. ``compute`` is the attribute for the accumulation
-    dtype, if it has one. ``since`` is the version of cuDNN that introduced it. A result in ``optional`` is
-    computed only if the caller asks for it.
+    ``row`` is the row in ``graph.operations.OPERATIONS``, empty for a kind that is several operations of
+    cuDNN. ``compute`` is the attribute for the accumulation dtype, if it has one. ``since`` is the version of
+    cuDNN that introduced it. A result in ``optional`` is computed only if the caller asks for it.
     """
 
     row: str
