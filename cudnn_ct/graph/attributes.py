@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -225,6 +226,14 @@ def element(name: str) -> Element:
         return Element(code, ctype, convert, convert)
     if name in _POINTERS:
         return Element(code, _POINTERS[name], lambda owner: owner._as_parameter_, lambda pointer: pointer)
+    if name == "FRACTION":
+        fraction = types.cudnnFraction_t
+        return Element(
+            code,
+            fraction,
+            lambda value: fraction(value.numerator, value.denominator),
+            lambda value: Fraction(value.numerator, value.denominator),
+        )
     if name == "DATA_TYPE":
         return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
     enum = _enum_of(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, Self
 
 from .._bindings.types import cudnnBackendDescriptor_t
@@ -60,8 +61,8 @@ class BackendDescriptor(NativeHandle):
         element = attributes.element(value.set_as) if typed else attribute.type
         if isinstance(value, BackendDescriptor):  # the seed of random numbers is an int64 or a tensor
             element = attributes.element("BACKEND_DESCRIPTOR")
-        if isinstance(value, BackendDescriptor):  # the seed of random numbers: INT64, or a tensor
-            element = attributes.element("BACKEND_DESCRIPTOR")
+        elif isinstance(value, tuple) and any(isinstance(one, Fraction) for one in value):
+            element = attributes.element("FRACTION")  # strides and paddings of images that become larger
         elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
         try:
             self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)

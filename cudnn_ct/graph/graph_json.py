@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import numbers
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from ..dtypes import GRAPH_DTYPES
@@ -73,6 +74,8 @@ def _to_json(value: Any) -> Any:
         return {"double": float(value)}
     if isinstance(value, AsInt32):
         return {"int32": int(value)}
+    if isinstance(value, Fraction):
+        return {"fraction": [value.numerator, value.denominator]}
     if isinstance(value, tuple | list):
         return [_to_json(element) for element in value]
     if value is None or isinstance(value, str | bool):
@@ -128,4 +131,7 @@ def _value(value: Any, rows: Mapping[int, Any]) -> Any:
         return _graph(content, rows)
     if tag == "node":
         return _node(content, rows)
+    if tag == "fraction":
+        numerator, denominator = map(int, content)
+        return Fraction(numerator, denominator)
     return {"double": AsDouble, "int32": AsInt32}[tag](content)

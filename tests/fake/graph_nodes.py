@@ -208,6 +208,10 @@ class MoreNodes:
         mode = ResampleMode(found["MODE"][0]).name
         result, indices = np.empty(shape), np.zeros(shape)
         for place in np.ndindex(shape):
+            if mode == "BILINEAR":
+                corners = [self._neighbours(o, n) for o, n in zip(place[2:], x.shape[2:], strict=True)]
+                result[place] = math.fsum(x[(*place[:2], *at)] for at in product(*corners)) / 4
+                continue
             values = []
             for number, tap in enumerate(product(*map(range, found["WINDOW_DIMS"]))):
                 at = [
@@ -228,6 +232,10 @@ class MoreNodes:
         self._write(node["YDESC"][0], result, *tensors)
         if "IDXDESC" in node:
             self._write(node["IDXDESC"][0], indices, *tensors)
+
+    def _neighbours(self: Any, place: int, length: int) -> tuple[int, int]:
+        """Return the elements whose mean is at a place of an axis with twice the length."""
+        return place // 2, min((place + 1) // 2, length - 1)
 
     def _stats_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         x = self._read(node["XDESC"][0], *tensors)

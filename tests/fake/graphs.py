@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from cudnn_ct._bindings.enums import (
     BackendDescriptorType,
     PointwiseMode,
 )
+from cudnn_ct._bindings.types import cudnnFraction_t
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -36,6 +38,7 @@ _ELEMENTS: dict[str, Any] = {
     "FLOAT": ctypes.c_float,
     "DOUBLE": ctypes.c_double,
     "CHAR": ctypes.c_char,
+    "FRACTION": cudnnFraction_t,
     **dict.fromkeys(("VOID_PTR", "HANDLE", "BACKEND_DESCRIPTOR"), ctypes.c_void_p),
 }  # and C ints
 _DIRECTIONS = {
@@ -86,7 +89,9 @@ class Graphs(NormNodes, MoreNodes):
     ) -> None:
         array = (_element(element) * count).from_address(elements)
         state, wanted = self._get(descriptor, "backend"), BackendAttributeName(name).name
-        state["attributes"][wanted] = list(array)
+        fractions = BackendAttributeType(element).name == "FRACTION"  # structs, in the memory of the caller
+        values = [Fraction(one.numerator, one.denominator) for one in array] if fractions else list(array)
+        state["attributes"][wanted] = values
         if BackendAttributeType(element).name == "BACKEND_DESCRIPTOR":
             state["attributes"].setdefault("descriptors", []).append(wanted)
 

@@ -144,6 +144,7 @@ GRAPHS: dict[str, Any] = {
         g.input((2, 8, 6, 6)), g.input((2, 4, 6, 6)), (8, 4, 3, 3), padding=1
     ),
     "max pooling": lambda g: g.resample_with_indices(g.input((2, 3, 6, 6)), 3, stride=2, padding=1),
+    "upsampling": lambda g: g.relu(g.resample(g.input((2, 3, 4, 5)), "bilinear")),
     "average pooling": lambda g: g.resample(g.input((2, 3, 6, 6)), "avgpool_exclude_padding", 3, padding=1),
     "gen_stats": lambda g: g.gen_stats(g.input((2, 3, 6, 6))),
     "layer norm": lambda g: g.layer_norm(g.input((4, 6)), g.input((6,)), g.input((6,))),

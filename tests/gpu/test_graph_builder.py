@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import context as contexts
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.ops.graph.source import source_of
 from tests.attention_cases import CASES, case
 from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_built_backward
 from tests.mixed import in_threads
@@ -90,6 +93,28 @@ def test_built_graph_equals_pytorch_in_float64() -> None:
     got = torch.from_dlpack(f(*tensors)).double()
     assert float((got - expected).abs().max()) <= 2**-8 * max(float(expected.abs().max()), 1)
     assert f.candidate is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 16, 7, 9), (1, 3, 1, 5), (3, 5, 33, 1), (1, 64, 64, 64)])
+def test_each_engine_of_bilinear_resampling_equals_the_reference(shape: tuple[int, ...], dtype: str) -> None:
+    """Half precision is supported as the result of an operation that follows."""
+    g = ct.Graph()
+    y = g.resample(g.input(shape, layout="nhwc", name="x"), "bilinear")
+    y = y if dtype == "float32" else g.abs(y).output(dtype=dtype)
+    stages = source_of(g.define(y)).heuristics(g.define(y))
+    context = contexts.current(streams.resolve_stream(None))
+    rows = [row for stage in stages for row in stage(context) if not row.rejected]
+    x = np.random.default_rng(0).standard_normal(shape).astype("f")
+    for name in dict.fromkeys(row.algorithm for row in rows):
+        f = g.build(y, algo=name, strict=True)
+        (spec,) = f.outputs.values()
+        out = ct.full(spec.shape, np.nan, dtype, layout="nhwc")
+        f(ct.asarray(x, layout="nhwc"), out=out)
+        expected = np.asarray(ct.reference.graph(f, x), np.float64)
+        error = np.abs(out.numpy().astype(np.float64) - expected).max()
+        assert error <= {"float32": 1e-6}.get(dtype, TOLERANCE[dtype]) * np.abs(expected).max(), name
+    assert rows
 
 
 @pytest.mark.parametrize("name", BUILT)

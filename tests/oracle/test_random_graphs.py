@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 import cudnn_ct as ct
 
@@ -46,3 +47,14 @@ def test_bounds_allow_rounding_and_no_more(number: int) -> None:
         size = np.abs(value).max() + 1
         moved = (got.astype(np.float64) + 0.3 * size).astype(got.dtype)
         assert wrong_elements(moved, value, bound, dtype).mean() > 0.9
+
+
+def test_bilinear_resampling_of_graphs_agrees_with_scipy() -> None:
+    """A pixel of y is at half its index in x, and pixels behind the last one equal the last one."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype("f")
+    g = ct.Graph()
+    y: Any = ct.reference.graph(g.define(g.resample(g.input(x.shape), "bilinear")), x)
+    at = np.meshgrid(np.arange(10) / 2, np.arange(8) / 2, indexing="ij")
+    for image, result in zip(x.reshape(-1, 5, 4), y.reshape(-1, 10, 8), strict=True):
+        expected = ndimage.map_coordinates(image.astype(np.float64), at, order=1, mode="nearest")
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)

@@ -47,6 +47,7 @@ SHAPES: dict[str, tuple[Build, tuple[int, ...]]] = {
     "reduce last": (lambda g: g.reduce(g.input((3, 4)), "max", -1), (3, 1)),
     "conv": (lambda g: g.conv(g.input((2, 8, 9, 9)), g.input((4, 2, 3, 3)), stride=2), (2, 4, 4, 4)),
     "pool": (lambda g: g.resample(g.input((2, 8, 9, 9)), "maxpool", 3, stride=2), (2, 8, 4, 4)),
+    "upsampling": (lambda g: g.resample(g.input((2, 8, 5, 7)), "bilinear"), (2, 8, 10, 14)),
     "reshape": (lambda g: g.reshape(g.input((2, 6)), (3, 4)), (3, 4)),
     "transpose": (lambda g: g.transpose(g.input((2, 3, 4)), (2, 0, 1)), (4, 2, 3)),
     "slice": (lambda g: g.slice(g.input((5, 6)), (1, 0), (5, 6), (2, 4)), (2, 2)),
@@ -110,6 +111,19 @@ ERRORS: dict[str, tuple[Build, str]] = {
         r"dy has the wrong shape: got \(1, 2, 4, 4\), expected \(1, 2, 2, 2\)",
     ),
     "axes": (lambda g: g.reduce(g.input((3, 4)), "add", 2), "axes is out of range: got 2"),
+    "window of upsampling": (
+        lambda g: g.resample(g.input((1, 2, 4, 4)), "bilinear", 2),
+        "window is not for mode='bilinear', which doubles both axes: got 2",
+    ),
+    "upsampling of volumes": (
+        lambda g: g.resample(g.input((1, 2, 4, 4, 4)), "bilinear"),
+        "x has the wrong rank",
+    ),
+    "gradient of upsampling": (
+        lambda g: g.resample_backward(g.input((1, 2, 8, 8)), (1, 2, 4, 4), "bilinear", 2),
+        "mode must be one of avgpool",
+    ),
+    "nearest": (lambda g: g.resample(g.input((1, 2, 4, 4)), "nearest"), "mode must be one of avgpool"),
     "op": (lambda g: g.reduce(g.input((3, 4)), "median"), "op must be one of add"),
     "scale": (
         lambda g: g.layer_norm(g.input((3, 4)), g.input((5,)), g.input((5,))),
@@ -204,6 +218,10 @@ MALFORMED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
     "number": (lambda g, x: g.sdpa(3, x, x), "q is not a GraphTensor: got int"),
     "window": (lambda g, x: g.sdpa(x, x, x, causal=True, window=len), "window must be None"),
     "no mode": (lambda g, x: g.resample(x, None, 2), "mode of resample_forward must be given: got None"),
+    "no window": (
+        lambda g, x: g.resample(x, "maxpool"),
+        "window of resample_forward must be given: got None",
+    ),
     "no operand": (lambda g, x: g.rms_norm(x, None), "scale of norm_forward must be given: got None"),
     "no operands": (lambda g, x: g.cos(None), "x is not a GraphTensor: got None"),
     "bounds": (lambda g, x: g.rng((1,), x, x, bounds=3), "bounds must be two numbers: got 3"),

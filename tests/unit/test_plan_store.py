@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,14 @@ def test_graphs_and_requests_survive_json(tmp_path: Path) -> None:
     x, y = Tensor(1, spec, ragged=offsets), Tensor(2, spec)
     scale, middle = Tensor(3, TensorSpec.packed((1, 1, 1, 1)), value=0.5), Tensor(4, spec, virtual=True)
     inner = Graph((node("pointwise", mode="relu_fwd", xdesc=x, ydesc=middle),), ())
-    outer = node("sdpa_forward", qdesc=x, scaledesc=scale, odesc=y, subgraph=inner, paddings=(1, 2.5, None))
+    outer = node(
+        "sdpa_forward",
+        qdesc=x,
+        scaledesc=scale,
+        odesc=y,
+        subgraph=inner,
+        paddings=(1, 2.5, None, Fraction(1, 2)),
+    )
     graph = Graph((outer, Node("pointwise", {"mode": "add", "xdesc": middle, "ydesc": y})), (x, offsets, y))
     assert graph_text(graph_from_json(graph_to_json(graph))) == graph_text(graph)
     recorded = RecordedPlans()

@@ -11,10 +11,11 @@ from ...typing import ConvMode, Padding, PerAxis
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["ProductMethods", "Reduction", "Resampling"]
+__all__ = ["Pooling", "ProductMethods", "Reduction", "Resampling"]
 
 Reduction = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
-Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
+Pooling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
+Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding", "bilinear"]
 REDUCTIONS: tuple[Reduction, ...] = (
     *("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"),
 )
@@ -96,13 +97,19 @@ class ProductMethods(GraphBuilder):
         self,
         x: GraphTensor,
         mode: Resampling,
-        window: PerAxis,
+        window: PerAxis | None = None,
         *,
         stride: PerAxis | None = None,
         padding: Padding = 0,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return the pooling of x (N, C, *spatial) with 2 or 3 spatial axes; the stride is the window."""
+        """Return the pooling of x (N, C, *spatial) with 2 or 3 spatial axes, or x of twice the size.
+
+        Poolings need a window, and the stride is the window by default. Mode "bilinear" doubles two spatial
+        axes: ``y[2 * i] = x[i]`` and ``y[2 * i + 1] = (x[i] + x[min(i + 1, n - 1)]) / 2`` along both of them,
+        for x of n elements. PyTorch's ``interpolate`` places pixels differently, with ``align_corners`` or
+        without. cuDNN computes it for float32 operands with channels last.
+        """
         return self._resample(x, mode, window, stride, padding, name)["y"]
 
     def resample_with_indices(
@@ -122,7 +129,7 @@ class ProductMethods(GraphBuilder):
         self,
         dy: GraphTensor,
         x_shape: Iterable[int],
-        mode: Resampling,
+        mode: Pooling,
         window: PerAxis,
         *,
         stride: PerAxis | None = None,
@@ -132,7 +139,7 @@ class ProductMethods(GraphBuilder):
         y: GraphTensor | None = None,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return the gradient of :meth:`resample`; that of maxpool needs the indices, or x and y."""
+        """Return the gradient of a pooling; that of maxpool needs the indices, or x and y."""
         operands: dict[str, Operand | None] = {"dy": dy, "indices": indices, "x": x, "y": y}
         step = window if stride is None else stride
         return self._apply(
@@ -177,7 +184,7 @@ class ProductMethods(GraphBuilder):
         self,
         x: GraphTensor,
         mode: Resampling,
-        window: PerAxis,
+        window: PerAxis | None,
         stride: PerAxis | None,
         padding: Padding,
         name: str | None,

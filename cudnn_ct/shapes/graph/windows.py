@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from ..conv import conv_output_shape, pad_pairs
@@ -10,9 +11,9 @@ from ..pooling import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
 from .rules import Kind, Result, Specs, expect_rank, expect_shape
 
-__all__ = ["RESAMPLE_MODES", "WINDOWS"]
+__all__ = ["WINDOWS"]
 
-RESAMPLE_MODES = ("avgpool", "avgpool_exclude_padding", "maxpool")
+POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 
 
 def _conv_forward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
@@ -61,6 +62,9 @@ def _convolved(x: Shape, w: Shape, attributes: dict[str, Any]) -> Shape:
 
 def _resample_forward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x = specs["x"]
+    mode = as_choice(attributes["mode"], (*POOLING, "bilinear"), "mode")
+    if mode == "bilinear":
+        return {"y": Result(_doubled(x, attributes), like=x)}
     y = _pooled(x, attributes)
     indices = {"indices": Result(y, "int8", x, "int8")} if attributes["mode"] == "maxpool" else {}
     return {"y": Result(y, like=x), **indices}
@@ -78,10 +82,34 @@ def _resample_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Re
     return {"dx": Result(shape, like=dy)}
 
 
+def _doubled(x: TensorSpec, attributes: dict[str, Any]) -> Shape:
+    """Set the only attributes with which cuDNN has engines for bilinear interpolation.
+
+    They have engines for three spatial axes, too, which write wrong results.
+    """
+    expect_rank(x, "x", 4)
+    given = {name: attributes.pop(name, None) for name in ("window", "stride", "padding")}
+    for name, value in given.items():
+        if value not in (None, 0):
+            raise ValueError(f"{name} is not for mode='bilinear', which doubles both axes: got {value}")
+    half = (Fraction(1, 2),) * 2
+    attributes.update(
+        mode="bilinear",
+        spatial_dims=2,
+        window_dims=(2, 2),
+        strides=half,
+        pre_paddings=half,
+        post_paddings=(1, 1),
+        padding_mode="edge_val_pad",
+        nan_propagation="propagate_nan",
+    )
+    return (*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3])
+
+
 def _pooled(x: TensorSpec, attributes: dict[str, Any]) -> Shape:
     expect_rank(x, "x", 4, 5)
     window, stride, padding = (attributes.pop(name) for name in ("window", "stride", "padding"))
-    mode = as_choice(attributes["mode"], RESAMPLE_MODES, "mode")
+    mode = as_choice(attributes["mode"], POOLING, "mode")
     y = pool_output_shape(x.shape, window=window, stride=stride, padding=padding)
     geometry = pool_geometry(x.shape, window, stride, padding)
     attributes.update(
