@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from cudnn_ct.shapes.matmul import FLOAT8, matmul_shape
+from cudnn_ct.shapes.epilogue import FLOAT8
+from cudnn_ct.shapes.matmul import matmul_shape
 from tests.layers import FLOATS, LayerCase, Tensor, lying
 
 PRODUCTS = ("matmul", "matmul_backward", "scaled_matmul")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ..shapes.checks import same_shape
 from ..shapes.layers import activation_spec
 from ..shapes.parse import as_bool
-from ..typing import Activation
+from ..typing import Activation, MatmulActivation
 from ._cast import Array, Float64, deliver, operands
 
 
@@ -54,6 +54,13 @@ def activation_backward(
     slope = _SLOPES[spec.mode](v, y, spec.coefficient)
     dx = np.where(slope, dy, 0) if slope.dtype == bool else slope * dy
     return deliver(np.asarray(dx), dtype, alpha, beta, out)
+
+
+def activated(v: Float64, name: MatmulActivation) -> Float64:
+    """Return the activation of a product or a convolution with an epilogue."""
+    if name == "gelu_tanh":
+        return np.asarray(v * (1 + np.tanh(np.sqrt(2 / np.pi) * (v + 0.044715 * v**3))) / 2)
+    return np.asarray(CURVES["swish" if name == "silu" else name](v, 1.0))
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
+from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.matmul import (
-    WITHOUT_AMAX,
     WITHOUT_DBIAS,
     MatmulGradients,
     MatmulProblem,
@@ -23,7 +23,7 @@ from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import MatmulActivation
 from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, wide
-from .activation import CURVES
+from .activation import activated
 
 
 def matmul(
@@ -117,13 +117,7 @@ def _computed(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
     for name in ("bias", "residual"):
         if name in values:
             y = y + values[name]
-    return _activated(y, problem.activation)
-
-
-def _activated(y: Float64, activation: MatmulActivation) -> Float64:
-    if activation == "gelu_tanh":
-        return np.asarray(y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3))) / 2)
-    return np.asarray(CURVES["swish" if activation == "silu" else activation](y, 1.0))
+    return activated(y, problem.activation)
 
 
 def _summed(gradient: Float64, shape: tuple[int, ...]) -> Float64:

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
 from .checks import Outs, Specs
-from .matmul import FLOAT8
+from .epilogue import FLOAT8
 from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, packed_strides
 

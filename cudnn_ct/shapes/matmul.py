@@ -9,14 +9,22 @@ from ..dtypes import as_dtype
 from ..typing import MatmulActivation
 from .checks import Outs, Specs, one_dtype, result_spec
 from .conv_dtype import resolve_precision
+from .epilogue import (
+    FLOAT8,
+    HALF,
+    activation_name,
+    amax_spec,
+    bias_dtypes,
+    check_dtype,
+    check_float8,
+    float8_result_dtype,
+    scales_of,
+)
 from .layer import describe
-from .parse import as_choice, as_float
+from .parse import as_float
 from .specs import Shape, TensorSpec
 
 __all__ = [
-    "ACTIVATIONS",
-    "FLOAT8",
-    "WITHOUT_AMAX",
     "WITHOUT_DBIAS",
     "MatmulGradients",
     "MatmulProblem",
@@ -29,13 +37,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-ACTIVATIONS: tuple[MatmulActivation, ...] = (
-    "identity", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh",
-)  # fmt: skip
-HALF = ("float16", "bfloat16")
-WITHOUT_AMAX = "amax is not set"  # why a result has no amax
 WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias
-FLOAT8 = ("float8_e4m3", "float8_e5m2")
 
 
 class ScaledMatmulResult(NamedTuple, Generic[T]):
@@ -168,7 +170,7 @@ def matmul_problem(
     compute, tensor_cores = _arithmetic(a.dtype, b.dtype, b_scale, precision, allow_tf32)
     dtype = _result_dtype(a.dtype, out_dtype, out)
     y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
-    name, factor = _activation(activation), as_float(alpha, "alpha")
+    name, factor = activation_name(activation), as_float(alpha, "alpha")
     problem = MatmulProblem(
         a, b, bias, residual, b_scale, None, None, None, y, None, name, factor, compute, tensor_cores, aligned
     )
@@ -190,32 +192,19 @@ def scaled_matmul_problem(
 ) -> MatmulProblem:
     """Validate a product of float8 matrices with scales; ``outs`` are y and, if it is computed, amax."""
     a, b = specs["a"], specs["b"]
-    for name, spec in (("a", a), ("b", b)):
-        if spec.dtype not in FLOAT8:
-            raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(FLOAT8)}")
-    out = outs[0]
-    allowed = ("bfloat16", "float16", "float32", *FLOAT8)
-    dtype = out.dtype if out is not None and out_dtype is None else as_dtype(out_dtype or "bfloat16").name
-    if dtype not in allowed:
-        raise TypeError(f"out_dtype is not supported: got {dtype}, expected one of {', '.join(allowed)}")
-    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=out, dtype=dtype)
-    amax = None
-    if len(outs) > 1:
-        amax = result_spec((1,), _c_order(a), out=outs[1], name="amax of out", dtype="float32")
-    scales: dict[str, Any] = {name: specs.get(name) for name in ("descale_a", "descale_b", "scale")}
-    for name, spec in scales.items():
-        if spec and (spec.dtype != "float32" or spec.size != 1):
-            raise ValueError(f"{name} is not a float32 array of one element: got {spec}")
+    check_float8(a=a, b=b)
+    dtype = float8_result_dtype(out_dtype, outs[0])
+    y = result_spec(matmul_shape(a.shape, b.shape), _c_order(a), out=outs[0], dtype=dtype)
     problem = MatmulProblem(
         a,
         b,
         specs.get("bias"),
         specs.get("residual"),
         None,
-        **scales,
+        **scales_of(specs, "descale_a", "descale_b", "scale"),
         y=y,
-        amax=amax,
-        activation=_activation(activation),
+        amax=amax_spec(outs),
+        activation=activation_name(activation),
         aligned=aligned,
     )
     _check_epilogue(problem)
@@ -265,13 +254,6 @@ def _result_dtype(a: str, out_dtype: Any, out: TensorSpec | None) -> str:
     return dtype
 
 
-def _activation(activation: Any) -> MatmulActivation:
-    if activation is None:
-        return "identity"
-    name: MatmulActivation = as_choice(activation, ACTIVATIONS, "activation")
-    return "silu" if name == "swish" else name
-
-
 def _check_epilogue(problem: MatmulProblem) -> None:
     y, columns = problem.y, problem.b.shape[1:][-1:]
     if not isfinite(problem.alpha):
@@ -280,24 +262,18 @@ def _check_epilogue(problem: MatmulProblem) -> None:
         if not columns or problem.bias.shape != columns:
             expected = columns or "none, as b has one axis"
             raise ValueError(f"bias has a wrong shape: got {problem.bias.shape}, expected {expected}")
-        _one_of("bias", problem.bias, (*((y.dtype,) if y.dtype not in FLOAT8 else HALF), "float32"))
+        check_dtype("bias", problem.bias, bias_dtypes(y.dtype))
     if problem.residual:
         if problem.residual.shape != y.shape:
             got = problem.residual.shape
             raise ValueError(f"residual has a wrong shape: got {got}, expected that of the result, {y.shape}")
-        _one_of("residual", problem.residual, (y.dtype,))
+        check_dtype("residual", problem.residual, (y.dtype,))
     if problem.b_scale:
         if problem.b_scale.shape not in (columns, (1,), ()):
             raise ValueError(
                 f"b_scale has a wrong shape: got {problem.b_scale.shape}, expected {columns} or (1,)"
             )
-        _one_of("b_scale", problem.b_scale, ("float32",))
-
-
-def _one_of(name: str, spec: TensorSpec, dtypes: tuple[str, ...]) -> None:
-    if spec.dtype not in dtypes:
-        expected = " or ".join(dict.fromkeys(dtypes))
-        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
+        check_dtype("b_scale", problem.b_scale, ("float32",))
 
 
 def _c_order(spec: TensorSpec) -> TensorSpec:

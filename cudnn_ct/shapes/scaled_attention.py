@@ -10,8 +10,8 @@ from ..errors import NotSupportedError
 from .attention import AttentionCore, attention_band
 from .attention_rules import attention_scale, like_axes
 from .checks import Outs, Specs, result_spec
+from .epilogue import FLOAT8, WITHOUT_AMAX
 from .layer import describe
-from .matmul import FLOAT8, WITHOUT_AMAX
 from .parse import as_bool
 from .specs import Shape, TensorSpec
 

@@ -7,7 +7,8 @@ from typing import Any
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
-from ...shapes.matmul import WITHOUT_AMAX, MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
+from ...shapes.epilogue import WITHOUT_AMAX
+from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, StreamLike
