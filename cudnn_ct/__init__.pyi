@@ -65,6 +65,7 @@ from .ops.conv.conv import conv_backward_bias as conv_backward_bias
 from .ops.conv.conv import conv_backward_data as conv_backward_data
 from .ops.conv.conv import conv_backward_filter as conv_backward_filter
 from .ops.conv.conv import conv_transpose as conv_transpose
+from .ops.conv.float8 import scaled_conv as scaled_conv
 from .ops.conv.fused import conv_bias_activation as conv_bias_activation
 from .ops.conv.gradients import conv_backward_data_relu_batch_norm as conv_backward_data_relu_batch_norm
 from .ops.conv.gradients import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
@@ -128,6 +129,7 @@ from .shapes.attention import AttentionResult as AttentionResult
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss
+from .shapes.float8_conv import ScaledConvResult as ScaledConvResult
 from .shapes.layer_norm import LayerNormGradients as LayerNormGradients
 from .shapes.layer_norm import LayerNormResult as LayerNormResult
 from .shapes.layer_norm import RMSNormGradients as RMSNormGradients

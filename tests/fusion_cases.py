@@ -1,4 +1,4 @@
-"""Convolutions fused with the parts of a batch normalisation, as values that all tiers share."""
+"""Convolutions fused with other operations, as values that all tiers share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct.shapes.epilogue import FLOAT8
 from tests.layers import LayerCase, Tensor, lying
 
 FUSIONS = (
@@ -51,6 +52,36 @@ def training_fusion_cases(draw: st.DrawFn) -> LayerCase:
     wide = [one._replace(dtype="float32") for one in factors]
     outs = {"out": lying(draw, x, "float16", "nan")} if draw(st.booleans()) else {}
     return LayerCase(operation, (dy, filters_of, data, mean, invstd, *wide), geometry, outs, terms=SUMS)
+
+
+@st.composite
+def float8_conv_cases(draw: st.DrawFn) -> LayerCase:
+    """A call of `scaled_conv` with operands of any layout and view, whose sums are small integers."""
+    axes, groups = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    channels, filters = draw(st.sampled_from((16, 32))), groups * draw(st.sampled_from((16, 32)))
+    size, window = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    geometry: dict[str, Any] = {name: draw(st.integers(*ends)) for name, ends in GEOMETRY.items()}
+    if draw(st.booleans()):
+        geometry["padding"] = ((0, 1),) * axes
+    geometry |= {"dilation": 1, "groups": groups}
+    x, w = (draw(st.integers(0, 2)), groups * channels, *[size] * axes), (filters, channels, *[window] * axes)
+    operands = tuple(lying(draw, shape, draw(st.sampled_from(FLOAT8))) for shape in (x, w))
+    dtype = draw(st.sampled_from(("float32", "bfloat16", "float16")))
+    keywords = {
+        "activation": draw(st.sampled_from((None, "relu", "silu", "gelu_tanh"))),
+        "amax": groups == 1 and draw(st.booleans()),
+        "out_dtype": dtype,
+        **geometry,
+    }
+    outs: dict[str, Tensor] = {}
+    for name in ("descale_x", "descale_w", "scale"):
+        if draw(st.booleans()):
+            outs[name] = Tensor((1,), "float32", np.asarray([draw(st.sampled_from((0.5, 2.0)))]))
+    if draw(st.booleans()):
+        outs["bias"] = lying(draw, (filters,), draw(st.sampled_from((dtype, "float32"))))
+    if draw(st.booleans()):
+        outs["out"] = lying(draw, ct.conv_output_shape(x, w, **geometry), dtype, "nan")
+    return LayerCase("scaled_conv", operands, keywords, outs, terms={"y": 100.0})
 
 
 GEOMETRY = {"padding": (0, 1), "stride": (1, 2), "dilation": (1, 2)}

@@ -19,7 +19,7 @@ from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
 from tests.conv_cases import conv_cases
-from tests.fusion_cases import FUSIONS, training_fusion_cases
+from tests.fusion_cases import FUSIONS, float8_conv_cases, training_fusion_cases
 from tests.layers import (
     FLOATS,
     LayerCase,
@@ -174,6 +174,7 @@ CASES = (
     CONV,
     OpCase(("conv_scale_bias_activation",), scaled_conv_cases()),
     OpCase(FUSIONS, training_fusion_cases()),
+    OpCase(("scaled_conv",), float8_conv_cases()),
     OpCase(
         ("pool", "pool_backward"),
         pool_cases() | pool_cases(asymmetric=True),
@@ -245,5 +246,5 @@ def row_of(operation: str) -> OpCase:
 ON_IMAGES = tuple(
     name
     for name in OPERATIONS
-    if not name.startswith("affine_grid") and name not in (*PRODUCTS, *FUSIONS[1:])
+    if not name.startswith("affine_grid") and name not in (*PRODUCTS, *FUSIONS[1:], "scaled_conv")
 )

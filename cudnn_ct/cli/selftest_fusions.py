@@ -1,4 +1,4 @@
-"""The selftest's cases of convolutions fused with batch normalisation."""
+"""The selftest's cases of convolutions fused with other operations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from .selftest_cases import PLAIN, PRODUCTS, Case, Draw, Inputs, W, X, each_layo
 
 
 def fusion_cases() -> Iterator[Case]:
-    """Yield convolutions with scale and bias, and the fusions of training."""
+    """Yield convolutions with scale and bias, of float8, and the fusions of training."""
     required("conv_scale_bias_activation")  # before a test replaces the operation
     yield from each_layout("conv_scale_bias_activation", "residual, relu", _scaled, PRODUCTS, FLOATS[:-1])
+    required("scaled_conv")
+    yield from each_layout("scaled_conv", "bias, relu", _float8, FLOAT8, tuple(FLOAT8))
     for operation in TRAINING_FUSIONS:
         required(operation)
         make = partial(_of_training, operation)
@@ -27,6 +29,7 @@ TRAINING_FUSIONS = (
     "conv_backward_data_relu_batch_norm",
     "conv_backward_filter_scale_bias_relu",
 )
+FLOAT8 = {"float8_e4m3": 2e-2, "float8_e5m2": 2e-2}  # the result is bfloat16
 TRAINING = {"float16": 4e-3}  # the sums have the elements of y before or after they are rounded
 
 
@@ -45,6 +48,13 @@ def _of_training(operation: str, draw: Draw) -> Inputs:
     whole = draw.rng.integers(-4, 5, X).astype(x.dtype)
     mean, one, zero = (np.full(X[1], number, np.float32) for number in (0.25, 1, 0))
     return Inputs((dy, w, whole, mean, one, scale, zero), PLAIN)
+
+
+def _float8(draw: Draw) -> Inputs:
+    """Draw images and filters of float8 with 16 channels, and some of the scales."""
+    x, w = draw.floats(2, 16, 9, 10), draw.floats(32, 16, 3, 3)
+    half, bias = np.full(1, 0.5, np.float32), draw.floats(32).astype(np.float32)
+    return Inputs((x, w), PLAIN | {"descale_x": half, "bias": bias, "activation": "relu", "amax": True})
 
 
 def _scaled(draw: Draw) -> Inputs:

@@ -22,6 +22,7 @@ from .conv_fusions import conv_backward_data_relu_batch_norm as conv_backward_da
 from .conv_fusions import conv_backward_filter_scale_bias_relu as conv_backward_filter_scale_bias_relu
 from .conv_fusions import conv_batch_norm_statistics as conv_batch_norm_statistics
 from .conv_fusions import conv_scale_bias_activation as conv_scale_bias_activation
+from .conv_fusions import scaled_conv as scaled_conv
 from .ctc import ctc_loss as ctc_loss
 from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..dtypes import as_dtype
+from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
+from ..shapes.epilogue import WITHOUT_AMAX
+from ..shapes.float8_conv import ScaledConvResult, float8_conv_problem
 from ..shapes.scaled_conv import scaled_conv_problem
 from ..shapes.specs import TensorSpec
 from ..shapes.training_fusions import (
@@ -20,9 +23,9 @@ from ..shapes.training_fusions import (
     finalize_problem,
     statistics_problem,
 )
-from ..typing import FusedActivation, Padding, PerAxis, Shape
-from ._cast import Array, Float64, Outs, deliver, deliver_each, round_once, wide
-from .activation import CURVES
+from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
+from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, round_once, wide
+from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
 
 
@@ -58,6 +61,50 @@ def conv_scale_bias_activation(
         values = values + wide(arrays["z"])
     y = CURVES[problem.activation](values, 1 if activation == "swish" else problem.coefficient)
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def scaled_conv(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    descale_x: ArrayLike | None = None,
+    descale_w: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    amax: bool = False,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    out_dtype: DTypeLike | None = None,
+    out: Outs | None = None,
+) -> ScaledConvResult[Array]:
+    """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
+    optional = {"descale_x": descale_x, "descale_w": descale_w, "scale": scale, "bias": bias}
+    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    arrays = {name: np.asarray(array) for name, array in given.items()}
+    absent = "" if amax else WITHOUT_AMAX
+    slots = result_slots(out, ScaledConvResult._fields, absent=absent)
+    outs = tuple(None if one is None else _spec(given_out(one)) for one in slots)
+    specs = {name: _spec(array) for name, array in arrays.items()}
+    geometry: dict[str, Any] = {
+        "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
+    }  # fmt: skip
+    problem = float8_conv_problem(specs, outs, activation, out_dtype, **geometry)
+    values = conv(wide(arrays["x"]), wide(arrays["w"]), **geometry)
+    for name in ("descale_x", "descale_w"):
+        if name in arrays:
+            values = values * wide(arrays[name]).reshape(())
+    if bias is not None:
+        values = values + _per_channel(arrays["bias"], values)
+    values = activated(values, problem.activation)
+    largest = np.full(1, np.abs(values).max(initial=0))
+    if scale is not None:
+        values = values * wide(arrays["scale"]).reshape(())
+    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
+    return deliver_each(ScaledConvResult[Array], results, 1, 0, out, absent=absent)
 
 
 @np.errstate(all="ignore")

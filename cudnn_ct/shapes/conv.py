@@ -135,7 +135,7 @@ def conv_output_shape(
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
     as_choice(mode, MODES, "mode")
-    return _output_shape(x, w, *_geometry(w[2:], padding, stride, dilation))
+    return _output_shape(x, w, *conv_geometry(w[2:], padding, stride, dilation))
 
 
 def conv_problem(
@@ -178,7 +178,7 @@ def conv_problem(
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
     specs[roles.operands[-1]] = result_spec(shapes[roles.operands[-1]], image, other, out=out, dtype=dtype)
-    pairs, strides, dilations = _geometry(shapes["w"][2:], padding, stride, dilation)
+    pairs, strides, dilations = conv_geometry(shapes["w"][2:], padding, stride, dilation)
     compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
     return ConvProblem(
         direction=direction,
@@ -237,7 +237,7 @@ def conv_transpose_output_shape(
         raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
     if x[1] != w[0]:
         raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}")
-    pairs, strides, dilations = _geometry(w[2:], padding, stride, dilation)
+    pairs, strides, dilations = conv_geometry(w[2:], padding, stride, dilation)
     extras = per_axis(output_padding, len(strides), "output_padding", 0)
     if any(extra >= s for extra, s in zip(extras, strides, strict=True)):
         raise ValueError(f"output_padding {extras} must be less than the stride {strides}")
@@ -250,8 +250,8 @@ def conv_transpose_output_shape(
     return check_shape((x[0], w[1] * as_int(groups, "groups"), *sizes), "result shape")
 
 
-def _geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[Pairs, Shape, Shape]:
-    """Return padding, stride and dilation, in any of their accepted forms, per axis of a window."""
+def conv_geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[Pairs, Shape, Shape]:
+    """Return padding, stride and dilation, in any of their accepted forms, for each axis of a window."""
     strides = per_axis(stride, len(window), "stride", 1)
     dilations = per_axis(dilation, len(window), "dilation", 1)
     return pad_pairs(padding, window, dilations), strides, dilations

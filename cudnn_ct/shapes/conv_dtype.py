@@ -29,7 +29,12 @@ def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
     if one not in allowed:
         what = {"forward": "a convolution", "fused": "a fused convolution"}
         name = what.get(direction, "a gradient of a convolution")
-        raise TypeError(f"{name} takes {', '.join(allowed)}, not {one}")
+        hint = (
+            "; convolutions of float8 are ct.scaled_conv"
+            if direction in what and one.startswith("float8")
+            else ""
+        )
+        raise TypeError(f"{name} takes {', '.join(allowed)}, not {one}{hint}")
 
 
 def conv_result_dtype(dtype: str, out: str | None = None, scaled: str = "") -> str:

@@ -170,7 +170,8 @@ class Graphs(NormNodes, MoreNodes):
         """Whether a graph has a node that no legacy call computes."""
         nodes = [*map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])]
         names = [name for node in nodes for name in node]
-        if any(name.startswith("OPERATION_CONVOLUTION_") for name in names) and any(map(self._scales, nodes)):
+        fused = any(self._scales(node) or self._reads_float8(node) for node in nodes)
+        if fused and any(name.startswith("OPERATION_CONVOLUTION_") for name in names):
             return True
         return any(name.startswith(_ONLY_GRAPHS) for name in names)
 
@@ -180,6 +181,13 @@ class Graphs(NormNodes, MoreNodes):
             return False
         function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
         return PointwiseMode(function["POINTWISE_MODE"][0]) == PointwiseMode.MUL
+
+    def _reads_float8(self: Any, node: dict[str, list[Any]]) -> bool:
+        """Whether a node is a convolution of float8 images."""
+        images = node.get("OPERATION_CONVOLUTION_FORWARD_X")
+        if images is None:
+            return False
+        return _BY_CODE[self._attributes(images[0])["TENSOR_DATA_TYPE"][0]].name.startswith("float8")
 
     def _values_of(self: Any, operations: list[dict[str, list[Any]]]) -> set[int]:
         """Return the uids of tensors that are passed by value."""

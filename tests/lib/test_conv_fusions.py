@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnn_ct.graph.offline import Planner
+import pytest
+
+from cudnn_ct.graph.gpus import description_of
+from cudnn_ct.graph.offline import Planner, compute_capability
+from cudnn_ct.ops.conv.float8_graph import float8_conv_graph
 from cudnn_ct.ops.conv.scaled_graph import source_of
 from cudnn_ct.ops.conv.training_graphs import (
     DATA_SOURCE,
@@ -13,6 +17,7 @@ from cudnn_ct.ops.conv.training_graphs import (
     STATISTICS_SOURCE,
 )
 from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.float8_conv import Float8Conv, float8_conv_problem
 from cudnn_ct.shapes.fused import ACTIVATIONS
 from cudnn_ct.shapes.scaled_conv import ScaledConv, scaled_conv_problem
 from cudnn_ct.shapes.specs import Shape, TensorSpec
@@ -25,7 +30,7 @@ from cudnn_ct.shapes.training_fusions import (
 from cudnn_ct.typing import Layout
 
 from .test_graph import DEVICE, _can_plan, in_child
-from .test_graph_operations import why_not_planned
+from .test_graph_operations import engines_missing, why_not_planned
 
 __all__ = ["_can_plan"]  # a fixture, known here by its import
 
@@ -79,6 +84,93 @@ def test_convolutions_with_scale_and_bias_become_plans() -> None:
     source = source_of(planner.library.version, HOPPER)
     without = {name: why_not_planned(source, one, planner) for name, one in scaled_problems().items()}
     assert {name: reason for name, reason in without.items() if reason} == {}
+
+
+# --- float8 ---------------------------------------------------------------------------------------------
+
+
+def float8(
+    dtypes: str = "e4m3 e4m3 bfloat16",
+    *,
+    x: Shape = IMAGES,
+    w: Shape = WINDOW,
+    given: tuple[str, ...] = ("descale_x", "descale_w"),
+    amax: bool = False,
+    activation: str | None = None,
+    layout: Layout = "nhwc",
+    aligned: bool = True,
+    **geometry: Any,
+) -> Float8Conv:
+    first, second, result = (one if one[0] != "e" else f"float8_{one}" for one in dtypes.split())
+    specs = {"x": TensorSpec.packed(x, first, layout), "w": TensorSpec.packed(w, second, layout)}
+    specs |= {name: channels(w[0] if name == "bias" else 1) for name in given}
+    outs = (None, None) if amax else (None,)
+    return float8_conv_problem(specs, outs, activation, result, aligned=aligned, **geometry)
+
+
+def float8_problems() -> dict[str, Float8Conv]:
+    results = ("bfloat16", "float16", "float32", "e4m3", "e5m2")
+    found = {
+        f"to {result}, amax {amax}": float8(f"e4m3 e4m3 {result}", amax=amax)
+        for result in results
+        for amax in (False, True)
+    }
+    found |= {f"{pair} amax": float8(f"{pair} float32", amax=True) for pair in ("e4m3 e5m2", "e5m2 e5m2")}
+    every = ("bias", "descale_x", "descale_w", "scale")
+    found["all scales, relu"] = float8("e4m3 e4m3 e4m3", given=every, activation="relu", amax=True)
+    found["no scales"] = float8("e4m3 e4m3 float32", given=(), amax=True)
+    found |= {name: float8(activation=name) for name in ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh")}
+    found["channels first"] = float8(layout="nchw", padding=1)
+    found["misaligned"] = float8(aligned=False, amax=True)
+    found["uneven padding"] = float8(padding=((1, 0), (0, 1)), amax=True)
+    found["strided, dilated"] = float8(stride=2, dilation=2, padding=2)
+    found["groups"] = float8(x=(2, 64, 9, 9), w=(32, 32, 3, 3), groups=2, given=every)
+    found["one axis"] = float8(x=(2, 16, 30), w=(32, 16, 3), stride=2, amax=True)
+    found["three axes"] = float8(x=(2, 16, 5, 6, 7), w=(16, 16, 3, 3, 3), amax=True)
+    found["pixel"] = float8(x=(1, 16, 1, 1), w=(16, 16, 1, 1))
+    return found
+
+
+@in_child
+def test_convolutions_of_float8_become_plans() -> None:
+    check_float8(compiled=4)
+
+
+@pytest.mark.nightly
+@in_child
+def test_all_convolutions_of_float8_become_plans() -> None:
+    check_float8(compiled=1)
+
+
+def check_float8(compiled: int) -> None:
+    """Check that all problems have engines, and every ``compiled``-th problem a plan."""
+    planner = Planner(DEVICE)
+    source = source_of(planner.library.version, HOPPER, float8_conv_graph)
+    without = {
+        name: (engines_missing if place % compiled else why_not_planned)(source, one, planner)
+        for place, (name, one) in enumerate(float8_problems().items())
+    }
+    assert {name: reason for name, reason in without.items() if reason} == {}
+
+
+@in_child
+def test_convolutions_of_float8_have_engines_from_ada_on() -> None:
+    for gpu, expected in (("a100", False), ("l4", True), ("b200", True)):
+        planner = Planner(description_of(gpu))
+        source = source_of(planner.library.version, compute_capability(planner), float8_conv_graph)
+        found = [not engines_missing(source, one, planner) for one in float8_problems().values()]
+        assert found == [expected] * len(found), gpu
+
+
+@in_child
+def test_convolutions_of_float8_that_are_rejected_have_no_engine() -> None:
+    planner = Planner(DEVICE)
+    source = source_of(planner.library.version, HOPPER, float8_conv_graph)
+    for problem in (
+        float8(w=(64, 1, 3, 3), groups=64),
+        float8(w=(32, 32, 3, 3), groups=2, amax=True),
+    ):
+        assert "no engine" in why_not_planned(source, problem, planner)
 
 
 # --- training ----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ POSITIONAL = {
     "rms_norm_backward": ("dy", "x", "scale", "invrms"),
     "scale": ("x",),
     "scaled_attention": ("q", "k", "v"),
+    "scaled_conv": ("x", "w"),
     "scaled_matmul": ("a", "b"),
     "softmax": ("x",),
     "softmax_backward": ("dy", "y"),

@@ -1,4 +1,4 @@
-"""Convolutions fused with batch normalisation by NumPy, and the sizes that errors are measured by.
+"""Convolutions fused with other operations by NumPy, and the sizes that errors are measured by.
 
 They are composed of the convolutions in the table of values that they are added to.
 """
@@ -6,11 +6,13 @@ They are composed of the convolutions in the table of values that they are added
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .answer import Arguments, Operands, Values, named
+from .rows import CURVES
 
 __all__ = ["FUSION_OPEN", "FUSION_ROUNDED", "FUSION_SCALES", "fusions_by_loops"]
 
@@ -61,13 +63,28 @@ def fusions_by_loops(table: Table) -> dict[str, Compute]:
         normal = (x - _wide(operands["mean"], x)) * _wide(operands["invstd"], x)
         return _channel_gradients(operands, dz, dz * normal, dz)
 
+    def of_float8(operands: Operands, arguments: Arguments) -> Values:
+        v = _factor(operands, "descale_x", "descale_w") * table["conv"](operands, arguments)["y"]
+        if operands.get("bias") is not None:
+            v = v + _wide(operands["bias"], v)
+        curve = CURVES.get(arguments.get("activation") or "")
+        v = v if curve is None else np.vectorize(curve, otypes=[float])(v)
+        found = {"y": _factor(operands, "scale") * v}
+        return found | ({"amax": np.array([np.abs(v).max()])} if arguments.get("amax") else {})
+
     return {
+        "scaled_conv": of_float8,
         "conv_scale_bias_activation": scaled,
         "conv_batch_norm_statistics": statistics,
         "batch_norm_finalize": finalize,
         "conv_backward_data_relu_batch_norm": data_gradient,
         "conv_backward_filter_scale_bias_relu": filter_gradient,
     }
+
+
+def _factor(operands: Operands, *names: str) -> float:
+    """Return the product of the scales that are given."""
+    return prod(float(np.ravel(operands[name])[0]) for name in names if operands.get(name) is not None)
 
 
 def _data(operands: Operands) -> Array:
@@ -144,6 +161,16 @@ def _scaled_scale(table: Table, operands: Operands, arguments: Arguments, values
     terms = table["conv_scale_bias_activation"](_absolute(operands), plain)["y"]
     steep = max(1.2, abs(arguments.get("coefficient", 0)) if arguments.get("activation") == "elu" else 0)
     return {"y": _own(before, arguments) + steep * terms}
+
+
+def _float8_scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    plain = {**arguments, "activation": None, "amax": False}
+    given = {**operands, "scale": None}
+    before, terms = (table["scaled_conv"](one, plain)["y"] for one in (given, _absolute(given)))
+    own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
+    v = 1.2 * terms + (np.abs(before) if own is None else own)
+    sizes = {"y": abs(_factor(operands, "scale")) * v, "amax": np.array([v.max()])}
+    return {name: sizes[name] for name in values}
 
 
 def _scaled_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -243,6 +270,7 @@ def _finalize_scale(table: Table, operands: Operands, arguments: Arguments, valu
 
 
 FUSION_SCALES: dict[str, Any] = {
+    "scaled_conv": _float8_scale,
     "conv_scale_bias_activation": _scaled_scale,
     "conv_batch_norm_statistics": _statistics_scale,
     "batch_norm_finalize": _finalize_scale,

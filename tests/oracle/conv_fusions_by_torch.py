@@ -1,4 +1,4 @@
-"""Convolutions fused with batch normalisation by PyTorch; gradients by autograd through the whole chain."""
+"""Convolutions fused with other operations by PyTorch; gradients by autograd through the whole chain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from .answer import Arguments, named
+from .rows_by_torch import CURVES, times
 
 __all__ = ["fusions_by_torch"]
 
@@ -50,7 +51,17 @@ def fusions_by_torch(convolve: Any, act: Any) -> dict[str, Torch]:
         found = {"dz": dz, "dscale": dscale, "dbias": dbias, "eq_dz_scale": steep, "eq_x_scale": by_x}
         return {**found, "eq_bias": -(steep * dbias / count + by_x * mean)}
 
+    def of_float8(operands: Tensors, arguments: Arguments) -> Tensors:
+        """The convolution of the dequantised operands."""
+        x, w = (times(operands, f"descale_{name}", operands[name]) for name in "xw")
+        v = convolve(x, w, arguments)
+        v = v if operands.get("bias") is None else v + _wide(operands["bias"], v)
+        v = CURVES.get(arguments.get("activation") or "", lambda y: y)(v)
+        found = {"y": times(operands, "scale", v)}
+        return found | ({"amax": v.abs().max().reshape(1)} if arguments.get("amax") else {})
+
     return {
+        "scaled_conv": of_float8,
         "conv_scale_bias_activation": scaled,
         "conv_batch_norm_statistics": statistics,
         "batch_norm_finalize": _finalize,

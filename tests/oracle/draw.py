@@ -984,11 +984,15 @@ def _row_norm_backward(mode: str, source: Source) -> Recipe:
     return Recipe(operands, arguments, drawn.out, derived, scaled=False, more=more)
 
 
+VALUES_OF_FLOAT8 = ("normal", "integers", "unit")
+EPILOGUES = (None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+
+
 def _scaled_matmul(source: Source) -> Recipe:
     rows, terms, columns = (16 * source.choice((1, 2, 3, 4, 8)) for _ in range(3))
     batch = (source.randint(1, 3),) if source.chance(0.4) else ()
     out = source.choice(("bfloat16", "float16", "float32", *FLOAT8))
-    values = source.choice(("normal", "integers", "unit"))
+    values = source.choice(VALUES_OF_FLOAT8)
     operands = {
         "a": ((*batch, rows, terms), source.choice(FLOAT8), values),
         "b": ((*(batch if source.chance(0.6) else ()), terms, columns), source.choice(FLOAT8), values),
@@ -1001,10 +1005,34 @@ def _scaled_matmul(source: Source) -> Recipe:
         operands["bias"] = ((columns,), source.choice((bias, "float32")), "normal")
     if source.chance(0.3):
         operands["residual"] = ((*batch, rows, columns), out, "normal")
-    activations = (None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
-    arguments = {"activation": source.choice(activations), "amax": source.chance(0.5), "out_dtype": out}
+    arguments = {"activation": source.choice(EPILOGUES), "amax": source.chance(0.5), "out_dtype": out}
     more = {"amax": ((1,), "float32")} if arguments["amax"] else {}
     return Recipe(operands, arguments, ((*batch, rows, columns), out), scaled=False, more=more)
+
+
+def _scaled_conv(source: Source) -> Recipe:
+    """A convolution of float8; one of 20 calls has to be rejected, for its channels or amax with groups."""
+    g = _training_geometry(source, (16, 32, 48), source.choice((1, 2, 2, 2, 3)), "float8_e4m3")
+    groups, x, w, y = 1, g.x, g.w, g.y
+    if source.chance(0.2):
+        groups = 2
+        x, w, y = (x[0], 2 * x[1], *x[2:]), (2 * w[0], *w[1:]), (y[0], 2 * y[1], *y[2:])
+    rejected = source.chance(0.05)
+    if rejected and groups == 1:
+        x, w = (x[0], 8, *x[2:]), (w[0], 8, *w[2:])
+    out, values = source.choice(("bfloat16", "float16", "float32", *FLOAT8)), source.choice(VALUES_OF_FLOAT8)
+    operands = {"x": (x, source.choice(FLOAT8), values), "w": (w, source.choice(FLOAT8), values)}
+    for name in ("descale_x", "descale_w", "scale"):
+        if source.chance(0.6):
+            operands[name] = ((1,), "float32", "positive")
+    if source.chance(0.4):
+        bias = source.choice(HALF) if out in FLOAT8 else out
+        operands["bias"] = (_per_channel(source, y, y[1]), source.choice((bias, "float32")), "normal")
+    arguments = g.arguments | {"groups": groups, "activation": source.choice(EPILOGUES)}
+    arguments |= {"amax": rejected if groups > 1 else source.chance(0.5), "out_dtype": out}
+    more = {"amax": ((1,), "float32")} if arguments["amax"] and not rejected else {}
+    memory = None if rejected else (y, out)
+    return Recipe(operands, arguments, memory, scaled=False, more=more, rejected=rejected)
 
 
 # --- attention ---
@@ -1124,6 +1152,7 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "matmul": _matmul,
     "matmul_backward": _matmul_backward,
     "scaled_matmul": _scaled_matmul,
+    "scaled_conv": _scaled_conv,
     "attention": _attention,
     "attention_backward": _attention_backward,
     "scaled_attention": _scaled_attention,

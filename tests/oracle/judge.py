@@ -36,7 +36,8 @@ FACTOR = {
     "rms_norm": 64,
     "rms_norm_backward": 64,
     "scaled_attention": 32,
-    "scaled_matmul": 8,  # of sums of 32 products each
+    "scaled_conv": 16,  # of sums of 32 products each
+    "scaled_matmul": 8,
     "softmax_backward": 32,
 }
 ROW_NORMS = ("layer_norm", "rms_norm", "ada_layer_norm")
@@ -74,7 +75,7 @@ LARGEST |= {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
 FLOAT8 = ("float8_e4m3", "float8_e5m2")
 
-SUMS_OF_FLOAT8 = ("scaled_attention", "scaled_matmul")
+SUMS_OF_FLOAT8 = ("scaled_attention", "scaled_conv", "scaled_matmul")
 
 # Intermediate results have the dtype of the operands, also if the result is float32.
 HALF_BETWEEN = ("conv_backward_data_relu_batch_norm", "conv_batch_norm_statistics", "scaled_attention")
@@ -367,7 +368,7 @@ def _dtype_of(call: Call, name: str) -> str:
         return call.arguments.get("eq_dtype", "float16") if name.startswith("eq_") else "float32"
     if call.operation == "scaled_attention":
         return call.arguments.get("out_dtype", call.operands["q"].dtype)
-    if call.operation == "scaled_matmul":
+    if call.operation in ("scaled_conv", "scaled_matmul"):
         return call.arguments.get("out_dtype", "bfloat16")
     if call.operation == "transform":
         return call.arguments.get("dtype", call.operands["x"].dtype)

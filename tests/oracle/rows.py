@@ -48,7 +48,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return y[..., 0, :] if a.ndim == 1 and b.ndim > 1 else y[..., 0] if a.ndim == 1 else y
 
 
-_CURVES = {
+CURVES = {
     "relu": lambda v: max(v, 0.0) if v == v else v,
     "gelu": lambda v: v * (1 + erf(v / 2**0.5)) / 2,
     "gelu_tanh": lambda v: v * (1 + np.tanh((2 / np.pi) ** 0.5 * (v + 0.044715 * v**3))) / 2,
@@ -68,7 +68,7 @@ def _sums(operands: Operands, arguments: Arguments, factor: float) -> np.ndarray
 
 def matmul(operands: Operands, arguments: Arguments) -> Values:
     y = _sums(operands, arguments, arguments.get("alpha", 1))
-    curve = _CURVES.get(arguments.get("activation") or "")
+    curve = CURVES.get(arguments.get("activation") or "")
     if curve is not None:
         with np.errstate(all="ignore"):
             y = np.asarray(np.vectorize(curve, otypes=[float])(y)) if y.size else y
@@ -84,7 +84,7 @@ def _scaled(operands: Operands, arguments: Arguments, factor: float) -> np.ndarr
 
 def scaled_matmul(operands: Operands, arguments: Arguments) -> Values:
     v = _scaled(operands, arguments, 1.0)
-    curve = _CURVES.get(arguments.get("activation") or "")
+    curve = CURVES.get(arguments.get("activation") or "")
     v = v if curve is None else np.asarray(np.vectorize(curve, otypes=[float])(v))
     found = {"y": v if operands.get("scale") is None else float(np.ravel(operands["scale"])[0]) * v}
     return found | ({"amax": np.abs(v).max(keepdims=True).reshape(1)} if arguments.get("amax") else {})

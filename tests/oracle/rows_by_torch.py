@@ -12,7 +12,7 @@ from .answer import Arguments
 
 Tensors = dict[str, Any]
 
-_CURVES: dict[str, Callable[[Any], Any]] = {
+CURVES: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
@@ -27,18 +27,18 @@ def matmul(operands: Tensors, arguments: Arguments) -> Tensors:
     for name in ("bias", "residual"):
         if operands.get(name) is not None:
             y = y + operands[name]
-    return {"y": _CURVES.get(arguments.get("activation") or "", lambda y: y)(y)}
+    return {"y": CURVES.get(arguments.get("activation") or "", lambda y: y)(y)}
 
 
 def scaled_matmul(operands: Tensors, arguments: Arguments) -> Tensors:
     """The product of the dequantised operands."""
-    a, b = (_times(operands, name, operands[name[-1]]) for name in ("descale_a", "descale_b"))
+    a, b = (times(operands, name, operands[name[-1]]) for name in ("descale_a", "descale_b"))
     v = matmul({**operands, "a": a, "b": b}, arguments)["y"]
-    found = {"y": _times(operands, "scale", v)}
+    found = {"y": times(operands, "scale", v)}
     return found | ({"amax": v.abs().max().reshape(1)} if arguments.get("amax") else {})
 
 
-def _times(operands: Tensors, name: str, x: Any) -> Any:
+def times(operands: Tensors, name: str, x: Any) -> Any:
     return x if operands.get(name) is None else x * operands[name].reshape(())
 
 

@@ -551,6 +551,17 @@ def _conv_scale_bias_activation(rng: np.random.Generator) -> Case:
     return "conv_scale_bias_activation", operands, arguments
 
 
+def _scaled_conv(rng: np.random.Generator) -> Case:
+    operands, arguments, y = _fused_case(rng)
+    operands |= {"scale": _pick(rng, None, rng.uniform(0.5, 2, 1)), "bias": None}
+    for name in ("descale_x", "descale_w"):
+        operands[name] = _pick(rng, None, rng.uniform(0.5, 2, 1))
+    if rng.integers(2):
+        operands["bias"] = rng.normal(size=y[1])
+    activation = _pick(rng, None, "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+    return "scaled_conv", operands, arguments | {"activation": activation, "amax": _pick(rng, True, False)}
+
+
 def _conv_batch_norm_statistics(rng: np.random.Generator) -> Case:
     operands, arguments, _ = _fused_case(rng)
     if rng.integers(2):
@@ -621,6 +632,7 @@ DRAWS: dict[str, Draw] = {
     "matmul": _matmul,
     "matmul_backward": _matmul_backward,
     "scaled_matmul": _scaled_matmul,
+    "scaled_conv": _scaled_conv,
     "attention": _attention,
     "attention_backward": _attention_backward,
     "scaled_attention": _scaled_attention,
@@ -1423,6 +1435,14 @@ def test_scaled_matmul_takes_the_magnitude_before_the_scale() -> None:
     found = solve("scaled_matmul", {**given, "bias": array(-1.0)}, amax=True)
     assert found["y"].value.tolist() == [[-3.0]]  # 2 * (0.5 * (2 - 3) - 1)
     assert found["amax"].value.tolist() == [1.5]
+
+
+def test_scaled_conv_takes_the_magnitude_before_the_scale() -> None:
+    two, half = array(2.0), array(0.5)
+    given = {"x": array([[1.0, 2.0, 4.0]]), "w": array([[1.0, -1.0]]), "descale_w": half, "scale": two}
+    found = solve("scaled_conv", {**given, "bias": array(-1.0)}, amax=True)
+    assert found["y"].value.ravel().tolist() == [-3.0, -4.0]  # 2 * (0.5 * (1 - 2) - 1)
+    assert found["amax"].value.tolist() == [2.0]
 
 
 def test_scaled_attention_multiplies_scales_where_they_belong() -> None:

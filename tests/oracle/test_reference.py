@@ -23,7 +23,8 @@ from .test_answers import DRAWS, EDGES, cases, differences
 
 # `scale` writes into its operand, and `transform` has no arithmetic: tests/unit/test_reference_tensor.py.
 # Results that are float32 for operands of any dtype, and operands of float8, have tests of their own.
-FLOAT32 = {"attention", "attention_backward", "scaled_matmul"}
+FLOAT8 = {"scaled_matmul": ("a", "b"), "scaled_conv": ("x", "w")}  # and their operands of float8
+FLOAT32 = {"attention", "attention_backward", *FLOAT8}
 FUSIONS = {  # operations without float64, and the dtype of their operands
     "batch_norm_finalize": np.float32,
     "conv_backward_data_relu_batch_norm": np.float16,
@@ -134,11 +135,11 @@ def test_reference_ctc_loss_agrees_with_loops_when_probabilities_underflow() -> 
 
 @pytest.mark.parametrize("name", sorted(FLOAT32))
 def test_reference_agrees_with_loops_but_for_float32(name: str) -> None:
-    single = ("stats", "amax", "descale_a", "descale_b", "scale")
+    single = ("stats", "amax")
     for _, operands, arguments in cases(name):
-        if name == "scaled_matmul":
+        if name in FLOAT8:
             given = {key: one for key, one in operands.items() if one is not None}
-            kinds = {key: ml_dtypes.float8_e4m3fn if key in "ab" else np.float32 for key in given}
+            kinds = {key: ml_dtypes.float8_e4m3fn if key in FLOAT8[name] else np.float32 for key in given}
             arguments = arguments | {"out_dtype": "float32"}
         else:
             kinds = dict.fromkeys(operands, np.float64) | {"stats": np.float32}
@@ -150,7 +151,7 @@ def test_reference_agrees_with_loops_but_for_float32(name: str) -> None:
         got = {key: one for key, one in result.items() if one is not None}
         assert set(got) == set(wanted)
         for key, one in got.items():
-            unit = 2.0**-24 if key in single or name == "scaled_matmul" else 2.0**-50
+            unit = 2.0**-24 if key in single or name in FLOAT8 else 2.0**-50
             right, bound = wanted[key].value, unit * wanted[key].scale
             same = (one == right) | (
                 np.abs(one.astype(np.float64) - np.where(np.isinf(right), 0, right)) <= bound

@@ -114,10 +114,12 @@ ACCEPTED |= {
 }
 FLOAT8 = as_dtype("float8_e4m3").numpy
 ACCEPTED["scaled_matmul"] = {"a": ones(2, 3, dtype=FLOAT8), "b": ones(3, 4, dtype=FLOAT8)}
+ACCEPTED["scaled_conv"] = {"x": ones(1, 3, 5, dtype=FLOAT8), "w": ones(4, 3, 3, dtype=FLOAT8)}
 ACCEPTED["scaled_attention"] = {name: ones(1, 2, 4, 16, dtype=FLOAT8) for name in "qkv"}
 SEVERAL_DTYPES = (
     *ROW_NORMS,
     "scaled_matmul",
+    "scaled_conv",
     "conv_scale_bias_activation",
     *FUSIONS,
 )  # operands may differ in dtype
@@ -143,6 +145,12 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("conv_backward_filter_scale_bias_relu", {"scale": ones(4)}, r"ValueError: scale has a wrong shape"),
     ("conv_scale_bias_activation", {"scale": ones(3)}, r"ValueError: scale has a wrong shape: .* \(4,\)"),
     ("conv_scale_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
+    ("scaled_conv", {"bias": ones(3)}, r"ValueError: bias has a wrong shape: got \(3,\), expected \(4,\)"),
+    ("scaled_conv", {"bias": ones(4)}, "TypeError: bias has a wrong dtype: got float64, expected"),
+    ("scaled_conv", {"scale": ones(1)}, "ValueError: scale is not a float32 array of one element: got"),
+    ("scaled_conv", {"out_dtype": "int8"}, "TypeError: out_dtype is not supported: got int8, expected"),
+    ("scaled_conv", {"activation": "elu"}, "ValueError: activation must be one of identity, relu, gelu, "),
+    ("scaled_conv", {"out": (None, ones(1))}, "ValueError: out has amax, but amax is not set"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),

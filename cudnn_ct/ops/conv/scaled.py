@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ... import algo_cache
@@ -9,6 +10,7 @@ from ..._config import config
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.offline import compute_capability
+from ...graph.operations import Graph
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroResults
 from ...shapes.conv import conv_problem
@@ -21,9 +23,9 @@ from .._documented import documented
 from .._operation import Operation, Select
 from .conv import conv
 from .known import DEFECTS, without_wrong_tf32
-from .scaled_graph import source_of
+from .scaled_graph import scaled_conv_graph, source_of
 
-__all__ = ["conv_scale_bias_activation"]
+__all__ = ["conv_scale_bias_activation", "select"]
 
 
 @documented(conv)
@@ -147,19 +149,22 @@ def _problem(
     return scaled_conv_problem(conv, specs, given.activation, given.coefficient, aligned=aligned)
 
 
-def _select(problem: ScaledConv, params: tuple[Any, ...]) -> Select:
+def select(
+    problem: Any, params: tuple[Any, ...], graph_of: Callable[[Any], Graph] = scaled_conv_graph
+) -> Select:
+    """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.y.size:
         return lambda _: SelectedPlan(ZeroResults(problem.results))
     if not (problem.x.size and problem.w.size):
         raise NotSupportedError(f"the sums of a {problem} have no terms")
 
-    def select(ctx: Any) -> SelectedPlan:
+    def selected(ctx: Any) -> SelectedPlan:
         version, capability = ctx.library.version, compute_capability(ctx)
         DEFECTS.warn(problem, version, capability)
-        return algo_cache.select(problem, source_of(version, capability), ctx, wanted)
+        return algo_cache.select(problem, source_of(version, capability, graph_of), ctx, wanted)
 
-    return select
+    return selected
 
 
-SCALED = Operation("a convolution with scale and bias", _problem, select=_select)
+SCALED = Operation("a convolution with scale and bias", _problem, select=select)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any
@@ -59,19 +60,21 @@ def packed_operands(problem: Any) -> Any:
     return packed_of(problem, "nhwc")
 
 
-@lru_cache(maxsize=16)
-def source_of(version: int, capability: tuple[int, int]) -> PackedSource:
-    """Return the engines for a version of cuDNN and a GPU."""
+@lru_cache(maxsize=32)
+def source_of(
+    version: int, capability: tuple[int, int], graph_of: Callable[[Any], Graph] = scaled_conv_graph
+) -> PackedSource:
+    """Return the engines of a graph with channels last, for a version of cuDNN and a GPU."""
     rules = partial(_rules, version=version, capability=capability)
-    return PackedSource(GraphSource(scaled_conv_graph, rules, _modes), packed_operands)
+    return PackedSource(GraphSource(graph_of, rules, _modes), packed_operands)
 
 
-def _modes(problem: ScaledConv) -> tuple[str, ...]:
+def _modes(problem: Any) -> tuple[str, ...]:
     """Return the heuristic modes; mode "b" of cuDNN 9.19 kills the process if padding is uneven."""
     return tuple(mode for mode in HEURISTICS if mode != "b" or not problem.core.asymmetric_padding)
 
 
-def _rules(problem: ScaledConv, *, version: int, capability: tuple[int, int]) -> EngineRules:
+def _rules(problem: Any, *, version: int, capability: tuple[int, int]) -> EngineRules:
     core = problem.core
 
     def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:

@@ -1,0 +1,172 @@
+"""Convolution of float8 images and filters with scales."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...array import DeviceArray
+from ...errors import NotSupportedError
+from ...shapes.checks import result_slots
+from ...shapes.epilogue import WITHOUT_AMAX
+from ...shapes.float8_conv import Float8Conv, ScaledConvResult, float8_conv_problem
+from ...shapes.parse import as_bool
+from ...shapes.specs import TensorSpec
+from ...typing import (
+    Algo,
+    ArrayLike,
+    DTypeLike,
+    MatmulActivation,
+    OutLike,
+    Padding,
+    PerAxis,
+    StreamLike,
+)
+from .._call import execute
+from .._documented import documented
+from .._operation import Operation, Select
+from .float8_graph import float8_conv_graph
+from .scaled import conv_scale_bias_activation, select
+
+__all__ = ["scaled_conv"]
+
+MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
+
+
+@documented(conv_scale_bias_activation)
+def scaled_conv(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    descale_x: ArrayLike | None = None,
+    descale_w: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    activation: MatmulActivation | None = None,
+    amax: bool = False,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    groups: int = 1,
+    out_dtype: DTypeLike | None = None,
+    algo: Algo | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    out: OutLike | None = None,
+    stream: StreamLike | None = None,
+) -> ScaledConvResult[DeviceArray]:
+    """Convolve float8 images with float8 filters and scales, add and activate.
+
+    As a formula ::
+
+        v = act(descale_x * descale_w * conv(x, w) + bias)        y = scale * v
+
+    ``amax`` is the largest magnitude of v, from which the scale of the next step follows. The convolution is
+    that of :func:`conv`.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float8_e4m3 | float8_e5m2
+        The channels of each group, C / groups, are a multiple of 16.
+    w : device array, shape (K, C / groups, *window), float8_e4m3 | float8_e5m2
+        The filters of each group, K / groups, are a multiple of 16.
+    descale_x, descale_w, scale : device array of one element, float32, optional
+        Factors, which are read on the device.
+    bias : device array, shape (K,), dtype of the result or float32, optional
+        Added to each channel; in half precision or float32 if the result is float8.
+    activation : {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"}, optional
+        ``"gelu"`` is that with erf, ``"gelu_tanh"`` its approximation by tanh; ``"swish"`` is ``"silu"``.
+    amax : bool
+        Whether the largest magnitude is computed; not supported with several groups.
+    out_dtype : dtype, optional
+        bfloat16 by default; float16, float32, float8_e4m3 or float8_e5m2.
+
+    Returns
+    -------
+    ScaledConvResult
+        ``y``, DeviceArray of shape (N, K, *out) of :func:`conv_output_shape`, in the layout of x; ``amax``,
+        float32 DeviceArray of shape (1,), or None.
+
+    Raises
+    ------
+    NotSupportedError
+        The channels or filters of a group are not a multiple of 16; ``amax`` is computed with several groups;
+        the sums of the convolution have no terms; or cuDNN has no engine, as on GPUs before Ada and Hopper.
+
+    Notes
+    -----
+    A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
+    first, on the device. There is no gradient. Values beyond the range of float8 are saturated or become NaN
+    or infinite as cuDNN's conversion does; choose ``scale`` so that there are none.
+
+    Examples
+    --------
+    >>> x = ct.full((1, 16, 4, 4), 2, "float8_e4m3", layout="nhwc")
+    >>> w = ct.full((32, 16, 3, 3), 1, "float8_e4m3", layout="nhwc")
+    >>> half = ct.asarray([0.5], "float32")
+    >>> y, amax = ct.scaled_conv(x, w, descale_x=half, amax=True, out_dtype="float32")
+    >>> y.shape, float(amax.numpy()[0])
+    ((1, 32, 2, 2), 144.0)
+    """
+    optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
+    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    computed = as_bool(amax, "amax")
+    outs = result_slots(out, ScaledConvResult._fields, absent="" if computed else WITHOUT_AMAX)
+    params = Params(
+        padding, stride, dilation, groups, activation, out_dtype, algo, deterministic, workspace_limit
+    )
+    results = execute(FLOAT8_CONV, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
+    return ScaledConvResult(results[0], results[1] if computed else None)
+
+
+class Params(NamedTuple):
+    """Parameters of a call as the caller passed them; part of its cache key."""
+
+    padding: Any
+    stride: Any
+    dilation: Any
+    groups: Any
+    activation: Any
+    out_dtype: Any
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+
+
+def _problem(
+    specs: dict[str, TensorSpec],
+    outs: Any,
+    *params: Any,
+    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
+    aligned: bool,
+) -> Float8Conv:
+    given = Params(*params)
+    return float8_conv_problem(
+        specs,
+        outs,
+        given.activation,
+        given.out_dtype,
+        padding=given.padding,
+        stride=given.stride,
+        dilation=given.dilation,
+        groups=given.groups,
+        aligned=aligned,
+    )
+
+
+def _select(problem: Float8Conv, params: tuple[Any, ...]) -> Select:
+    groups = problem.parameters.groups
+    channels, filters = problem.w.shape[1], problem.w.shape[0] // groups
+    if problem.y.size and problem.amax and groups > 1:
+        raise NotSupportedError(
+            f"cuDNN has no engine for amax of a convolution of float8 with groups: got groups {groups}; "
+            'compute it of a float32 result with ct.reduce(y, op="amax")'
+        )
+    if problem.y.size and (channels % MULTIPLE or filters % MULTIPLE):
+        raise NotSupportedError(
+            f"convolutions of float8 need channels and filters in multiples of {MULTIPLE}: each group has "
+            f"{channels} channels and {filters} filters; pad with zeros"
+        )
+    return select(problem, params, float8_conv_graph)
+
+
+FLOAT8_CONV = Operation("a convolution of float8", _problem, select=_select, written=("out", "amax of out"))
