@@ -19,10 +19,13 @@ functional = torch.nn.functional
 
 CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 SUMS = 2.0**-11  # error of sums relative to the sum of magnitudes: tensor cores keep some 13 bits
-pytestmark = [
-    pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too"),
-    pytest.mark.skipif(torch.cuda.get_device_capability() < (8, 9), reason="float8 needs an Ada GPU"),
-]
+pytestmark = pytest.mark.skipif(not ct.config.replay, reason="first calls run without replays here, too")
+
+
+@pytest.fixture(autouse=True)
+def _has_engines() -> None:
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("convolutions of float8 need an Ada or Hopper GPU")
 
 
 def wide(array: np.ndarray[Any, Any]) -> Any:
@@ -93,7 +96,7 @@ def test_every_engine_of_a_convolution_of_float8_equals_pytorch() -> None:
     rows = [row for find in source.heuristics(problem) for row in find(ctx)]
     names = [*dict.fromkeys(row.algorithm for row in rows if not row.rejected)]
     assert names
-    for algo in names[:6]:  # each compiles a kernel
+    for algo in names[:5]:  # each compiles a kernel
         y, amax = ct.full((2, 48, 9, 11), float("nan"), layout="nhwc"), ct.full((1,), float("nan"))
         near(case, arrays, ct.scaled_conv(**given, algo=algo, out=(y, amax), **call), algo)
 
