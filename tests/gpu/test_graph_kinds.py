@@ -18,6 +18,7 @@ from cudnn_ct.graph.operations import Graph, Node, Tensor, operation_graph
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_kinds.attention import B, D, H, S
 from tests.graph_kinds.float8_attention import FLOAT8
+from tests.graph_kinds.sizes import with_length
 from tests.graph_values import can_compute, compute
 
 # Of the largest result: products in TF32, and probabilities that are rounded between two products.
@@ -190,7 +191,7 @@ def _tolerance(graph: Graph) -> float:
 def test_dynamic_graph_has_the_results_of_its_sizes(name: str) -> None:
     """A kernel that was compiled for one number of rows computes others."""
     for rows in (512, 64, 1024, 200):
-        graph = _with_rows(KINDS[name](), 512, rows)
+        graph = with_length(KINDS[name](), 512, rows)
         inputs = inputs_of(graph, name)
         expected = compute(graph, inputs)
         for engine, results in run(graph, inputs, 1).items():
@@ -204,22 +205,4 @@ def test_dynamic_graph_has_the_results_of_its_sizes(name: str) -> None:
 def test_dynamic_graph_with_wrong_results_is_rejected(name: str) -> None:
     context = contexts.current(streams.resolve_stream(None))
     with pytest.raises(NotSupportedError, match="other sizes"):
-        operation_graph(_with_rows(KINDS[name](), 512, 64), context)
-
-
-def _with_rows(graph: Graph, before: int, rows: int) -> Graph:
-    """Return a dynamic graph in which another length replaces that of the rows; tensors stay dense."""
-
-    def resized(value: Any) -> Any:
-        if isinstance(value, Node):
-            return Node(value.row, {name: resized(one) for name, one in value.attributes.items()})
-        if not isinstance(value, Tensor):
-            return value
-        shape = tuple(rows if length == before else length for length in value.spec.shape)
-        order = sorted(range(len(shape)), key=lambda axis: value.spec.strides[axis])
-        strides, step = [0] * len(shape), 1
-        for axis in order:
-            strides[axis], step = step, step * shape[axis]
-        return value._replace(spec=value.spec._replace(shape=shape, strides=tuple(strides)))
-
-    return Graph(tuple(map(resized, graph.nodes)), tuple(map(resized, graph.operands)), dynamic=True)
+        operation_graph(with_length(KINDS[name](), 512, 64), context)
