@@ -80,6 +80,9 @@ SETTINGS: dict[str, Setting] = {
     "allow_runtime_compilation": Setting(
         True, "whether to use engines that are compiled when they are created, which takes long"
     ),
+    "dynamic_shapes": Setting(
+        False, "whether engines of graphs use the kernels that were compiled for other sizes"
+    ),
     "algo_cache": Setting(
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
         "a path, 'off' or None", _PATH, str,
@@ -98,7 +101,7 @@ SETTINGS: dict[str, Setting] = {
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
     "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "allow_runtime_compilation", "replay", "debug_sync",
+    "allow_runtime_compilation", "dynamic_shapes", "replay", "debug_sync",
 )  # fmt: skip
 
 
@@ -160,6 +163,7 @@ class Config:
     workspace_limit: int | None
     autotune_max_engines: int
     allow_runtime_compilation: bool
+    dynamic_shapes: bool
     algo_cache: str | None
     plan_cache: bool
     replay: bool

@@ -43,14 +43,15 @@ from .graph.offline import ShapesOnly
 from .graph.plan_store import timing
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
-__all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
+__all__ = ["CandidateSource", "Selection", "benchmark_rows", "select", "with_dynamic_shapes"]
 
 
 class CandidateSource(Protocol):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
     A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
-    With ``only_graphs``, all of its candidates are engines of that graph.
+    With ``only_graphs``, all of its candidates are engines of that graph. A source that can plan dynamic
+    graphs has ``with_dynamic_shapes``, which returns the source that does.
     """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
@@ -306,9 +307,20 @@ def select(
     request: AlgoRequest | None = None,
 ) -> SelectedPlan:
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
+    request = request or AlgoRequest()
+    if request.dynamic_shapes:
+        dynamic = with_dynamic_shapes(source)
+        request = request._replace(dynamic_shapes=dynamic is not source)
+        source = dynamic
     if isinstance(context, ShapesOnly):
-        return _recorded(problem, source, context, request or AlgoRequest())
-    return Selection(problem, source, context, request or AlgoRequest())
+        return _recorded(problem, source, context, request)
+    return Selection(problem, source, context, request)
+
+
+def with_dynamic_shapes(source: Any) -> Any:
+    """Return the source that plans dynamic graphs where it can; the same source if it never can."""
+    change = getattr(source, "with_dynamic_shapes", None)
+    return source if change is None else change()
 
 
 def _recorded(

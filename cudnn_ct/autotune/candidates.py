@@ -169,9 +169,11 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 
 def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     """Return all that a timed decision depends on, as text: the reprs of values name every field."""
-    limits = request._replace(algo=None, strict=False)
+    limits = repr(request._replace(algo=None, strict=False))
+    if not request.dynamic_shapes:  # the key is as before this field existed
+        limits = limits.replace(", dynamic_shapes=False", "")
     version, device = context.library.version, devices.device_name(context.device)
-    return f"cuDNN {version} | {device} | {problem!r} | {limits!r}"
+    return f"cuDNN {version} | {device} | {problem!r} | {limits}"
 
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:
@@ -198,7 +200,12 @@ def store_choice(problem: Problem, context: Context, request: AlgoRequest, row: 
 
 def choice_of(problem: Problem, request: AlgoRequest) -> tuple[str, dict[str, Any]]:
     """Return a problem as text, and the limits of a request that a heuristic choice depends on."""
-    limits = {"deterministic": request.deterministic, "workspace_limit": request.workspace_limit}
+    limits: dict[str, Any] = {
+        "deterministic": request.deterministic,
+        "workspace_limit": request.workspace_limit,
+    }
+    if request.dynamic_shapes:
+        limits["dynamic_shapes"] = True
     return f"{type(problem).__name__} {problem!r}", limits | {"compiled": request.compiled}
 
 

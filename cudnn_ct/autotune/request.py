@@ -26,7 +26,7 @@ class AlgoRequest(NamedTuple):
 
     ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
     Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if
-    ``compiled`` is set.
+    ``compiled`` is set. With ``dynamic_shapes``, dynamic graphs are planned where they are supported.
     """
 
     algo: str | None = "heuristic"
@@ -36,6 +36,7 @@ class AlgoRequest(NamedTuple):
     strict: bool = False
     max_engines: int = 16
     compiled: bool = True
+    dynamic_shapes: bool = False
 
     @property
     def timed(self) -> bool:
@@ -58,8 +59,12 @@ def request(
     strict: Any,
     problem: Problem | None = None,
     check_name: Callable[[str], object] = str,
+    dynamic_shapes: Any = None,
 ) -> AlgoRequest:
-    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems."""
+    """Check the arguments that select an algorithm; ``check_name`` rejects names of other problems.
+
+    ``dynamic_shapes`` is None for the setting.
+    """
     limit = None if workspace_limit is None else as_int(workspace_limit, "workspace_limit")
     if limit is not None and limit < 0:
         raise ValueError(f"workspace_limit must be at least 0 bytes: got {limit}")
@@ -69,6 +74,7 @@ def request(
         as_bool(strict, "strict"),
         config.autotune_max_engines,
         config.allow_runtime_compilation,
+        config.dynamic_shapes if dynamic_shapes is None else as_bool(dynamic_shapes, "dynamic_shapes"),
     )
     if isinstance(algo, Candidate):
         _check_row(algo, problem)

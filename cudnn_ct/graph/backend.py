@@ -12,7 +12,7 @@ from .._handle import NativeHandle
 from . import attributes
 from .attributes import Attribute, Element, kind
 
-__all__ = ["BackendDescriptor"]
+__all__ = ["BackendDescriptor", "KernelCache"]
 
 
 class BackendDescriptor(NativeHandle):
@@ -49,7 +49,7 @@ class BackendDescriptor(NativeHandle):
         self.kind = kind(name)
         self.library = library
         self.about = ""  # shown by repr
-        self.kernel_cache: BackendDescriptor | None = None  # of a dynamic graph
+        self.kernel_cache: KernelCache | None = None  # of a dynamic graph
         self._depends_on: list[Any] = []
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
@@ -74,7 +74,8 @@ class BackendDescriptor(NativeHandle):
         """Return a value as a C array: characters for bytes, one element for a single value."""
         if isinstance(value, bytes):
             return ctypes.create_string_buffer(value, len(value))
-        values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        several = type(value) is tuple or (isinstance(value, Iterable) and not isinstance(value, str))
+        values = tuple(value) if several else (value,)
         self._depends_on += [one for one in values if isinstance(one, NativeHandle)]
         return (element.ctype * len(values))(*map(element.encode, values))
 
@@ -124,3 +125,18 @@ class BackendDescriptor(NativeHandle):
     def __repr__(self) -> str:
         about = f" of {self.about}" if self.about else ""
         return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}{about}>"
+
+
+class KernelCache(BackendDescriptor):
+    """Compiled kernels that dynamic graphs share which differ only in sizes.
+
+    ``first`` is the name of the engine that the heuristics returned for the last size they were queried for,
+    and its notes. ``graphs`` is the number of graphs that share the kernels.
+    """
+
+    __slots__ = ("first", "graphs")
+
+    def __init__(self, graph: BackendDescriptor) -> None:
+        super().__init__(graph.library, "kernel_cache", operation_graph=graph)
+        self.first: tuple[str, tuple[str, ...]] | None = None
+        self.graphs = 0

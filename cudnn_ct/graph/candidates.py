@@ -7,17 +7,28 @@ from typing import NamedTuple
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ..plans.base import Candidate
+from ..plans.base import DYNAMIC_SHAPES, Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .offline import Planner, ShapesOnly
-from .operations import Graph, operation_graph
+from .operations import Graph, operation_graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
 from .stored import CompiledPlan, graph_plan
 
-__all__ = ["NO_ENGINE", "EngineRules", "engine_by_name", "engine_candidates", "engine_plan", "no_engine"]
+__all__ = [
+    "NO_DYNAMIC_ENGINE",
+    "NO_ENGINE",
+    "EngineRules",
+    "engine_by_name",
+    "engine_candidates",
+    "engine_of_other_sizes",
+    "engine_plan",
+    "first_dynamic_engine",
+    "no_engine",
+]
 
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
+NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
 
 
@@ -82,6 +93,45 @@ def _is_first(row: Candidate, rules: EngineRules) -> bool:
     return not row.rejected and Engine.parse(row.algorithm).number not in rules.last
 
 
+def first_dynamic_engine(
+    graph: Graph, rules: EngineRules, context: Context | Planner, heuristics: Iterable[str]
+) -> Candidate:
+    """Return the first engine of the dynamic form of a graph, rejected with the reason if none exists.
+
+    It is remembered for :func:`engine_of_other_sizes`.
+    """
+    reason = why_static(graph, context.library.version)
+    if reason:
+        return no_engine(reason, NO_DYNAMIC_ENGINE)
+    graph = graph._replace(dynamic=True)
+    row = engine_candidates(graph, rules, context, heuristics, first=1)[0]
+    if row.rejected:
+        return no_engine(row.rejected, NO_DYNAMIC_ENGINE)
+    cache = operation_graph(graph, context).kernel_cache
+    if cache is not None:
+        cache.first = row.algorithm, row.notes[:-1]
+    return row
+
+
+def engine_of_other_sizes(graph: Graph, rules: EngineRules, context: Context | Planner) -> Candidate | None:
+    """Return the engine whose kernels were compiled for other sizes of a graph; None if none is known.
+
+    The heuristics are not queried, and cuDNN checks whether the engine supports this size when its plan is
+    made; the workspace is known only then.
+    """
+    if why_static(graph, context.library.version):
+        return None
+    graph = graph._replace(dynamic=True)
+    try:
+        cache = operation_graph(graph, context).kernel_cache
+    except (NotSupportedError, BadParamError):
+        return None
+    if cache is None or cache.first is None:
+        return None
+    name, notes = cache.first
+    return _candidate(EngineConfig(Engine.parse(name), 0, notes), rules, graph)
+
+
 def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context | Planner) -> Candidate:
     """Return the engine of a name as a candidate; it is rejected if cuDNN or the rules do not allow it."""
     try:
@@ -102,7 +152,8 @@ def engine_plan(
 ) -> GraphPlan:
     """Return a plan for a candidate, bound to the context's thread; ``problem`` is for error messages.
 
-    If the store has the plan, it is loaded instead of compiled.
+    If the store has the plan, it is loaded instead of compiled. The plan of a ``dynamic`` candidate uses the
+    kernels that were compiled for other sizes.
 
     Raises
     ------
@@ -110,6 +161,7 @@ def engine_plan(
         The candidate is rejected or is not the name of an engine, the rules do not allow it, or cuDNN cannot
         build the plan although its heuristics returned the engine.
     """
+    graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):
         request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), candidate.algorithm)
         return graph_plan(request, context, _nothing, compiled=False)
@@ -140,7 +192,8 @@ def engine_plan(
             ) from error
 
     made = graph_plan(request, context, make, compiled=candidate.compiled)
-    made.candidate = candidate  # a stored one has no time
+    # A stored candidate has no time, and that of other sizes no workspace.
+    made.candidate = candidate._replace(workspace=max(candidate.workspace, made.workspace))
     return made
 
 
@@ -150,13 +203,14 @@ def _nothing() -> CompiledPlan:
 
 def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candidate:
     coarse = [note for note in offer.notes if note in rules.excluded]
+    notes = (*offer.notes, DYNAMIC_SHAPES) if graph.dynamic else offer.notes
     return Candidate(
         backend="graph",
         algorithm=str(offer.engine),
         math=_math(offer.notes),
         workspace=place_scratch(graph, offer.workspace)[1],
         deterministic="nondeterministic" not in offer.notes,
-        notes=offer.notes,
+        notes=notes,
         rejected=f"{', '.join(coarse)}: coarser than {rules.coarser_than}"
         if coarse
         else rules.why_wrong(offer.engine, offer.notes),

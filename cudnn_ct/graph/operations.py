@@ -6,13 +6,15 @@ A kind of operation is a row of a table; its attributes come from its descriptor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import gcd
+from operator import mul
 from typing import Any, NamedTuple
 
 from ..context import Context
 from ..errors import NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .attributes import kind
-from .backend import BackendDescriptor
+from .backend import BackendDescriptor, KernelCache
 from .layouts import check_layouts
 from .offline import Planner, target
 
@@ -25,6 +27,7 @@ __all__ = [
     "node",
     "operation_graph",
     "tensors_of_graph",
+    "why_static",
 ]
 
 
@@ -153,44 +156,105 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
             yield from _tensors_of(element)
 
 
+def why_static(graph: Graph, version: int) -> str:
+    """Return why a graph should not be dynamic with a version of cuDNN; an empty text if it may be.
+
+    Only graphs whose results at other sizes were compared on a GPU may be. No engine supports dynamic graphs
+    of pointwise operations and reductions alone, in 9.19 and 9.28.
+    """
+    rows = {one.row for one in graph.nodes}
+    modes = {one.attributes["mode"] for one in graph.nodes if one.row == "norm_forward"}
+    dtypes = {tensor.spec.dtype for tensor in tensors_of_graph(graph).values()}
+    untested = [*sorted(rows - _COMPARED_ROWS), *sorted(map(str, modes - _COMPARED_NORMS))]
+    untested += sorted(dtypes - _COMPARED_DTYPES)
+    if _is_wrong_if_dynamic(graph):
+        return _WRONG_IF_DYNAMIC
+    if untested:
+        return f"dynamic graphs with {untested[0]} were not compared with static ones"
+    if not rows & {"matmul", "norm_forward"}:
+        return "cuDNN has no engine for dynamic graphs of pointwise operations"
+    if modes and version >= _NORMS_COMPILED_AGAIN:
+        return "this cuDNN compiles a norm for each number of rows"
+    return ""
+
+
+_WRONG_IF_DYNAMIC = (
+    "cuDNN computes wrong results for other sizes of dynamic graphs with attention or gradients of norms"
+)
+_COMPARED_ROWS = {"matmul", "norm_forward", "pointwise"}
+_COMPARED_NORMS = {"layer_norm", "rms_norm", "ada_layer_norm"}
+_COMPARED_DTYPES = {"float16", "bfloat16", "float32"}
+MAX_NORMS = 16  # sizes of a norm that share kernels: each makes the next plan 1 to 4 ms slower, in 9.19
+_NORMS_COMPILED_AGAIN = 92_000  # 9.19 shares the kernels of norms, 9.28 does not; versions between: unknown
+
+
+def _is_wrong_if_dynamic(graph: Graph) -> bool:
+    rows = [one.row for one in graph.nodes]
+    return "norm_backward" in rows or rows.count("matmul") > 1  # found with cuDNN 9.19 on an H200
+
+
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
     check_layouts(graph)
     attributes = target(context, "operationgraph")
     if not graph.dynamic:
         return _NativeTensors(context.library).graph(graph, attributes)
-    rows = [one.row for one in graph.nodes]
-    if "norm_backward" in rows or rows.count("matmul") > 1:  # found with cuDNN 9.19 on an H200
-        raise NotSupportedError(
-            "cuDNN computes wrong results for other sizes of dynamic graphs with attention or gradients of "
-            "norms; make a graph that is not dynamic"
-        )
+    if _is_wrong_if_dynamic(graph):
+        raise NotSupportedError(f"{_WRONG_IF_DYNAMIC}; make a graph that is not dynamic")
     attributes["is_dynamic_shape_enabled"] = True
     native = _NativeTensors(context.library).graph(graph, attributes)
-    topology = repr(_without_sizes(graph))
+    topology = _topology(graph)
     cache = context.kernel_caches.get(topology)
-    if cache is None:
-        cache = BackendDescriptor(context.library, "kernel_cache", operation_graph=native)
-        context.kernel_caches[topology] = cache
+    if cache is None or (cache.graphs >= MAX_NORMS and any(one.row == "norm_forward" for one in graph.nodes)):
+        cache = context.kernel_caches[topology] = KernelCache(native)
+    cache.graphs += 1
     native.kernel_cache = cache
     return native
 
 
-def _without_sizes(value: Any) -> Any:
-    """Return a graph, or a part of it, with the facts of each spec that compiled kernels depend on.
+def _topology(graph: Graph) -> str:
+    """Return all of a graph that its compiled kernels may depend on; graphs with the same text share them.
 
-    These are the dtype, the axes of length 1, and the order of the strides.
+    cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the columns of
+    a norm and the inner axes of a product: they decide how kernels load and what a block computes. Tensors
+    with fewer axes, such as the statistics of rows, do not count, because their contiguous axis is another.
     """
-    if isinstance(value, TensorSpec):
-        order = sorted(range(len(value.shape)), key=lambda axis: value.strides[axis])
-        return value.dtype, tuple(length == 1 for length in value.shape), order
+    tensors = tensors_of_graph(graph)
+    long = [
+        [pair for pair in zip(one.spec.strides, one.spec.shape, strict=True) if pair[1] != 1]
+        for one in tensors.values()
+    ]
+    most = max(map(len, long))
+    inner = [min(pairs) for pairs in long if pairs and len(pairs) == most]
+    order = [tensor.uid for tensor in graph.operands]
+    return repr((_named(graph.nodes), order, inner, list(map(_without_sizes, tensors.values()))))
+
+
+def _named(value: Any) -> Any:
+    """Return nodes and graphs with the numbers of their tensors."""
     if isinstance(value, Tensor):
-        passed = value.value is not None
-        return [_without_sizes(field) for field in value._replace(value=None)], passed
-    if isinstance(value, Mapping):
-        return {name: _without_sizes(one) for name, one in value.items()}
+        return "tensor", value.uid
+    if isinstance(value, Node):
+        return value.row, [(name, _named(one)) for name, one in value.attributes.items()]
     if isinstance(value, tuple | list):
-        return [_without_sizes(one) for one in value]
+        return list(map(_named, value))
     return value
+
+
+def _without_sizes(tensor: Tensor) -> Any:
+    """Return a tensor with the facts of its spec that compiled kernels depend on, and without its value.
+
+    These are the dtype, the axes of length 1, the order and the alignment of the strides, and whether offsets
+    fit 31 bits.
+    """
+    shape, strides, dtype = tensor.spec
+    order = sorted(range(len(shape)), key=strides.__getitem__)
+    aligned = [
+        0 if length == 1 else gcd(stride, ALIGNMENT) for length, stride in zip(shape, strides, strict=True)
+    ]
+    small = sum(map(mul, shape, strides)) * ALIGNMENT < 2**31
+    facts = dtype, [length == 1 for length in shape], order, aligned, small
+    uid, _, virtual, value, ragged, *others = tensor
+    return uid, facts, virtual, value is not None, _named(ragged), others
 
 
 class _NativeTensors:

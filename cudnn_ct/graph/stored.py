@@ -65,6 +65,11 @@ def graph_plan(
         return cast(GraphPlan, NoPlan())
     if isinstance(context, Planner) or not (uses_plans() or active()):
         return GraphPlan(request.graph, *make())
+    if request.graph.dynamic:  # its plan cannot be stored
+        made = make()
+        if not is_timing():
+            _save(plan_store(), request, *made, context)
+        return GraphPlan(request.graph, *made)
     store, key = plan_store(), plan_key(request, context)
     found = _load(store, key, request, context)
     if found is None and is_timing():
@@ -164,7 +169,7 @@ def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planne
 
 def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) -> CompiledPlan | None:
     """Return the stored plan for a key; None if it does not exist or must not be used."""
-    entry = None if request.graph.dynamic else store.get(key)
+    entry = store.get(key)
     if entry is None:
         return None
     found = read_back(entry, request, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ..autotune.request import AlgoRequest
 from ..context import Context
@@ -14,11 +14,13 @@ from ..graph.candidates import (
     EngineRules,
     engine_by_name,
     engine_candidates,
+    engine_of_other_sizes,
     engine_plan,
+    first_dynamic_engine,
     no_engine,
 )
 from ..graph.engines import HEURISTICS, is_engine
-from ..graph.operations import Graph
+from ..graph.operations import Graph, why_static
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
@@ -52,12 +54,17 @@ class GraphSource(NamedTuple):
     ``graph_of`` returns the graph of a problem; its operands are in the order of the fields of the problem
     that are specs. ``rules_of`` returns which engines must not be used, ``modes_of`` the heuristic modes to
     query, in their order. If the problem is not ``aligned``, misaligned operands are copied to the workspace
-    and back.
+    and back. With ``dynamic``, the graph is dynamic if an engine supports that, and static otherwise.
     """
 
     graph_of: Callable[[Any], Graph]
     rules_of: Callable[[Any], EngineRules] = _no_rules
     modes_of: Callable[[Any], tuple[str, ...]] = _all_modes
+    dynamic: bool = False
+
+    def with_dynamic_shapes(self) -> Self:
+        """Return the source that plans dynamic graphs where it can."""
+        return self._replace(dynamic=True)
 
     @property
     def only_graphs(self) -> bool:
@@ -65,13 +72,27 @@ class GraphSource(NamedTuple):
         return True
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the first choice of the first mode, "b" by default, then all engines of each mode."""
+        """Return the first choice of the first mode, "b" by default, then all engines of each mode.
+
+        With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
+        """
         modes = self.modes_of(problem)
-        stages: list[Heuristic] = [partial(self._engines, problem, modes[0], first=1)]
+        stages: list[Heuristic] = []
+        if self.dynamic:
+            stages += [partial(self._of_other_sizes, problem), partial(self._first_dynamic, problem)]
+        stages.append(partial(self._engines, problem, modes[0], first=1))
         return [*stages, *(partial(self._engines, problem, mode) for mode in modes)]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted."""
+        """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted.
+
+        With dynamic shapes, static engines are timed only if no dynamic one exists.
+        """
+        if self.dynamic and request.compiled:
+            (row,) = self._first_dynamic(problem, context)
+            if not (row.rejected or request.rejection(row)):
+                found = self._replace(dynamic=False, graph_of=self._dynamic_graph)
+                return found.autotune_candidates(problem, context, request)
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
         counts = {"b": most, "a": max(most // 3, 1), "fallback": None}
@@ -116,8 +137,24 @@ class GraphSource(NamedTuple):
         return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
-        row = engine_by_name(self.graph_of(problem), self.rules_of(problem), name, context)
+        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        if self.dynamic and not why_static(graph, context.library.version):
+            row = engine_by_name(graph._replace(dynamic=True), rules, name, context)
+            if not row.rejected:
+                return self._with_copies(problem, [row])
+        return self._with_copies(problem, [engine_by_name(graph, rules, name, context)])
+
+    def _of_other_sizes(self, problem: Any, context: Context) -> list[Candidate]:
+        row = engine_of_other_sizes(self.graph_of(problem), self.rules_of(problem), context)
+        return [] if row is None else self._with_copies(problem, [row])
+
+    def _first_dynamic(self, problem: Any, context: Context) -> list[Candidate]:
+        modes = [mode for mode in self.modes_of(problem) if mode != "fallback"]  # its engines are slow
+        row = first_dynamic_engine(self.graph_of(problem), self.rules_of(problem), context, modes)
         return self._with_copies(problem, [row])
+
+    def _dynamic_graph(self, problem: Any) -> Graph:
+        return self.graph_of(problem)._replace(dynamic=True)
 
     def _with_copies(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:
         """Add the workspace for aligned copies, if operands may need copies."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from ..algo_cache import CandidateSource
+from ..algo_cache import CandidateSource, with_dynamic_shapes
 from ..autotune.request import AlgoRequest
 from ..context import Context
-from ..plans.base import Candidate, Heuristic, Plan, tensors_of
+from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
 
@@ -36,6 +36,11 @@ class PackedSource(NamedTuple):
     packed: Callable[[Any], Any]
     also: Callable[[Any], Sequence[str]] = _no_engines
 
+    def with_dynamic_shapes(self) -> Self:
+        """Return the source that plans dynamic graphs where it can."""
+        engines = with_dynamic_shapes(self.engines)
+        return self if engines is self.engines else self._replace(engines=engines)
+
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of candidates for the packed problem."""
         return self._with_copies(problem, self.engines.heuristics(self.packed(problem)))
@@ -48,8 +53,9 @@ class PackedSource(NamedTuple):
             known = {row.algorithm for row in rows}
             names = [name for name in self.also(packed) if name not in known][: request.max_engines]
             math = rows[0].math if rows else "fma"
+            notes = (*_COMPILED, DYNAMIC_SHAPES) if rows and rows[0].dynamic else _COMPILED
             # Whether cuDNN supports them shows when their plans are made.
-            rows += [Candidate("graph", name, math, 0, True, notes=_COMPILED) for name in names]
+            rows += [Candidate("graph", name, math, 0, True, notes=notes) for name in names]
         return self._with_room(problem, sorted(rows, key=lambda row: bool(row.rejected)))
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:

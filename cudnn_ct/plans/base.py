@@ -9,6 +9,8 @@ from ..errors import Explanation, NotSupportedError
 from ..shapes.specs import TensorSpec
 from ..typing import Layout
 
+DYNAMIC_SHAPES = "dynamic_shapes"  # the note of a candidate whose graph is dynamic; cuDNN's notes are others
+
 
 class Candidate(NamedTuple):
     """One implementation of a problem: a legacy algorithm or a graph engine.
@@ -28,7 +30,8 @@ class Candidate(NamedTuple):
     relayout : tuple of (str, str)
         Operands that are copied first, each with the layout of its copy.
     notes : tuple of str
-        cuDNN's notes about an engine's numbers and behaviour, in lower case.
+        cuDNN's notes about an engine's numbers and behaviour, in lower case, and ``"dynamic_shapes"`` if its
+        compiled kernels serve other sizes, too.
     rejected : str
         Why the candidate was rejected; empty for a usable one.
     time_ms : float or None
@@ -54,9 +57,14 @@ class Candidate(NamedTuple):
         return "runtime_compilation" in self.notes
 
     @property
+    def dynamic(self) -> bool:
+        """Whether its compiled kernels serve other sizes of the same graph, too."""
+        return DYNAMIC_SHAPES in self.notes
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Identity among the candidates of a problem, independent of measurements."""
-        return self.backend, self.algorithm, self.math, self.relayout
+        return self.backend, self.algorithm, self.math, self.relayout, self.dynamic
 
     @property
     def rank(self) -> tuple[bool, bool, float]:

@@ -30,6 +30,7 @@ from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SW
 
 NOT_SUPPORTED = 3000
 JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
+DYNAMIC = "OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED"
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 _ELEMENTS: dict[str, Any] = {
@@ -71,7 +72,11 @@ class Graphs(NormNodes, MoreNodes):
     engine_workspace = 0
     second_engine: int | None = None
     compiled_engines = False  # whether engines are compiled at run time
-    compilations = 0  # plans that were made of an engine, not read from JSON
+    compilations = (
+        0  # plans that were made of an engine, not read from JSON or with a cache that has its kernel
+    )
+    heuristic_queries = 0
+    dynamic_engines = True  # whether engines support dynamic graphs
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
         name = BackendDescriptorType(kind).name
@@ -103,10 +108,30 @@ class Graphs(NormNodes, MoreNodes):
         if state["name"] == "EXECUTION_PLAN_DESCRIPTOR":
             if JSON in attributes:
                 return plan_files.read(attributes)
-            self.compilations += 1
+            self.compilations += self._compiles(attributes)
+        if state["name"] == "ENGINEHEUR_DESCRIPTOR":
+            self.heuristic_queries += 1
+            graph = self._attributes(attributes["ENGINEHEUR_OPERATION_GRAPH"][0])
+            if DYNAMIC in graph and not self.dynamic_engines:
+                return NOT_SUPPORTED
         known = (self.engine_number, self.second_engine)
         unknown = state["name"] == "ENGINE_DESCRIPTOR" and attributes["ENGINE_GLOBAL_INDEX"][0] not in known
         return NOT_SUPPORTED if unknown else 0
+
+    def _compiles(self: Any, plan: dict[str, list[Any]]) -> bool:
+        """Whether an engine is compiled for a plan: a kernel cache has that of an earlier plan."""
+        engine = self._attributes(
+            self._attributes(plan["EXECUTION_PLAN_ENGINE_CONFIG"][0])["ENGINECFG_ENGINE"][0]
+        )
+        dynamic = DYNAMIC in self._attributes(engine["ENGINE_OPERATION_GRAPH"][0])
+        assert dynamic == ("EXECUTION_PLAN_KERNEL_CACHE" in plan)
+        if not dynamic:
+            return True
+        known = self._attributes(plan["EXECUTION_PLAN_KERNEL_CACHE"][0]).setdefault("compiled", [])
+        number = engine["ENGINE_GLOBAL_INDEX"][0]
+        new = number not in known
+        known += [number] if new else []
+        return new
 
     def cudnnBackendGetAttribute(
         self: Any, descriptor: Any, name: int, element: int, room: int, count: Any, elements: int | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,12 +13,13 @@ from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.engines import execution_plan, heuristic_configs
 from cudnn_ct.graph.explain import explain_graph
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.graph.operations import OPERATIONS, Graph, Node, Tensor, operation_graph
+from cudnn_ct.graph.operations import OPERATIONS, Graph, operation_graph
 from cudnn_ct.ops._graph_source import GraphSource
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.matmuls import matmul
 from tests.graph_kinds.norms import ROWS
+from tests.graph_kinds.sizes import with_length
 
 from .test_graph import DEVICE, _can_plan, in_child
 
@@ -131,30 +132,13 @@ def test_graph_source_has_the_engines_of_a_product_and_their_plans() -> None:
 # --- graphs whose sizes may change -------------------------------------------------------------------------
 
 
-def of_rows(make: Callable[[], Graph], rows: int) -> Graph:
-    """A dynamic graph with another number of rows, which are the first or the last axis but one."""
-
-    def resized(value: Any) -> Any:
-        if isinstance(value, TensorSpec):
-            shape = tuple(rows if length == ROWS else length for length in value.shape)
-            return TensorSpec.packed(shape, value.dtype)
-        if isinstance(value, Node):
-            return Node(value.row, {name: resized(one) for name, one in value.attributes.items()})
-        if isinstance(value, Tensor):
-            return value._replace(spec=resized(value.spec))
-        return value
-
-    nodes, operands, _ = make()
-    return Graph(tuple(map(resized, nodes)), tuple(map(resized, operands)), dynamic=True)
-
-
 @in_child
 def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
     planner = Planner(DEVICE)
     for count, name in enumerate(("matmul bias gelu", "layer norm"), 1):
         seconds = []
         for rows in (ROWS, 2 * ROWS, 64):
-            native = operation_graph(of_rows(KINDS[name], rows), planner)
+            native = operation_graph(with_length(KINDS[name](), ROWS, rows), planner)
             assert native.kernel_cache is list(planner.kernel_caches.values())[-1]
             engine = next(heuristic_configs(native, planner)).engine
             start = time.perf_counter()
@@ -164,3 +148,56 @@ def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
         if name == "matmul bias gelu":  # 9.28 compiles norms for each number of rows
             assert max(seconds[1:]) < seconds[0] / 5, seconds
     assert operation_graph(KINDS["matmul"](), planner).kernel_cache is None
+
+
+@in_child
+def test_graph_source_plans_other_sizes_without_heuristics_and_compiling() -> None:
+    """The engines of other lengths are those of the first, and cuDNN's kernel cache has their kernels."""
+    context: Any = Planner(DEVICE)
+    names = ["matmul bias gelu"]
+    names += ["layer norm"] if context.library.version < 92000 else []
+    for name in names:
+        source = GraphSource(
+            lambda problem, name=name: with_length(KINDS[name](), ROWS, problem.rows, dynamic=False)
+        )
+        source = source.with_dynamic_shapes()
+        of_other_sizes, first, *_ = source.heuristics(Rows(ROWS))
+        assert of_other_sizes(context) == []
+        (row,) = first(context)
+        start = time.perf_counter()
+        source.plan(Rows(ROWS), row, context)
+        compiled, seconds = time.perf_counter() - start, []
+        for rows in (64, 100, 333, 1000):
+            start = time.perf_counter()
+            (same,) = source.heuristics(Rows(rows))[0](context)
+            assert same.algorithm == row.algorithm
+            assert same.dynamic
+            source.plan(Rows(rows), same, context)
+            seconds.append(time.perf_counter() - start)
+        assert statistics.median(seconds) < compiled / 5, (name, compiled, seconds)
+
+
+@in_child
+def test_graph_source_keeps_other_graphs_static() -> None:
+    context: Any = Planner(DEVICE)
+    expected = {
+        "RMS norm backward": "cuDNN computes wrong results",
+        "attention": "cuDNN computes wrong results",
+        "elementwise": "no engine for dynamic graphs of pointwise operations",
+        "reduction": "dynamic graphs with reduction were not compared",
+        "convolution bias gelu": "dynamic graphs with conv_forward were not compared",
+        "matmul int8": "dynamic graphs with int8 were not compared",
+        "instance norm": "dynamic graphs with instance_norm were not compared",
+    }
+    for name, reason in expected.items():
+        source = GraphSource(lambda _, name=name: KINDS[name]()).with_dynamic_shapes()
+        of_other_sizes, first, *_ = source.heuristics(Rows(ROWS))
+        assert of_other_sizes(context) == []
+        assert reason in first(context)[0].rejected, name
+
+
+class Rows(NamedTuple):
+    """The problem of a graph with a number of rows."""
+
+    rows: int
+    aligned: bool = True

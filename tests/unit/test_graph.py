@@ -30,7 +30,7 @@ from cudnn_ct.graph.operations import (
     Graph,
     Node,
     Tensor,
-    _without_sizes,
+    _topology,
     node,
     tensors_of_graph,
 )
@@ -375,16 +375,32 @@ def test_identity_that_engines_leave_unwritten_is_rejected() -> None:
 
 
 def test_graphs_of_other_sizes_and_values_need_the_same_kernels() -> None:
-    def product(rows: int, scale: float = 1.0, dtype: str = "float16", layout: str = "nchw") -> Any:
-        shapes = ((1, rows, 4, 4), (1, 4, 4, 4), (1, 1, 1, 1), (1, rows, 4, 4))
+    def product(
+        rows: int, scale: float = 1.0, dtype: str = "float16", layout: str = "nchw", inner: int = 4
+    ) -> Any:
+        shapes = ((1, rows, 4, inner), (1, 4, inner, 4), (1, 1, 1, 1), (1, rows, 4, 4))
         specs = [TensorSpec.packed(shape, dtype, layout) for shape in shapes]  # type: ignore[arg-type]
         a, b, by, c = (
             Tensor(uid, spec, value=scale if uid == 3 else None) for uid, spec in enumerate(specs, 1)
         )
-        return _without_sizes(
-            Graph((node("matmul", adesc=a, bdesc=b, cdesc=c), node("mul", bdesc=by)), (a, b, c))
-        )
+        return _topology(Graph((node("matmul", adesc=a, bdesc=b, cdesc=c), node("mul", bdesc=by)), (a, b, c)))
 
     assert product(8) == product(64, 2.0)
-    others = [product(1), product(8, dtype="float32"), product(8, layout="nhwc")]
-    assert product(8) not in others
+    others = [product(1), product(8, dtype="float32"), product(8, layout="nhwc"), product(8, inner=8)]
+    assert product(8) not in [*others, product(2**26)]
+
+
+def test_graphs_of_norms_need_the_same_kernels_if_their_columns_are_equal() -> None:
+    def norm(samples: int, rows: int, columns: int) -> str:
+        x, y, mean, scale = (
+            Tensor(uid, TensorSpec.packed(shape, "float16"))
+            for uid, shape in enumerate(
+                [(samples, rows, columns)] * 2 + [(samples, rows, 1), (samples, 1, columns)], 1
+            )
+        )
+        one = node("norm_forward", mode="layer_norm", xdesc=x, ydesc=y, mean_desc=mean, scale_desc=scale)
+        return _topology(Graph((one,), (x, y, mean, scale)))
+
+    for samples in (1, 4):
+        assert norm(samples, 16, 64) == norm(samples, 512, 64)
+        assert norm(samples, 16, 64) != norm(samples, 16, 128)

@@ -63,9 +63,12 @@ class BuiltGraph(Generic[Results]):
         deterministic: bool,
         workspace_limit: int | None,
         strict: bool,
+        dynamic_shapes: bool | None,
     ) -> None:
         self.problem = with_deterministic_sums(problem) if deterministic else problem
-        self._request = request(algo, deterministic, workspace_limit, strict, problem, check_engine_name)
+        self._request = request(
+            algo, deterministic, workspace_limit, strict, problem, check_engine_name, dynamic_shapes
+        )
         self._inputs = tuple(problem.values[place].name for place in problem.inputs)
         self._outputs = tuple(problem.values[place].name for place in problem.outputs)
         self._specs = tuple(problem.tensors.values())

@@ -63,6 +63,7 @@ class Graph(
         deterministic: bool = ...,
         workspace_limit: int | None = ...,
         strict: bool = ...,
+        dynamic_shapes: bool | None = ...,
         stream: StreamLike | None = ...,
     ) -> BuiltGraph[DeviceArray]: ...
 
@@ -74,6 +75,7 @@ class Graph(
         deterministic: bool = ...,
         workspace_limit: int | None = ...,
         strict: bool = ...,
+        dynamic_shapes: bool | None = ...,
         stream: StreamLike | None = ...,
     ) -> BuiltGraph[tuple[DeviceArray, ...]]: ...
 
@@ -84,6 +86,7 @@ class Graph(
         deterministic: bool = False,
         workspace_limit: int | None = None,
         strict: bool = False,
+        dynamic_shapes: bool | None = None,
         stream: StreamLike | None = None,
     ) -> BuiltGraph[DeviceArray] | BuiltGraph[tuple[DeviceArray, ...]]:
         """Return a function of arrays that computes ``outputs``.
@@ -103,6 +106,9 @@ class Graph(
             In bytes; engines that need more are rejected.
         strict : bool
             Whether no other engine replaces a named one that cuDNN rejects.
+        dynamic_shapes : bool, optional
+            Whether to use the kernels that were compiled for other sizes of the same graph, where cuDNN
+            supports that; by default ``ct.config.dynamic_shapes``.
         stream : optional
             A stream of the device to plan for; by default that of ``ct.use``.
 
@@ -116,7 +122,9 @@ class Graph(
             The loaded cuDNN lacks an operation; the message has the version that introduced it.
         """
         problem: GraphProblem = self.define(*outputs)
-        built: BuiltGraph[DeviceArray] = BuiltGraph(problem, algo, deterministic, workspace_limit, strict)
+        built: BuiltGraph[DeviceArray] = BuiltGraph(
+            problem, algo, deterministic, workspace_limit, strict, dynamic_shapes
+        )
         built.prepare(stream)
         return built
 

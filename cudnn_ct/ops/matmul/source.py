@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from ...algo_cache import with_dynamic_shapes
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...dtypes import DTYPES
@@ -24,6 +25,11 @@ class _Sliced(NamedTuple):
     """The candidates of products of three axes, run once for each slice of a problem."""
 
     cores: Any  # a CandidateSource
+
+    def with_dynamic_shapes(self) -> Self:
+        """Return the source that plans dynamic graphs where it can."""
+        cores = with_dynamic_shapes(self.cores)
+        return self if cores is self.cores else self._replace(cores=cores)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of candidates for a slice."""
