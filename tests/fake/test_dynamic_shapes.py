@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from tests.both.dynamic_shapes import *  # noqa: F403
 
 from .cudnn import FakeCudnn
 from .installed import forget
+from .test_algorithms import on_disk
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 @pytest.fixture(autouse=True)
@@ -200,3 +204,20 @@ def test_keys_of_timed_and_stored_algorithms_have_the_setting() -> None:
     assert "dynamic_shapes" not in store_key(problem, here, static)  # entries of earlier versions stay valid
     assert "dynamic_shapes=True" in store_key(problem, here, dynamic)
     assert choice_of(problem, static) != choice_of(problem, dynamic)
+
+
+def test_dynamic_plans_are_not_stored_and_their_engines_are(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ct.config, "plan_cache", True)
+    product(64)
+    forget()  # as another process
+    made, asked = fake.compilations, fake.heuristic_queries
+    assert "dynamic_shapes" in product(64)
+    assert (fake.compilations, fake.heuristic_queries) == (made + 1, asked)
+    ct.config.dynamic_shapes = False
+    assert "dynamic_shapes" not in product(64)
+    with ct.record_plans() as recorded:
+        ct.config.dynamic_shapes = True
+        product(32)
+    assert [request.graph.dynamic for request in recorded.requests.values()] == [True]
