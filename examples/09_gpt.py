@@ -3,8 +3,9 @@
     python examples/09_gpt.py [--steps N] [--seed N] [--output PATH]
 
 A transformer with causal attention reads characters and predicts the next one. The text is that of Python's
-`help("topics")`. With a GPU, attention runs in float16 by `ct.attention` and `ct.attention_backward`; without
-one the reference computes the same in NumPy. The picture has the losses and the attention of one head.
+`help("topics")`. With a GPU, attention runs in float16 by `ct.attention` and `ct.attention_backward`, and all
+else in float32 by `ct.matmul` and `ct.layer_norm`; without one the reference computes the same in NumPy. The
+picture has the losses and the attention of one head.
 """
 
 from __future__ import annotations
@@ -99,18 +100,21 @@ def batch(codes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.n
 
 
 class GPT:
-    """A transformer. Dense layers are convolutions of images of one pixel: one image for each character."""
+    """A transformer on matrices with a row for each character."""
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.size = size
-        shapes = {"embed": (WIDTH, size + LENGTH), "scores": (size, WIDTH)}
+        shapes = {"embed": (size + LENGTH, WIDTH), "scores": (WIDTH, size)}
         for i in range(LAYERS):
-            shapes |= {f"qkv{i}": (3 * WIDTH, WIDTH), f"mix{i}": (WIDTH, WIDTH)}
-            shapes |= {f"up{i}": (4 * WIDTH, WIDTH), f"down{i}": (WIDTH, 4 * WIDTH)}
+            shapes |= {f"qkv{i}": (WIDTH, 3 * WIDTH), f"mix{i}": (WIDTH, WIDTH)}
+            shapes |= {f"up{i}": (WIDTH, 4 * WIDTH), f"down{i}": (4 * WIDTH, WIDTH)}
         self.host = {
-            name: (rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)[:, :, None, None]
+            name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
             for name, shape in shapes.items()
         }
+        for norm in (*(f"{name}{i}" for i in range(LAYERS) for name in ("before", "between")), "last"):
+            self.host |= {f"{norm} scale": np.ones(WIDTH, np.float32)}
+            self.host |= {f"{norm} bias": np.zeros(WIDTH, np.float32)}
         self.weights = {name: put(w) for name, w in self.host.items()}
         self.moments = {name: [np.zeros_like(w), np.zeros_like(w)] for name, w in self.host.items()}
         self.step = 0
@@ -118,30 +122,37 @@ class GPT:
     # --- forwards ----------------------------------------------------------------------------------------
 
     def forward(self, codes: np.ndarray) -> tuple[Any, list[Any]]:
-        """Return the scores of the next characters, (tokens, size, 1, 1), and what the gradient needs."""
-        x = ops.conv(one_hot := self.one_hot(codes), self.weights["embed"])
+        """Return the scores of the next characters, (tokens, size), and what the gradient needs."""
+        weights = self.weights
+        x = ops.matmul(one_hot := self.one_hot(codes), weights["embed"])
         saved: list[Any] = [one_hot]
         for i in range(LAYERS):
-            n, kept_n = normalise(x)
-            qkv = ops.conv(n, self.weights[f"qkv{i}"])
+            n, kept_n = self.normalise(f"before{i}", x)
+            qkv = ops.matmul(n, weights[f"qkv{i}"])
             q, k, v = heads_of(half(qkv), len(codes))
             y, stats = ops.attention(q, k, v, causal=True, return_stats=True)
             joined = single(joined_heads(y))
-            x1 = ops.add(x, ops.conv(joined, self.weights[f"mix{i}"]))
-            n1, kept_n1 = normalise(x1)
-            up = ops.conv(n1, self.weights[f"up{i}"])
+            x1 = ops.matmul(joined, weights[f"mix{i}"], residual=x)
+            n1, kept_n1 = self.normalise(f"between{i}", x1)
+            up = ops.matmul(n1, weights[f"up{i}"])
             active = ops.activation(up, mode="relu")
             saved.append((kept_n, n, q, k, v, y, stats, joined, kept_n1, n1, up, active))
-            x = ops.add(x1, ops.conv(active, self.weights[f"down{i}"]))
-        n, kept_n = normalise(x)
+            x = ops.matmul(active, weights[f"down{i}"], residual=x1)
+        n, kept_n = self.normalise("last", x)
         saved.append((kept_n, n))
-        return ops.conv(n, self.weights["scores"]), saved
+        return ops.matmul(n, weights["scores"]), saved
 
     def one_hot(self, codes: np.ndarray) -> Any:
-        """Return a 1 at each character and at its place, (tokens, size + LENGTH, 1, 1)."""
+        """Return a 1 at each character and at its place, (tokens, size + LENGTH)."""
         places = np.broadcast_to(np.arange(codes.shape[1]), codes.shape)
         hot = [np.eye(self.size, dtype=np.float32)[codes], np.eye(LENGTH, dtype=np.float32)[places]]
-        return put(np.concatenate(hot, axis=-1).reshape(codes.size, -1, 1, 1))
+        return put(np.concatenate(hot, axis=-1).reshape(codes.size, -1))
+
+    def normalise(self, name: str, x: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Return a layer normalisation, and the operands of its gradient."""
+        scale = self.weights[f"{name} scale"]
+        y, mean, invstd = ops.layer_norm(x, scale, self.weights[f"{name} bias"])
+        return y, (x, scale, mean, invstd)
 
     # --- backwards ---------------------------------------------------------------------------------------
 
@@ -149,7 +160,7 @@ class GPT:
         """Make one step of Adam; return the loss in bits."""
         scores, saved = self.forward(codes)
         log_p = ops.softmax(scores, algo="log")
-        target = np.eye(self.size, dtype=np.float32)[after].reshape(after.size, self.size, 1, 1)
+        target = np.eye(self.size, dtype=np.float32)[after].reshape(after.size, self.size)
         loss = -float((fetch(log_p) * target).sum()) / after.size
         dscores = ops.softmax_backward(put(target), log_p, algo="log", alpha=-1 / after.size)
         self.update(self.gradients(dscores, saved), rate)
@@ -160,25 +171,28 @@ class GPT:
         found: dict[str, Any] = {}
 
         def dense_backward(name: str, dy: Any, x: Any) -> Any:
-            w = self.weights[name]
-            found[name] = ops.conv_backward_filter(dy, x, w.shape)
-            return ops.conv_backward_data(dy, w, x.shape)
+            dx, found[name], _ = ops.matmul_backward(dy, x, self.weights[name])
+            return dx
+
+        def norm_backward(name: str, dy: Any, kept: tuple[Any, ...]) -> Any:
+            dx, found[f"{name} scale"], found[f"{name} bias"] = ops.layer_norm_backward(dy, *kept)
+            return dx
 
         kept_n, n = saved[-1]
-        dx = normalise_backward(dense_backward("scores", dscores, n), kept_n)
+        dx = norm_backward("last", dense_backward("scores", dscores, n), kept_n)
         for i in reversed(range(LAYERS)):
             kept_n, n, q, k, v, y, stats, joined, kept_n1, n1, up, active = saved[1 + i]
             dactive = dense_backward(f"down{i}", dx, active)
             dup = ops.activation_backward(dactive, up, active, mode="relu")
-            dx = ops.add(dx, normalise_backward(dense_backward(f"up{i}", dup, n1), kept_n1))
+            dx = ops.add(dx, norm_backward(f"between{i}", dense_backward(f"up{i}", dup, n1), kept_n1))
             djoined = dense_backward(f"mix{i}", dx, joined)
             dy = half(djoined).reshape(*tokens_of(q), WIDTH // HEADS).transpose((0, 2, 1, 3))
             dqkv = empty((*tokens_of(q)[:2], 3, *tokens_of(q)[2:], WIDTH // HEADS), HALF)
             into = tuple(dqkv[:, :, j].transpose((0, 2, 1, 3)) for j in range(3))
             ops.attention_backward(dy, q, k, v, y, stats, causal=True, out=into)
-            dqkv = single(dqkv.reshape(-1, 3 * WIDTH, 1, 1))
-            dx = ops.add(dx, normalise_backward(dense_backward(f"qkv{i}", dqkv, n), kept_n))
-        found["embed"] = ops.conv_backward_filter(dx, saved[0], self.weights["embed"].shape)
+            dn = dense_backward(f"qkv{i}", single(dqkv.reshape(-1, 3 * WIDTH)), n)
+            dx = ops.add(dx, norm_backward(f"before{i}", dn, kept_n))
+        dense_backward("embed", dx, saved[0])
         return found
 
     def update(self, gradients: dict[str, Any], rate: float) -> None:
@@ -198,7 +212,7 @@ class GPT:
     def bits(self, codes: np.ndarray, rng: np.random.Generator) -> float:
         """Return the mean bits for a character of a text."""
         before, after = batch(codes, rng)
-        log_p = fetch(ops.softmax(self.forward(before)[0], algo="log")).reshape(-1, self.size)
+        log_p = fetch(ops.softmax(self.forward(before)[0], algo="log"))
         return float(-log_p[np.arange(after.size), after.ravel()].mean() / np.log(2))
 
     def write(self, prompt: list[int], count: int, rng: np.random.Generator) -> list[int]:
@@ -207,7 +221,7 @@ class GPT:
         for _ in range(count):
             given = written[-LENGTH:]
             padded = np.array([given + [0] * (LENGTH - len(given))])  # causal: what follows is not read
-            scores = fetch(self.forward(padded)[0])[len(given) - 1, :, 0, 0].astype(np.float64)
+            scores = fetch(self.forward(padded)[0])[len(given) - 1].astype(np.float64)
             p = np.exp(1.5 * (scores - scores.max()))
             written.append(int(rng.choice(self.size, p=p / p.sum())))
         return written[len(prompt) :]
@@ -222,20 +236,6 @@ class GPT:
 # --- parts of the network ----------------------------------------------------------------------------------
 
 
-def normalise(x: Any) -> tuple[Any, Any]:
-    """Normalise each token over its channels: each is a channel of one image."""
-    tokens, width = x.shape[:2]
-    one, zero = put(np.ones(tokens, np.float32)), put(np.zeros(tokens, np.float32))
-    image = x.reshape(1, tokens, width)
-    y, mean, invstd = ops.instance_norm(image, one, zero)
-    return y.reshape(x.shape), (image, one, mean, invstd)
-
-
-def normalise_backward(dy: Any, kept: tuple[Any, Any, Any, Any]) -> Any:
-    image, one, mean, invstd = kept
-    return ops.instance_norm_backward(dy.reshape(image.shape), image, one, mean, invstd).dx.reshape(dy.shape)
-
-
 def half(x: Any) -> Any:
     return x.astype(HALF)
 
@@ -245,15 +245,15 @@ def single(x: Any) -> Any:
 
 
 def heads_of(qkv: Any, sequences: int) -> tuple[Any, Any, Any]:
-    """See (tokens, 3 * WIDTH, 1, 1) as three arrays (sequences, HEADS, LENGTH, head), without a copy."""
+    """See (tokens, 3 * WIDTH) as three arrays (sequences, HEADS, LENGTH, head), without a copy."""
     split = qkv.reshape(sequences, -1, 3, HEADS, WIDTH // HEADS)
     q, k, v = (split[:, :, i].transpose((0, 2, 1, 3)) for i in range(3))
     return q, k, v
 
 
 def joined_heads(y: Any) -> Any:
-    """See heads as (tokens, WIDTH, 1, 1)."""
-    return y.transpose((0, 2, 1, 3)).reshape(-1, WIDTH, 1, 1)
+    """See heads as (tokens, WIDTH)."""
+    return y.transpose((0, 2, 1, 3)).reshape(-1, WIDTH)
 
 
 def tokens_of(q: Any) -> tuple[int, int, int]:
