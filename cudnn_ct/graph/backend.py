@@ -131,12 +131,11 @@ class KernelCache(BackendDescriptor):
     """Compiled kernels that dynamic graphs share which differ only in sizes.
 
     ``first`` is the name of the engine that the heuristics returned for the last size they were queried for,
-    and its notes. ``graphs`` is the number of graphs that share the kernels.
+    and its notes.
     """
 
-    __slots__ = ("first", "graphs")
+    __slots__ = ("first",)
 
     def __init__(self, graph: BackendDescriptor) -> None:
         super().__init__(graph.library, "kernel_cache", operation_graph=graph)
         self.first: tuple[str, tuple[str, ...]] | None = None
-        self.graphs = 0

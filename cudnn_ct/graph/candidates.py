@@ -100,7 +100,7 @@ def first_dynamic_engine(
 
     It is remembered for :func:`engine_of_other_sizes`.
     """
-    reason = why_static(graph, context.library.version)
+    reason = why_static(graph)
     if reason:
         return no_engine(reason, NO_DYNAMIC_ENGINE)
     graph = graph._replace(dynamic=True)
@@ -119,7 +119,7 @@ def engine_of_other_sizes(graph: Graph, rules: EngineRules, context: Context | P
     The heuristics are not queried, and cuDNN checks whether the engine supports this size when its plan is
     made; the workspace is known only then.
     """
-    if why_static(graph, context.library.version):
+    if why_static(graph):
         return None
     graph = graph._replace(dynamic=True)
     try:

@@ -156,41 +156,36 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
             yield from _tensors_of(element)
 
 
-def why_static(graph: Graph, version: int) -> str:
-    """Return why a graph should not be dynamic with a version of cuDNN; an empty text if it may be.
+def why_static(graph: Graph) -> str:
+    """Return why a graph should not be dynamic; an empty text if it may be.
 
     Only graphs whose results at other sizes were compared on a GPU may be. No engine supports dynamic graphs
     of pointwise operations and reductions alone, in 9.19 and 9.28.
     """
     rows = {one.row for one in graph.nodes}
-    modes = {one.attributes["mode"] for one in graph.nodes if one.row == "norm_forward"}
     dtypes = {tensor.spec.dtype for tensor in tensors_of_graph(graph).values()}
-    untested = [*sorted(rows - _COMPARED_ROWS), *sorted(map(str, modes - _COMPARED_NORMS))]
-    untested += sorted(dtypes - _COMPARED_DTYPES)
+    untested = [*sorted(rows - _COMPARED_ROWS), *sorted(dtypes - _COMPARED_DTYPES)]
     if _is_wrong_if_dynamic(graph):
         return _WRONG_IF_DYNAMIC
     if untested:
         return f"dynamic graphs with {untested[0]} were not compared with static ones"
-    if not rows & {"matmul", "norm_forward"}:
+    if "matmul" not in rows:
         return "cuDNN has no engine for dynamic graphs of pointwise operations"
-    if modes and version >= _NORMS_COMPILED_AGAIN:
-        return "this cuDNN compiles a norm for each number of rows"
     return ""
 
 
 _WRONG_IF_DYNAMIC = (
-    "cuDNN computes wrong results for other sizes of dynamic graphs with attention or gradients of norms"
+    "cuDNN computes wrong results for other sizes of dynamic graphs with attention or norms, or crashes"
 )
-_COMPARED_ROWS = {"matmul", "norm_forward", "pointwise"}
-_COMPARED_NORMS = {"layer_norm", "rms_norm", "ada_layer_norm"}
+_COMPARED_ROWS = {"matmul", "pointwise"}
 _COMPARED_DTYPES = {"float16", "bfloat16", "float32"}
-MAX_NORMS = 16  # sizes of a norm that share kernels: each makes the next plan 1 to 4 ms slower, in 9.19
-_NORMS_COMPILED_AGAIN = 92_000  # 9.19 shares the kernels of norms, 9.28 does not; versions between: unknown
 
 
 def _is_wrong_if_dynamic(graph: Graph) -> bool:
+    # Found with cuDNN 9.19 on an H200: attention and gradients of norms were wrong, RMS norms ended the
+    # process. 9.28 compiles norms for each number of rows although it has the kernels.
     rows = [one.row for one in graph.nodes]
-    return "norm_backward" in rows or rows.count("matmul") > 1  # found with cuDNN 9.19 on an H200
+    return any(row.startswith("norm_") for row in rows) or rows.count("matmul") > 1
 
 
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
@@ -204,9 +199,8 @@ def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor
     native = _NativeTensors(context.library).graph(graph, attributes)
     topology = _topology(graph)
     cache = context.kernel_caches.get(topology)
-    if cache is None or (cache.graphs >= MAX_NORMS and any(one.row == "norm_forward" for one in graph.nodes)):
+    if cache is None:
         cache = context.kernel_caches[topology] = KernelCache(native)
-    cache.graphs += 1
     native.kernel_cache = cache
     return native
 
@@ -214,9 +208,9 @@ def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor
 def _topology(graph: Graph) -> str:
     """Return all of a graph that its compiled kernels may depend on; graphs with the same text share them.
 
-    cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the columns of
-    a norm and the inner axes of a product: they decide how kernels load and what a block computes. Tensors
-    with fewer axes, such as the statistics of rows, do not count, because their contiguous axis is another.
+    cuDNN would share kernels for any sizes. Here the contiguous axes have to be equal, such as the inner
+    axes of a product: they decide how kernels load and what a block computes. Tensors with fewer axes, such
+    as a bias, do not count, because their contiguous axis is another.
     """
     tensors = tensors_of_graph(graph)
     long = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..algo_cache import CandidateSource, with_dynamic_shapes
+from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
 from ..context import Context
 from ..errors import NotSupportedError
@@ -24,11 +24,6 @@ class EitherSource(NamedTuple):
 
     first: CandidateSource
     second: CandidateSource
-
-    def with_dynamic_shapes(self) -> CandidateSource:
-        """Return the source that plans dynamic graphs where it can: that of all problems."""
-        source: CandidateSource = with_dynamic_shapes(self.second)
-        return source
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of candidates of the first, then of the second."""

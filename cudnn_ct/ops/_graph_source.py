@@ -138,7 +138,7 @@ class GraphSource(NamedTuple):
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
         graph, rules = self.graph_of(problem), self.rules_of(problem)
-        if self.dynamic and not why_static(graph, context.library.version):
+        if self.dynamic and not why_static(graph):
             row = engine_by_name(graph._replace(dynamic=True), rules, name, context)
             if not row.rejected:
                 return self._with_copies(problem, [row])

@@ -13,21 +13,17 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.graph.operations import MAX_NORMS
 from tests.mixed import in_threads
 
 __all__ = [
     "_dynamic",
-    "test_ada_layer_norm_equals_reference_at_many_lengths",
     "test_built_graphs_equal_reference_at_many_lengths",
     "test_calls_of_two_streams_and_threads_equal_reference_at_many_lengths",
     "test_matmul_backward_equals_reference_at_many_lengths",
     "test_matmul_equals_reference_at_many_lengths",
-    "test_norms_equal_reference_at_many_lengths",
 ]
 
 LENGTHS = (1, 2, 3, 5, 7, 8, 15, 16, 17, 33, 63, 64, 65, 100, 127, 129, 200, 256, 333, 512, 1000, 1023)
-TOLERANCE = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @pytest.fixture(autouse=True)
@@ -114,59 +110,12 @@ def test_matmul_backward_equals_reference_at_many_lengths() -> None:
         np.testing.assert_array_equal(gradients.db.numpy(), a.T @ dy)
 
 
-def close(result: ct.DeviceArray, expected: Any, dtype: str) -> None:
-    np.testing.assert_allclose(
-        result.numpy().astype("float64"), np.asarray(expected, "float64"), TOLERANCE[dtype], TOLERANCE[dtype]
-    )
-
-
-def drawn(*shape: int, dtype: str, seed: int = 0) -> Any:
-    """Return values as they are rounded to a dtype."""
-    values = np.random.default_rng((*shape, seed)).standard_normal(shape)
-    return ct.asarray(values, dtype).numpy().astype("float64")
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("training", [True, False])
-def test_norms_equal_reference_at_many_lengths(name: str, dtype: str, training: bool) -> None:
-    columns, dynamic = 96, 0
-    scale, bias = drawn(columns, dtype="float32"), drawn(columns, dtype="float32", seed=1)
-    for number, rows in enumerate(lengths(len(name))):
-        x = drawn(rows, columns, dtype=dtype)
-        expected = getattr(ct.reference, name)(x, scale, bias, training=training)
-        statistics = [nan((rows, 1), "float32") for _ in expected[1:]] if training else []
-        outs = (nan(x.shape, dtype), *statistics)
-        given = (ct.asarray(x, dtype), ct.asarray(scale, "float32"), ct.asarray(bias, "float32"))
-        for _ in range(1 + number % 3):
-            for out in outs:
-                ct.fill(out, float("nan"))
-            out: Any = (*outs, *[None] * (len(expected) - len(outs)))
-            getattr(ct, name)(*given, training=training, out=out)
-            dynamic += is_dynamic()
-            close(outs[0], expected[0], dtype)
-            for found, right in zip(outs[1:], expected[1:], strict=False):
-                close(found, right, "float32")
-    assert dynamic or ct.version() >= 92000
-
-
-def test_ada_layer_norm_equals_reference_at_many_lengths() -> None:
-    samples, columns = 3, 64
-    scale, bias = (drawn(samples, columns, dtype="float32", seed=seed) for seed in (0, 1))
-    for rows in lengths(5)[: MAX_NORMS + 3]:
-        x = drawn(samples, rows, columns, dtype="float16")
-        expected = ct.reference.ada_layer_norm(x, scale, bias)
-        given = (ct.asarray(x, "float16"), ct.asarray(scale, "float32"), ct.asarray(bias, "float32"))
-        y, mean, invstd = ct.ada_layer_norm(*given, out=(nan(x.shape, "float16"), None, None))
-        close(y, expected[0], "float16")
-        close(mean, expected[1], "float32")
-        close(invstd, expected[2], "float32")
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_built_graphs_equal_reference_at_many_lengths(dtype: str) -> None:
     dynamic = 0
     for number, rows in enumerate(lengths(9)):
+        if rows == 1:  # cuDNN has no engine for a residual of one row, which is also column-major
+            continue
         g = ct.Graph()
         x, w = g.input((rows, 64), dtype), g.input((64, 48), dtype)
         bias, residual = g.input((48,), dtype), g.input((rows, 48), dtype)

@@ -135,7 +135,7 @@ def _driver() -> Any:
     return driver
 
 
-def delay(stream: int, seconds: float = 0.3) -> None:
+def delay(stream: int, seconds: float = 0.8) -> None:
     """Delay the next work on a stream, given by its address: it calls usleep() of the C library first."""
     usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
     assert _driver().cuLaunchHostFunc(stream, usleep, int(seconds * 1e6)) == 0
