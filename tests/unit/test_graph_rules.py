@@ -303,8 +303,12 @@ def test_operations_newer_than_cudnn_are_named() -> None:
     g = ct.Graph()
     problem = g.define(g.softmax(g.input((1, 1, 4, 4))))
     assert newer_operations(problem, 92000) == ""
-    expected = "operations are newer than the loaded cuDNN 9.19: softmax since cuDNN 9.20"
+    expected = "operations are newer than the loaded cuDNN 9.19.0: softmax since cuDNN 9.20"
     assert newer_operations(problem, 91900) == expected
+    h = ct.Graph()
+    attention = h.define(h.sdpa(*(h.input((1, 1, 8, 8), "float16") for _ in range(3))))
+    assert newer_operations(attention, 91002) == ""
+    assert newer_operations(attention, 91001).endswith("the loaded cuDNN 9.10.1: sdpa since cuDNN 9.10.2")
 
 
 def test_reference_rejects_arrays_that_do_not_fit() -> None:

@@ -325,7 +325,7 @@ def newer_operations(problem: GraphProblem, version: int) -> str:
         major, minor, patch = map(int, f"{KINDS[one.kind].since}.0".split(".")[:3])
         if version < major * 10_000 + minor * 100 + patch:
             newer[one.kind] = KINDS[one.kind].since
-    loaded = f"{version // 10_000}.{version % 10_000 // 100}"
+    loaded = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
     listed = ", ".join(f"{kind} since cuDNN {since}" for kind, since in newer.items())
     return f"operations are newer than the loaded cuDNN {loaded}: {listed}" if newer else ""
 
