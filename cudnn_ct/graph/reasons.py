@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 from .._bindings.enums import BackendKnobType
@@ -29,6 +30,15 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 KNOB_NEEDED = ("knob must be set", "process_knob_choices()")  # the latter in cuDNN 9.19
 MAX_VALUES = 64
 _lock = threading.RLock()  # the callback belongs to the process
+
+
+class _Thread(threading.local):
+    """The lines that this thread records; None if it does not record."""
+
+    lines: list[Line] | None = None
+
+
+_thread = _Thread()
 
 
 class Line(NamedTuple):
@@ -65,22 +75,31 @@ def recorded(library: Any) -> Iterator[list[Line]]:
     Messages of other threads go to that callback only after the recording. Threads record one after another.
     """
     lines: list[Line] = []
-    here = threading.get_ident()
-
-    def record(severity: int, user_data: Any, debug: Any, message: Any) -> None:  # noqa: ARG001
-        if threading.get_ident() == here:
-            found = (parse(text.decode("utf-8", "replace")) for text in message.lines())
-            lines.extend(line for line in found if line is not None)
-
-    callback = cudnnCallback_t(record)
     with _lock:
         mask, user_data, previous = ctypes.c_uint(), ctypes.c_void_p(), cudnnCallback_t()
         library.cudnnGetCallback(ctypes.byref(mask), ctypes.byref(user_data), ctypes.byref(previous))
-        library.cudnnSetCallback(LEVELS, None, callback)
+        library.cudnnSetCallback(LEVELS, None, _callback())
+        outer, _thread.lines = _thread.lines, lines
         try:
             yield lines
         finally:
+            _thread.lines = outer
             library.cudnnSetCallback(mask.value, user_data, previous)
+
+
+@cache
+def _callback() -> Any:
+    """Return the function that cuDNN calls with messages, which is never freed.
+
+    Another thread may have read its address before the recording ended, and call it afterwards.
+    """
+    return cudnnCallback_t(_record)
+
+
+def _record(severity: int, user_data: Any, debug: Any, message: Any) -> None:  # noqa: ARG001
+    if _thread.lines is not None:
+        found = (parse(text.decode("utf-8", "replace")) for text in message.lines())
+        _thread.lines.extend(line for line in found if line is not None)
 
 
 def lines_of_graph(graph: Graph, context: Context | Planner) -> list[EngineLines]:

@@ -61,6 +61,21 @@ def test_recorded_takes_every_line_of_a_message_of_this_thread() -> None:
     assert library.mask == 0
 
 
+def test_recorded_callback_may_be_called_after_the_recording() -> None:
+    """Another thread may have read its address before, and calls it later: a freed one ended the process."""
+    library, line = Talking(), f"Warning: {STATUS}; Reason: late"
+    with recorded(library) as seen:
+        callback = library.callback
+    library.callback = callback
+    library.log(line)
+    with recorded(library) as outer:
+        assert library.callback is callback
+        with recorded(library) as inner:
+            library.log(line)
+        library.log(line)
+    assert (seen, len(outer), len(inner)) == ([], 1, 1)
+
+
 # A line for each kind of words, with the graph and what the words must have.
 PRODUCT = matmul("bfloat16", "bfloat16", "bfloat16", "float16")
 LINES = [
