@@ -45,6 +45,8 @@ KNOWN_WRONG = Errata(
         Erratum(50, _of("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
         Erratum(5, _of("forward", _uneven), "writes beyond the result where padding is uneven"),
         Erratum(78, _of("backward_data", _not_all_nhwc), "wrong sums unless all operands are NHWC"),
+        # Found in one problem, with one axis and one filter for each channel.
+        Erratum(6, _of("backward_data", _uneven), "wrong sums where padding is uneven"),
         # Found in one problem, with a single pixel and a flipped filter; either may be the cause.
         Erratum(78, _of("backward_data", lambda p: prod(p.y.shape[2:]) == 1), "wrong sums of one pixel"),
         Erratum(78, _of("backward_data", lambda p: p.mode == "convolution"), "wrong sums if flipped"),
