@@ -72,6 +72,7 @@ def test_recorded_callback_may_be_called_after_the_recording() -> None:
         assert library.callback is callback
         with recorded(library) as inner:
             library.log(line)
+        library.callback = callback  # the double does not restore it
         library.log(line)
     assert (seen, len(outer), len(inner)) == ([], 1, 1)
 
