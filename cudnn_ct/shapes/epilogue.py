@@ -1,4 +1,4 @@
-"""What follows a matrix product or a convolution: scales of float8 operands, bias, activation, amax."""
+"""Epilogue of a matrix product or a convolution: scales of float8 operands, bias, activation, amax."""
 
 from __future__ import annotations
 

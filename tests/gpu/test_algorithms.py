@@ -28,6 +28,11 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Keywords]] = 
     "depthwise": ((2, 32, 9, 9), (32, 1, 3, 3), "float16", "nhwc", {"padding": 1, "groups": 32}),
     "dilation": ((2, 16, 12, 12), (16, 16, 3, 3), "float16", "nhwc", {"padding": 2, "dilation": 2}),
     "uneven": ((2, 16, 9, 9), (8, 16, 3, 3), "float16", "nhwc", {"padding": ((0, 1), (2, 1))}),
+    "uneven, one axis": ((2, 4, 23), (4, 1, 3), "float32", "nchw", {"padding": ((1, 0),), "groups": 4}),
+    "uneven, depthwise": (
+        *((2, 8, 9, 11), (8, 1, 3, 3), "float32", "nchw"),
+        {"padding": ((1, 0), (0, 2)), "groups": 8},
+    ),
     "flipped": ((2, 16, 9, 9), (8, 16, 3, 3), "float32", "nchw", {"mode": "convolution"}),
     "three axes": ((2, 8, 5, 6, 7), (8, 8, 3, 3, 3), "float16", "nhwc", {"padding": 1}),
     "one pixel": ((2, 64, 1, 1), (32, 64, 1, 1), "float16", "nhwc", {}),
