@@ -84,7 +84,7 @@ def test_commands_of_the_ci_snippets_succeed(site: Site) -> None:
     assert len(flags) == len(blocks) == 3
     version, cuda = libraryset.write(site.source.set.version), str(site.source.set.cuda)
     for words in flags:
-        own = [{"9.27": version, "12": cuda}.get(word, word) for word in words]
+        own = [{"9.27": version, "9.10": version, "12": cuda}.get(word, word) for word in words]
         command = [sys.executable, "-m", "cudnn_ct", "doctor", *own, str(site.target)]
         environ = {**os.environ, "PYTHONPATH": str(PACKAGE), "CI": "true"}
         done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
