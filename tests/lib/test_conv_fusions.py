@@ -82,7 +82,10 @@ def scaled_problems() -> dict[str, ScaledConv]:
 def test_convolutions_with_scale_and_bias_become_plans() -> None:
     planner = Planner(DEVICE)
     source = source_of(planner.library.version, HOPPER)
-    without = {name: why_not_planned(source, one, planner) for name, one in scaled_problems().items()}
+    problems = scaled_problems()
+    if planner.library.version < 91900:  # 9.10.2 has no engine for it
+        del problems["without tensor cores"]
+    without = {name: why_not_planned(source, one, planner) for name, one in problems.items()}
     assert {name: reason for name, reason in without.items() if reason} == {}
 
 
