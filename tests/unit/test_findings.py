@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+import cudnn_ct as ct
+from cudnn_ct.graph.engines import Engine
 from cudnn_ct.ops.conv.engine_order import ranked_too_high
 from cudnn_ct.ops.conv.errata import erratum
+from cudnn_ct.ops.graph.errata import rules_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
@@ -97,3 +100,15 @@ def test_erratum_of_engine_78_is_for_any_operand_in_nchw(operand: str | None, wr
         spec = getattr(one, operand)
         one = one._replace(**{operand: TensorSpec.packed(spec.shape, spec.dtype, "nchw")})
     assert bool(erratum(78, one)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("engine", "selects", "wrong"), [(8, True, True), (8, False, False), (7, True, False)]
+)
+def test_engine_8_is_rejected_where_a_selection_reads_a_convolution(
+    engine: int, selects: bool, wrong: bool
+) -> None:
+    g = ct.Graph()
+    y = g.conv(g.input((1, 8, 7, 9)), g.input((8, 8, 3, 3)), padding=1)
+    result = g.select(y > 0.0, y, 0.5 * y) if selects else g.relu(y)
+    assert bool(rules_of(g.define(result)).why_wrong(Engine(engine, ()), ())) == wrong

@@ -18,9 +18,20 @@ def _maximum_of_bfloat16(problem: GraphProblem) -> bool:
     )
 
 
+def _selects_after_convolution(problem: GraphProblem) -> bool:
+    convolves = any(one.kind == "conv_forward" for one in problem.nodes)
+    return convolves and any(
+        one.kind == "pointwise" and one.attribute("mode") == "binary_select" for one in problem.nodes
+    )
+
+
 KNOWN_WRONG = Errata(
     found_on="cuDNN 9.19, NVIDIA H200",
-    rows=(Erratum(3, _maximum_of_bfloat16, "wrong maxima of bfloat16"),),
+    rows=(
+        Erratum(3, _maximum_of_bfloat16, "wrong maxima of bfloat16"),
+        # Found in one graph of float32.
+        Erratum(8, _selects_after_convolution, "half of a convolution's sums before a selection"),
+    ),
 )
 
 
