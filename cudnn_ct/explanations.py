@@ -14,7 +14,7 @@ from .errors import Explanation, NotSupportedError
 from .graph.changes import supported_changes
 from .graph.explain import explain_graph
 from .graph.operations import Graph
-from .ops.conv.candidates import graph_of
+from .ops.conv.padded_candidates import graph_of
 from .ops.graph.builder import GraphBuilder
 from .ops.graph.built import BuiltGraph
 from .ops.graph.lower import lowered

@@ -25,6 +25,7 @@ from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
 from ..graph.candidates import EngineRules, engine_candidates
 from ..graph.offline import Planner
 from ..ops.conv.graph import candidates
+from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
 from .errors import first_line
 from .offline import _convolution
@@ -64,7 +65,8 @@ def _planned(request: dict[str, Any]) -> dict[str, Any]:
         graph = _names(request["file"], "graph")["graph"]
         rows = engine_candidates(graph() if callable(graph) else graph, EngineRules(), planner)
     else:
-        rows = candidates(_convolution(request["convolution"]).problem(request["allow_tf32"]), planner)
+        problem = _convolution(request["convolution"]).problem(request["allow_tf32"])
+        rows = candidates(with_even_padding(problem), planner)
     usable = [row.algorithm for row in rows if not row.rejected]
     if not usable:
         raise NotSupportedError(_why(rows))

@@ -35,6 +35,7 @@ from ..graph.gpus import description_of, gpu_names
 from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
+from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
 from .errors import first_line, verdict_of
 from .options import Convolution
@@ -206,7 +207,9 @@ def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 def _candidates(request: dict[str, Any]) -> dict[str, Any]:
     planner = Planner(request["device"])
     problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-    return {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+    return {
+        "rows": [[row._asdict() for row in candidates(with_even_padding(each), planner)] for each in problems]
+    }
 
 
 def _explanation(request: dict[str, Any]) -> dict[str, Any]:

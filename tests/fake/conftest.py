@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cudnn_ct.ops.conv import legacy
 from tests.layers import Place
 
 from .cudnn import FakeCudnn
@@ -28,6 +29,12 @@ def host() -> Iterator[Host]:
 def fake(host: Host) -> Iterator[FakeCudnn]:
     with cudnn_installed(host) as cudnn:
         yield cudnn
+
+
+@pytest.fixture
+def only_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions have no legacy call."""
+    monkeypatch.setattr(legacy, "_why_not", lambda _: "this test has no legacy calls")
 
 
 @pytest.fixture

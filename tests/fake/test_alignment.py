@@ -22,9 +22,10 @@ def operands(offset: int) -> list[ct.DeviceArray]:
     return [own(shifted(x, offset)), own(w)]
 
 
-KEYWORDS = {"padding": ((0, 1), (2, 1)), "stride": (2, 1), "groups": 2}  # padding that only engines support
+KEYWORDS = {"padding": (1, 2), "stride": (2, 1), "groups": 2}
 
 
+@pytest.mark.usefixtures("only_engines")
 @pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo: str) -> None:
     fake.engines = True
@@ -38,6 +39,7 @@ def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo
         np.testing.assert_array_equal(out.numpy(), expected)
 
 
+@pytest.mark.usefixtures("only_engines")
 def test_conv_plan_of_misaligned_operands_scales_the_result_of_aligned_ones(fake: FakeCudnn) -> None:
     fake.engines = True
     expected = ct.reference.conv(*(array.numpy() for array in operands(0)), **KEYWORDS)
@@ -53,6 +55,7 @@ def test_softmax_of_misaligned_rows_takes_no_path_for_aligned_ones(fake: FakeCud
     assert first != second  # the mode
 
 
+@pytest.mark.usefixtures("only_engines")
 def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:
     fake.engines, fake.engine_workspace = True, 100
     plan = ct.conv_plan(*operands(1), **KEYWORDS)
@@ -65,6 +68,7 @@ def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:
         plan(*operands(1))
 
 
+@pytest.mark.usefixtures("only_engines")
 def test_conv_algorithms_lists_rows_for_misaligned_operands(fake: FakeCudnn) -> None:
     """The rows of both tables run on operands of either kind."""
     fake.engines = True
@@ -78,6 +82,7 @@ def test_conv_algorithms_lists_rows_for_misaligned_operands(fake: FakeCudnn) -> 
                 np.testing.assert_array_equal(got.numpy(), expected)
 
 
+@pytest.mark.usefixtures("only_engines")
 def test_timed_choice_for_misaligned_operands_is_exported_and_imported(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_conv_pads_unevenly_when_an_operand_has_gaps(fake: FakeCudnn, host: Host
     np.testing.assert_allclose(got.numpy(), ct.reference.conv(x[:, :, :, ::2], w, padding=padding))
 
 
+@pytest.mark.usefixtures("only_engines")
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
 def test_conv_writes_only_its_elements_when_a_scaled_out_has_gaps(
@@ -197,7 +198,7 @@ def test_conv_writes_only_its_elements_when_a_scaled_out_has_gaps(
     whole = ct.full((2, 8, 4, 4), 7, layout=layout)
     n, c, *steps = whole.spec.strides
     out = whole.view_as(ct.TensorSpec((2, 4, 4, 4), (n, 2 * c, *steps), "float32"))
-    padding = ((0, 1), (0, 0))  # only engines compute it
+    padding = ((0, 1), (0, 0))
     ct.conv(x, w, padding=padding, alpha=alpha, beta=beta, out=out)
     assert "cudnnBackendExecute" in {name for name, _ in fake.calls}
     assert "cudnnConvolutionForward" not in {name for name, _ in fake.calls}

@@ -68,7 +68,7 @@ ct.conv(elsewhere(2, 3, 5, 6), w) | ValueError: w is on another device: got 0, e
 ct.conv(images(2, 3, 5, 6, dtype="uint8"), images(4, 3, 3, 3, dtype="uint8")) | TypeError: int8, not uint8
 ct.conv_plan(x, w, beta=x) | TypeError: beta must be a number
 ct.conv_algorithms(x, w, alpha="1") | TypeError: alpha must be a number: got '1'
-ct.conv(x, w, padding=((0, 1), (0, 1))) | NotSupportedError: pad both sides of an axis alike
+ct.conv(i, j, padding=((0, 1), (0, 1))) | NotSupportedError: pad both sides of an axis alike
 ct.conv_bias_activation(x, w, None, activation="softmax") | ValueError: activation must be one of identity,
 ct.conv_bias_activation(x, w, v) | ValueError: b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)
 ct.conv_bias_activation(x, w, None, z=x) | ValueError: z has shape \(2, 3, 5, 6\); y has \(2, 4, 3, 4\)

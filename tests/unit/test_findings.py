@@ -65,8 +65,6 @@ def test_erratum_reads_the_layout_of_one_channel_from_the_other_tensors(layout: 
         (5, "fused", {"padding": 1}, False),
         (5, "forward", {"padding": 1}, False),
         (5, "backward_data", {"padding": ((1, 0),)}, False),
-        (16, "backward_filter", {"padding": ((1, 2),)}, True),
-        (16, "backward_filter", {"padding": 1}, False),
         (78, "backward_data", {"padding": 1}, False),
         (78, "backward_data", {"padding": 1, "mode": "convolution"}, True),
         (78, "backward_data", {"stride": 9}, True),  # dy has one pixel

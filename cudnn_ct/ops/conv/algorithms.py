@@ -23,7 +23,7 @@ from ...typing import (
 )
 from .._documented import documented
 from .._operands import representable, stream_of
-from . import candidates
+from . import padded_candidates
 from .call import CONV, ConvParams, request_of
 from .conv import conv
 from .fused import FUSED, conv_bias_activation
@@ -111,7 +111,7 @@ def conv_algorithms(
         request = request_of(params, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # sums without terms need no algorithm
-        rows = candidates.all_candidates(problem, ctx)
+        rows = padded_candidates.all_candidates(problem, ctx)
         rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
         if measure:
             usable = [row for row in rows if not row.rejected]
@@ -119,7 +119,7 @@ def conv_algorithms(
                 ctx,
                 problem.result,
                 lambda pointers: algo_cache.benchmark_rows(
-                    problem, usable, candidates.plan, ctx, pointers, alpha, beta
+                    problem, usable, padded_candidates.plan, ctx, pointers, alpha, beta
                 ),
             )
             rows = timed + [row for row in rows if row.rejected]

@@ -15,7 +15,7 @@ from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_outp
 from ...shapes.specs import TensorSpec
 from .._keys import enum_names, freeze
 from .._operation import Operation, Select
-from . import candidates
+from . import padded_candidates
 from .algorithm_names import named_algorithm
 from .known import without_wrong_tf32
 
@@ -101,7 +101,7 @@ def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
     """
     if empty is not None:
         return lambda _: SelectedPlan(empty)
-    return lambda ctx: algo_cache.select(problem, candidates, ctx, wanted)
+    return lambda ctx: algo_cache.select(problem, padded_candidates, ctx, wanted)
 
 
 def _select(problem: ConvProblem, params: tuple[Any, ...]) -> Select:

@@ -60,6 +60,7 @@ def conv(
     w : device array, shape (K, C / groups, *window), dtype of x
     padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
         Zeros around x. ``"half"`` keeps the size for odd windows at stride 1, ``"full"`` has every overlap.
+        If they differ between the two sides of an axis, x is copied first, as cuDNN's algorithms need it.
     stride : int or tuple of int
         Distance between windows on x.
     dilation : int or tuple of int

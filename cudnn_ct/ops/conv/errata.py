@@ -42,22 +42,14 @@ def _groups_of_one_filter(problem: ConvProblem) -> bool:
 KNOWN_WRONG = Errata(
     found_on="cuDNN 9.19, NVIDIA H200",
     rows=(
-        Erratum(50, _of("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
         Erratum(5, _of("forward", _uneven), "writes beyond the result where padding is uneven"),
         Erratum(78, _of("backward_data", _not_all_nhwc), "wrong sums unless all operands are NHWC"),
-        # Found in one problem, with one axis and one filter for each channel.
-        Erratum(6, _of("backward_data", _uneven), "wrong sums where padding is uneven"),
         # Found in one problem, with a single pixel and a flipped filter; either may be the cause.
         Erratum(78, _of("backward_data", lambda p: prod(p.y.shape[2:]) == 1), "wrong sums of one pixel"),
         Erratum(78, _of("backward_data", lambda p: p.mode == "convolution"), "wrong sums if flipped"),
-        Erratum(1, _of("backward_filter", _uneven), "wrong sums where padding is uneven"),
-        Erratum(4, _of("backward_filter", _uneven), "wrong sums for uneven padding"),
         Erratum(4, _of("backward_filter", lambda p: not p.common_layouts), "wrong sums for mixed layouts"),
         Erratum(4, _of("backward_filter", _groups_of_one_filter), "wrong sums of one filter a group"),
-        Erratum(18, _of("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
-        Erratum(20, _of("backward_filter", _uneven), "wrong sums where padding is uneven"),
         Erratum(70, _of("backward_filter", channels_first), "wrong sums in NCHW"),
-        Erratum(16, _of("backward_filter", _uneven), "reads dy as if padding were even"),
         Erratum(
             0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"
         ),

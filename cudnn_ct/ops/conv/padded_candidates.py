@@ -1,0 +1,127 @@
+"""Candidates for convolutions whose padding may differ between the two sides of an axis.
+
+Such a problem is computed on a padded copy of the image, with padding that is even: legacy calls support no
+other, and eight engines of cuDNN 9.19 gave wrong results or accessed memory that is not theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...dtypes import DTYPES
+from ...graph.operations import Graph
+from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import copy_plan, fill_plan
+from ...plans.tiling import SlicedPlan
+from ...plans.workspace import room_of
+from ...shapes.fused import FusedConv
+from ...shapes.specs import TensorSpec, nearest_layout
+from . import candidates
+from .relayout import operands_of
+
+__all__ = [
+    "all_candidates",
+    "autotune_candidates",
+    "by_name",
+    "graph_of",
+    "heuristics",
+    "plan",
+    "with_even_padding",
+]
+
+
+def with_even_padding(problem: Any) -> Any:
+    """Return the problem on a padded image, whose padding is the same on both sides of each axis.
+
+    int8 problems are returned as they are: copies support only floating-point numbers.
+    """
+    core = problem.core
+    if not core.asymmetric_padding or core.x.dtype == "int8":
+        return problem
+    sizes = [
+        n + abs(after - before) for n, (before, after) in zip(core.x.shape[2:], core.padding, strict=True)
+    ]
+    layout = nearest_layout(*(spec for spec in (core.x, core.w, core.y) if spec.layouts), core.x)
+    even = core._replace(
+        x=TensorSpec.packed((*core.x.shape[:2], *sizes), core.x.dtype, layout),
+        padding=tuple((min(pair), min(pair)) for pair in core.padding),
+    )
+    return problem._replace(conv=even) if isinstance(problem, FusedConv) else even
+
+
+def heuristics(problem: Any) -> list[Heuristic]:
+    """Return sources of candidates in the order to try them."""
+    return _stages(problem, candidates.heuristics(with_even_padding(problem)))
+
+
+def all_candidates(problem: Any, context: Context) -> list[Candidate]:
+    """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
+    return _with_room(problem, candidates.all_candidates(with_even_padding(problem), context))
+
+
+def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+    """Return the candidates to autotune, runtime-compiled engines last."""
+    rows = candidates.autotune_candidates(with_even_padding(problem), context, request)
+    return _with_room(problem, rows)
+
+
+def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
+    """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
+    named, instead = candidates.by_name(with_even_padding(problem), name)
+    return _stages(problem, named), _stages(problem, instead)
+
+
+def graph_of(problem: Any) -> Graph:
+    """Return the graph that engines compute."""
+    return candidates.graph_of(with_even_padding(problem))
+
+
+def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
+    even = with_even_padding(problem)
+    made = candidates.plan(even, candidate, context)
+    if even is problem:
+        return made
+    x, padded = problem.core.x, even.core.x
+    inside = x._replace(strides=padded.strides)
+    steps = zip(problem.core.padding, padded.strides[2:], strict=True)
+    start = sum((before - min(before, after)) * step for (before, after), step in steps)
+    start *= DTYPES[x.dtype].itemsize
+    names = list(operands_of(problem))
+    image, copy = names.index("x"), len(names)
+    places = tuple(copy if place == image else place for place in range(len(names)))
+    if problem.core.direction == "backward_data":
+        out_of = SlicedPlan([(copy_plan(inside, x), (start, 0))])
+        return _OnPaddedCopy([padded], [Step(made, places), Step(out_of, (copy, image))], scaled=0)
+    edge = fill_plan(padded, 0.0)
+    into = SlicedPlan([(copy_plan(x, inside), (0, start))])
+    return _OnPaddedCopy([padded], [Step(edge, (copy,)), Step(into, (image, copy)), Step(made, places)])
+
+
+class _OnPaddedCopy(ChainPlan):
+    """A convolution, before or after it the copy of its image."""
+
+    def describe(self) -> str:
+        return f"{self._steps[self._scaled].plan.describe()}; on a padded copy of the image"
+
+
+def _stages(problem: Any, stages: Sequence[Heuristic]) -> list[Heuristic]:
+    return [partial(_found, problem, stage) for stage in stages]
+
+
+def _found(problem: Any, stage: Heuristic, context: Context) -> list[Candidate]:
+    return _with_room(problem, stage(context))
+
+
+def _with_room(problem: Any, rows: list[Candidate]) -> list[Candidate]:
+    """Add the workspace of the padded copy."""
+    even = with_even_padding(problem)
+    if even is problem:
+        return rows
+    room = room_of([even.core.x])
+    return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
