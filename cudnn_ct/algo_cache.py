@@ -50,8 +50,8 @@ class CandidateSource(Protocol):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
     A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
-    With ``only_graphs``, all of its candidates are engines of that graph. A source that can plan dynamic
-    graphs has ``with_dynamic_shapes``, which returns the source that does.
+    ``only_graphs`` returns whether all candidates for a problem are engines of that graph, without copies. A
+    source that can plan dynamic graphs has ``with_dynamic_shapes``, which returns the source that does.
     """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
@@ -328,13 +328,13 @@ def _recorded(
 ) -> SelectedPlan:
     """Record the graph of a problem where no GPU is.
 
-    The first engine of a source with graphs only is its heuristic choice, if it needs no copies.
+    The first engine is the heuristic choice where all candidates are engines of the graph.
     """
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
     place: Any = context
     plan = source.plan(problem, Candidate("graph", named, "any", 0, True), place)
-    only = getattr(source, "only_graphs", False) and getattr(problem, "aligned", True)
-    if request.algo == "heuristic" and only:
+    only_graphs = getattr(source, "only_graphs", None)
+    if request.algo == "heuristic" and only_graphs is not None and only_graphs(problem):
         recording.note_choice(*choice_of(problem, request))
     return SelectedPlan(plan)
 

@@ -66,10 +66,10 @@ class GraphSource(NamedTuple):
         """Return the source that plans dynamic graphs where it can."""
         return self._replace(dynamic=True)
 
-    @property
-    def only_graphs(self) -> bool:
-        """Whether all candidates are engines of the graph."""
-        return True
+    def only_graphs(self, problem: Any) -> bool:
+        """Return whether all candidates are engines of the graph, without copies."""
+        aligned: bool = getattr(problem, "aligned", True)
+        return aligned
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the first choice of the first mode, "b" by default, then all engines of each mode.

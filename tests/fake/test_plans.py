@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +343,30 @@ def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, t
     assert len(recorded) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "chosen"),
+    [
+        (lambda: ct.layer_norm(rows(64, 128), rows(128), rows(128)), True),
+        (lambda: ct.rms_norm(rows(64, 128), rows(128)), True),
+        (lambda: ct.matmul(rows(64, 128), rows(128, 64), bias=rows(64)), True),
+        (lambda: ct.matmul(rows(2, 64, 128), rows(128, 64)), True),
+        (lambda: ct.layer_norm(rows(64, 128), rows(128, dtype="float32"), rows(128, dtype="float32")), False),
+    ],
+)
+def test_record_plans_on_shapes_notes_the_choice_of_an_engine(
+    fake: FakeCudnn, call: Callable[[], object], chosen: bool
+) -> None:
+    """Without the choice, the first call of another process asks the heuristics, which may differ."""
+    with ct.record_plans(shapes_only=True) as recorded:
+        call()
+    (request,) = recorded.requests.values()
+    assert bool(request.choice) == chosen
+
+
+def rows(*shape: int, dtype: str = "bfloat16") -> ct.DeviceArray:
+    return ct.zeros(shape, dtype)
+
+
 def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> None:
     live = len(host.live)
     with ct.record_plans(shapes_only=True) as recorded:
@@ -378,7 +402,10 @@ def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCud
     assert recorded.skipped == {}
     found = {tuple(node.row for node in one.graph.nodes): one for one in recorded.requests.values()}
     assert len(found) == len(recorded) == 5, found
-    assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == ["GraphProblem"]
+    assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == [
+        "MatmulProblem",
+        "GraphProblem",
+    ]
 
 
 NOT_ON_SHAPES = ("RNN", "ctc_loss", "dropout")
