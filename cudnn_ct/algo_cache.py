@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
-from .autotune import benchmark
+from .autotune import agreement, benchmark
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,
@@ -25,9 +25,7 @@ from .autotune.candidates import (
 )
 from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
-from .cuda import allocator
 from .cuda import stream as streams
-from .dtypes import DTYPES
 from .errors import (
     AllocationError,
     BadParamError,
@@ -260,23 +258,30 @@ def benchmark_rows(
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands; return each with its time or its error, and all errors.
 
-    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither. If beta is not
-    0, the result goes to scratch memory, because each run would change the operands of the next one.
+    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither. Results go to
+    scratch memory, because each run would change the operands of the next one with beta, and are compared:
+    a candidate whose result differs is rejected.
     """
-    if beta:
-        low, high = problem.result.extent
-        size = (high - low) * DTYPES[problem.result.dtype].itemsize
-        scratch = allocator.allocate(size, context.stream, "a scratch result")
-        pointers = [*pointers[:-1], int(scratch.handle)]
+    compared = len(rows) > 1 and agreement.comparable(problem)
+    scratch: agreement.ScratchResults | None = None
+    if compared or beta:
+        try:
+            scratch = agreement.ScratchResults(problem, pointers, context.stream)
+            pointers = scratch.pointers
+        except AllocationError:
+            if beta:
+                raise  # without beta, results are not compared
 
     def run(row: Candidate) -> Callable[[], None]:
         plan = cache(partial(make, problem, row, context))
         return lambda: plan().run(context, pointers, alpha, beta)
 
-    kinds = () if every else [_kind(row) for row in rows]
+    runs, engines = [run(row) for row in rows], [_kind(row) for row in rows]
     try:
         with _benchmarking, timing():
-            times = benchmark.benchmark([run(row) for row in rows], context.stream, kinds)
+            times = benchmark.benchmark(runs, context.stream, () if every else engines)
+            if compared and scratch is not None:
+                times = _compared(scratch, rows, runs, engines, times)
     finally:
         context.drop_workspace()  # the largest of all would stay
     timed = [
@@ -284,6 +289,19 @@ def benchmark_rows(
         for row, time in zip(rows, times, strict=True)
     ]
     return timed, [time for time in times if isinstance(time, CudnnError)]
+
+
+def _compared(
+    scratch: agreement.ScratchResults,
+    rows: Sequence[Candidate],
+    runs: Sequence[Callable[[], None]],
+    engines: Sequence[benchmark.EngineGroup],
+    times: list[benchmark.Time | None],
+) -> list[benchmark.Time | None]:
+    """Return the times, with errors for the candidates whose results differ."""
+    timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
+    errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
+    return [errors.get(i, time) for i, time in enumerate(times)]
 
 
 def _kind(row: Candidate) -> benchmark.EngineGroup:

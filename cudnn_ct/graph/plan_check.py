@@ -10,6 +10,7 @@ from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, NotInitializedError, NotSupportedError, warn_caller
 from ..plans.base import Candidate
+from ..plans.comparison import difference, tolerance_of
 from .backend import BackendDescriptor
 from .engines import Engine, execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["CheckedPlan"]
-
-# Largest difference of two engines, relative to the largest magnitude in a tensor: several roundings of each
-# dtype. Float32 may be computed with TF32 tensor cores.
-TOLERANCE = {
-    "float64": 1e-10, "float32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2, "float8_e4m3": 0.2,
-    "float8_e5m2": 0.4,
-}  # fmt: skip
 
 
 class CheckedPlan(GraphPlan):
@@ -63,9 +57,9 @@ class CheckedPlan(GraphPlan):
             warn_caller(f"an imported plan is used unverified: no other engine than {self.candidate} exists")
             plan_store().checked(key)
             return
-        wrong = _difference(
-            self._graph, *(_results(plan, self._graph, context, pointers) for plan in (self, other))
-        )
+        specs = [tensor.spec for tensor in self._graph.operands]
+        ours, others = (_results(plan, self._graph, context, pointers) for plan in (self, other))
+        wrong = difference(specs, ours, others, tolerance_of(specs))
         if not wrong:
             plan_store().checked(key)
             return
@@ -121,30 +115,6 @@ def _results(
         memories.copy_to_host(content, buffer.handle, stream)
         found.append(content)
     return found
-
-
-def _difference(
-    graph: Graph, ours: Sequence[np.ndarray[Any, Any]], others: Sequence[np.ndarray[Any, Any]]
-) -> str:
-    """Return how two sets of results differ; empty if they agree."""
-    import numpy as np
-
-    for tensor, a, b in zip(graph.operands, ours, others, strict=True):
-        if np.array_equal(a, b):
-            continue
-        dtype = tensor.spec.dtype
-        if dtype not in TOLERANCE:
-            return f"{tensor.spec} has other elements"
-        with np.errstate(all="ignore"):
-            x, y = (one.view(GRAPH_DTYPES[dtype].numpy).astype(np.float64) for one in (a, b))
-            finite = np.isfinite(x) & np.isfinite(y)
-            if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-                return f"{tensor.spec} has NaN or infinity at other places"
-            scale = float(np.max(np.abs(y[finite]), initial=0))
-            error = float(np.max(np.abs(x[finite] - y[finite]), initial=0))
-        if error > TOLERANCE[dtype] * scale:
-            return f"{tensor.spec} differs by {error:.3g}, its largest magnitude is {scale:.3g}"
-    return ""
 
 
 def _bytes(dtype: str, count: int) -> int:

@@ -88,7 +88,11 @@ Heuristic = Callable[[Any], list["Candidate"]]
 
 
 class Problem(Protocol):
-    """The computation, as far as selection depends on it; immutable and hashable."""
+    """The computation, as far as selection depends on it; immutable and hashable.
+
+    Problems whose timed candidates are compared also have ``results``, the specs of all tensors that are
+    written, whose pointers are the last ones of a run. With a true ``random``, they are not compared.
+    """
 
     @property
     def result(self) -> TensorSpec:

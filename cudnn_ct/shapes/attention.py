@@ -143,6 +143,11 @@ class AttentionProblem(NamedTuple):
         return self.results[0]
 
     @property
+    def random(self) -> bool:
+        """Whether engines may compute different numbers, because they draw random ones."""
+        return self.dropout > 0
+
+    @property
     def plain(self) -> AttentionProblem:
         """The problem without the facts of one call."""
         return self._replace(aligned=True)

@@ -68,6 +68,11 @@ class GraphProblem(_Fields):
         return self.values[self.outputs[-1]].spec
 
     @property
+    def random(self) -> bool:
+        """Whether engines may compute different numbers, because they draw random ones."""
+        return any(node.kind == "rng" for node in self.nodes)
+
+    @property
     def plain(self) -> GraphProblem:
         """The graph without the facts of one call."""
         return self._replace(scaled="", aligned=True)
