@@ -95,16 +95,6 @@ def comparable(problem: Problem) -> bool:
     return bool(getattr(problem, "results", ())) and not getattr(problem, "random", False)
 
 
-class _Group:
-    """Candidates whose results agree with those of the first one."""
-
-    def __init__(self, name: str, results: list[Bytes]) -> None:
-        self.name = name
-        self.results = results
-        self.members: list[int] = []
-        self.engines: set[Hashable] = set()
-
-
 def outliers(
     scratch: ScratchResults,
     runs: Mapping[int, Callable[[], object]],
@@ -116,25 +106,29 @@ def outliers(
     The right results are those of most engines, whose variants count once; of the first one, if in doubt.
     """
     errors: dict[int, CudnnError] = {}
-    groups: list[_Group] = []
+    groups: list[tuple[str, list[Bytes]]] = []  # the name and the results of the first candidate of each
+    group_of: dict[int, int] = {}
     for place, run in runs.items():
         try:
             results = scratch.computed_by(run)
         except CudnnError as error:
             errors[place] = without_frames(error)
             continue
-        for group in groups:
-            if not difference(scratch.specs, results, group.results, scratch.tolerance):
-                break
-        else:
-            group = _Group(names[place], results)
-            groups.append(group)
-        group.members.append(place)
-        group.engines.add(engines[place])
-    right = max(groups, key=lambda group: len(group.engines), default=None)
-    for group in groups:
-        if right is not None and group is not right:
-            found = difference(scratch.specs, group.results, right.results, scratch.tolerance)
-            reason = f"its result differs from that of {right.name}: {found}"
-            errors.update((place, NotSupportedError(reason)) for place in group.members)
+        agreeing = (
+            group
+            for group, (_, known) in enumerate(groups)
+            if not difference(scratch.specs, results, known, scratch.tolerance)
+        )
+        group_of[place] = next(agreeing, len(groups))
+        if group_of[place] == len(groups):
+            groups.append((names[place], results))
+    votes = [set[Hashable]() for _ in groups]
+    for place, group in group_of.items():
+        votes[group].add(engines[place])
+    right = max(range(len(groups)), key=lambda group: len(votes[group]), default=0)
+    for place, group in group_of.items():
+        if group != right:
+            (name, expected), (_, results) = groups[right], groups[group]
+            found = difference(scratch.specs, results, expected, scratch.tolerance)
+            errors[place] = NotSupportedError(f"its result differs from that of {name}: {found}")
     return errors

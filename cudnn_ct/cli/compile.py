@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from .._cache_files import replace_file
-from .._config import config
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .compile_child import SECONDS
+from .each_graph import each_graph
 from .errors import fail, plainly, usage
-from .offline import GPU_HELP, read_gpu, run_child
+from .offline import GPU_HELP, read_gpu
 
 __all__ = ["command"]
 
@@ -42,7 +41,8 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
 
     FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
     with calls. `ct.import_plans()` or `cudnn-ct cache import-plans` loads the plans on a machine with such a
-    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled. Needs cuDNN >= 9.8.
+    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled, and writes the plans of the others.
+    Needs cuDNN >= 9.8.
     """
     with usage():
         descriptions = [(read_gpu(gpu), is_derived(gpu)) for gpu in gpus]
@@ -50,16 +50,10 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "plans"
         for description, derived in descriptions:
-            request = {
-                "file": str(Path(file).absolute()),
-                "device": description,
-                "output": str(part),
-                "settings": {"allow_tf32": config.allow_tf32, "deterministic": config.deterministic},
-            }
-            answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
-            if "wrong_file" in answer:
-                raise click.UsageError(f"{file} cannot be compiled: {answer['wrong_file']}")
-            reports.append({"gpu": description.get("deviceName"), "derived": derived, **answer})
+            part.write_bytes(b"")
+            with usage():
+                answer = each_graph(file, description, str(part))
+            reports.append(_report(description, derived, answer))
             content += part.read_bytes()
     replace_file(Path(output), content)
     if as_json:
@@ -72,6 +66,18 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:
         fail(f"{rejected} graphs cannot be compiled")
+
+
+def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) -> dict[str, Any]:
+    rejected = [row for row in answer["graphs"] if row["reason"]]
+    return {
+        "gpu": description.get("deviceName"),
+        "derived": derived,
+        "compiled": len(answer["graphs"]) - len(rejected),
+        "seconds": sum(row["seconds"] for row in answer["graphs"]),
+        "rejected": [{"graph": row["graph"], "reason": row["reason"]} for row in rejected],
+        "skipped": answer["skipped"],
+    }
 
 
 def _print(reports: list[dict[str, Any]]) -> None:

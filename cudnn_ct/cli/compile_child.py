@@ -6,11 +6,12 @@ import json
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .._bad_combinations import defects
 from .._config import config
@@ -45,26 +46,16 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
             requests, skipped = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": f"{type(error).__name__}: {error}"}
-    if not request["output"]:
-        _support_each(requests[request["start"] :], planner, request["progress"])
-        return {"skipped": skipped}
-    start, plans, rejected = time.perf_counter(), 0, []
-    with open(request["output"], "wb") as output:
-        for one in requests:
-            try:
-                _check_gpu(planner)
-                entries = compile_request(one, planner)
-            except CudnnError as error:
-                reason = _support(one, planner)["reason"]  # in plain words if no engine supports the graph
-                rejected.append({"graph": _label(one), "reason": reason or first_line(error)})
-            else:
-                plans += 1
-                output.writelines(map(encode, entries))
-    seconds = time.perf_counter() - start
-    return {"compiled": plans, "seconds": seconds, "rejected": rejected, "skipped": skipped}
+    rest, progress = requests[request["start"] :], request["progress"]
+    if request["output"]:
+        with open(request["output"], "ab") as output:
+            _each(rest, lambda one: _compile(one, planner, output), progress)
+    else:
+        _each(rest, lambda one: _support(one, planner), progress)
+    return {"skipped": skipped}
 
 
-def _support_each(requests: list[PlanRequest], planner: Planner, progress: str) -> None:
+def _each(requests: list[PlanRequest], work: Callable[[PlanRequest], dict[str, Any]], progress: str) -> None:
     """Write two lines for each graph: its label before it is planned, and the outcome.
 
     The parent then has the graph that was planned if cuDNN ends this process.
@@ -72,7 +63,22 @@ def _support_each(requests: list[PlanRequest], planner: Planner, progress: str) 
     with open(progress, "w", encoding="utf-8") as file:
         for one in requests:
             print(json.dumps(_label(one)), file=file, flush=True)
-            print(json.dumps(_support(one, planner)), file=file, flush=True)
+            print(json.dumps(work(one)), file=file, flush=True)
+
+
+def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[str, Any]:
+    """Compile a graph and append its plan to a file; return the time, and the reason if it is rejected."""
+    start, reason = time.perf_counter(), ""
+    try:
+        _check_gpu(planner)
+        entries = compile_request(request, planner)
+    except CudnnError as error:
+        # In plain words if no engine supports the graph.
+        reason = _support(request, planner)["reason"] or first_line(error)
+    else:
+        output.writelines(map(encode, entries))
+        output.flush()
+    return {"graph": _label(request), "seconds": time.perf_counter() - start, "reason": reason}
 
 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from .._config import config
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .compile_child import SECONDS
+from .each_graph import each_graph
 from .errors import fail, plainly, usage
-from .offline import GPU_HELP, PlanningError, read_gpu, run_child
+from .offline import GPU_HELP, read_gpu
 from .table import show
 
 __all__ = ["command", "supported"]
@@ -52,45 +50,11 @@ def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
 
     Raises ValueError for an unknown GPU, and for a file that cannot be planned.
     """
-    reports = []
-    for gpu, description in [(gpu, read_gpu(gpu)) for gpu in gpus]:
-        request = {
-            "file": str(Path(file).absolute()),
-            "device": description,
-            "output": "",
-            "settings": {"allow_tf32": config.allow_tf32, "deterministic": config.deterministic},
-        }
-        reports.append({"gpu": gpu, "derived": is_derived(gpu), **_planned(request)})
-    return reports
-
-
-def _planned(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the graphs of a file and its calls without one.
-
-    If cuDNN ends the process that plans a graph, another process continues with the next graph.
-    """
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        progress = Path(folder) / "progress"
-        while True:
-            progress.write_text("")
-            request = {**request, "start": len(rows), "progress": str(progress)}
-            try:
-                answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
-            except PlanningError as error:
-                lines = _lines(progress)
-                if len(lines) % 2 == 0:  # not while a graph was planned
-                    raise
-                lost = {"graph": lines.pop(), "engines": 0, "first": None, "compiled": None}
-                rows += [*lines[1::2], {**lost, "reason": str(error)}]
-                continue
-            if "wrong_file" in answer:
-                raise ValueError(f"{request['file']} cannot be planned: {answer['wrong_file']}")
-            return {"graphs": rows + _lines(progress)[1::2], **answer}
-
-
-def _lines(progress: Path) -> list[Any]:
-    return [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
+    described = [(gpu, read_gpu(gpu)) for gpu in gpus]
+    return [
+        {"gpu": gpu, "derived": is_derived(gpu), **each_graph(file, description)}
+        for gpu, description in described
+    ]
 
 
 def _print(reports: list[dict[str, Any]]) -> None:

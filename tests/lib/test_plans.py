@@ -249,7 +249,7 @@ def test_compile_rejects_other_json(tmp_path: Path, content: str, words: str) ->
     file = tmp_path / "calls.json"
     file.write_text(content)
     done = compile_cli(file, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
-    assert f"calls.json cannot be compiled: ValueError: {words}" in done.stderr
+    assert f"calls.json cannot be planned: ValueError: {words}" in done.stderr
     assert "Traceback" not in done.stderr
 
 

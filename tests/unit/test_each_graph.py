@@ -1,4 +1,4 @@
-"""The parent process of `cudnn-ct supports`."""
+"""The parent process of `cudnn-ct supports` and `cudnn-ct compile`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from cudnn_ct.cli import supports
+from cudnn_ct.cli import compile as compile_command
+from cudnn_ct.cli import each_graph, supports
 from cudnn_ct.cli.offline import PlanningError
 
 GRAPHS = ("first", "fatal", "second", "third")
@@ -22,18 +24,37 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
         if name == "fatal":
             Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
             raise PlanningError("the planning process ended with SIGSEGV")
-        lines.append({"graph": name, "engines": 1, "reason": ""})
+        lines.append({"graph": name, "engines": 1, "reason": "", "seconds": 0.5})
+        if request["output"]:
+            with open(request["output"], "a", encoding="utf-8") as output:
+                output.write(f"plan of {name}\n")
     Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return {"skipped": {}}
 
 
 def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supports, "run_child", plan)
+    monkeypatch.setattr(each_graph, "run_child", plan)
     (report,) = supports.supported("graphs.json", ("h200",))
     assert [row["graph"] for row in report["graphs"]] == list(GRAPHS)
     assert [row["engines"] for row in report["graphs"]] == [1, 0, 1, 1]
     assert report["graphs"][1]["reason"] == "the planning process ended with SIGSEGV"
     assert report["skipped"] == {}
+
+
+def test_compile_keeps_the_plans_of_other_graphs_when_one_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(each_graph, "run_child", plan)
+    program, output = tmp_path / "graphs.json", tmp_path / "plans"
+    program.write_text("{}")
+    arguments = [str(program), "--gpu", "h200", "-o", str(output), "--json"]
+    done = CliRunner().invoke(compile_command.command, arguments)
+    assert output.read_text() == "plan of first\nplan of second\nplan of third\n"
+    (report,) = json.loads(done.stdout)["gpus"]
+    assert (report["compiled"], report["seconds"]) == (3, 1.5)
+    assert report["rejected"] == [{"graph": "fatal", "reason": "the planning process ended with SIGSEGV"}]
+    assert done.exit_code == 1
+    assert "1 graphs cannot be compiled" in done.stderr
 
 
 def test_supported_raises_if_the_process_ends_before_a_graph_is_planned(
@@ -42,6 +63,6 @@ def test_supported_raises_if_the_process_ends_before_a_graph_is_planned(
     def end(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         raise PlanningError("the planning process ended with SIGILL")
 
-    monkeypatch.setattr(supports, "run_child", end)
+    monkeypatch.setattr(each_graph, "run_child", end)
     with pytest.raises(PlanningError, match="SIGILL"):
         supports.supported("graphs.json", ("h200",))

@@ -1,0 +1,53 @@
+"""Plan or compile each graph of a file in a child process, and continue after a graph that ends it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .._config import config
+from .compile_child import SECONDS
+from .offline import PlanningError, run_child
+
+__all__ = ["each_graph"]
+
+
+def each_graph(file: str | Path, description: dict[str, Any], output: str = "") -> dict[str, Any]:
+    """Return a row for each graph of a file, and its calls without a graph.
+
+    With ``output``, graphs are compiled and their plans appended to that file; else cuDNN's heuristics are
+    queried. If cuDNN ends the process at a graph, another process continues with the next graph. The row of
+    the lost graph has the reason.
+
+    Raises ValueError for a file that cannot be planned.
+    """
+    request: dict[str, Any] = {
+        "file": str(Path(file).absolute()),
+        "device": description,
+        "output": output,
+        "settings": {"allow_tf32": config.allow_tf32, "deterministic": config.deterministic},
+    }
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Path(folder) / "progress"
+        while True:
+            progress.write_text("")
+            request = {**request, "start": len(rows), "progress": str(progress)}
+            try:
+                answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
+            except PlanningError as error:
+                lines = _lines(progress)
+                if len(lines) % 2 == 0:  # not while a graph was planned
+                    raise
+                lost = {"graph": lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
+                rows += [*lines[1::2], {**lost, "reason": str(error)}]
+                continue
+            if "wrong_file" in answer:
+                raise ValueError(f"{file} cannot be planned: {answer['wrong_file']}")
+            return {"graphs": rows + _lines(progress)[1::2], **answer}
+
+
+def _lines(progress: Path) -> list[Any]:
+    return [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
