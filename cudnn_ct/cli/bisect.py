@@ -90,7 +90,7 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Find the first cuDNN that fails at a problem, among several versions.
+    """Find the first cuDNN that fails at a problem after one that does not, among several versions.
 
     A VERSION is the folder of a cuDNN, or a number such as 9.10.2 that is installed or that --download lets
     pip download. Each runs in its own process. On a GPU the results are compared, and times that are larger
@@ -127,23 +127,29 @@ def command(
         show(COLUMNS, [_cells(row) for row in outcomes])
         click.echo(f"\n{verdict(outcomes)}")
     examined = any(row.status != SKIPPED for row in outcomes)
-    sys.exit(FAILED if bad or not examined else 0)
+    sys.exit(FAILED if any(row.bad for row in outcomes) or not examined else 0)
 
 
 def first_bad(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the oldest bad version; None if all are good."""
-    return next((row for row in outcomes if row.bad), None)
+    """Return the oldest bad version that follows a good one; None if no version does."""
+    good = next((place for place, row in enumerate(outcomes) if row.status == GOOD), len(outcomes))
+    return next((row for row in outcomes[good:] if row.bad), None)
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
     """Return the result in one line."""
     bad = first_bad(outcomes)
     examined = [row for row in outcomes if row.status != SKIPPED]
-    if bad is None:
+    if bad is not None:
+        last = examined[examined.index(bad) - 1].cudnn.name
+        return f"first bad version: {bad.cudnn.name}, {bad.status}: {bad.reason}; {last} is ok"
+    wrong = [row for row in examined if row.bad]
+    if not wrong:
         return f"no version is bad, of {len(examined)}" if examined else "no version was examined"
-    good = [row.cudnn.name for row in examined[: examined.index(bad)]]
-    last = f"; {good[-1]} is ok" if good else "; no older version was examined"
-    return f"first bad version: {bad.cudnn.name}, {bad.status}: {bad.reason}{last}"
+    reason = f"{wrong[0].cudnn.name} {wrong[0].status}: {wrong[0].reason}"
+    if len(wrong) < len(examined):
+        return f"no version is bad after a good one: {wrong[-1].cudnn.name} is the last bad version; {reason}"
+    return f"all {len(wrong)} versions are bad; is the problem itself wrong? {reason}"
 
 
 def _examined(cudnns: Sequence[Cudnn], request: dict[str, Any], limits: Limits) -> list[Outcome]:

@@ -129,6 +129,14 @@ def test_bisect_finds_no_bad_version(tmp_path: Path, folders: list[str]) -> None
     assert "no version is bad, of 5" in text
 
 
+def test_bisect_names_the_last_bad_version_when_later_ones_are_good(
+    tmp_path: Path, folders: list[str]
+) -> None:
+    file = problem(tmp_path, "if not bad: raise OSError('no such data')")
+    text = bisect(*folders[1:], "--file", str(file))
+    assert "no version is bad after a good one: 9.8.0 is the last bad version; 9.1.0 fails: OSError" in text
+
+
 def test_bisect_reports_a_hung_process(tmp_path: Path, folders: list[str]) -> None:
     file = problem(tmp_path, "import time\nif bad: time.sleep(600)")
     told = bisect(*folders[2:], "--file", str(file), "--seconds", "20", "--json")
@@ -143,8 +151,12 @@ def test_bisect_reports_a_hung_process(tmp_path: Path, folders: list[str]) -> No
 def test_bisect_reports_errors_of_the_file(
     tmp_path: Path, folders: list[str], defect: str, reason: str
 ) -> None:
-    told = bisect(folders[0], "--file", str(problem(tmp_path, defect)), "--json")
+    file = ("--file", str(problem(tmp_path, defect)))
+    told = bisect(folders[0], *file, "--json")
     assert told["versions"][0]["reason"].startswith(reason)
+    assert told["first_bad"] is None
+    text = bisect(*folders[:2], *file)
+    assert f"all 2 versions are bad; is the problem itself wrong? 9.19.0 fails: {reason}" in text
 
 
 def test_bisect_rejects_wrong_arguments(tmp_path: Path, folders: list[str]) -> None:

@@ -219,7 +219,8 @@ def test_bisect_names_the_first_version_that_does_not_plan(cudnn: int, tmp_path:
     ran = run("bisect", str(WHEEL), *OTHERS, "--device", str(DEVICE), "--file", str(file), "--json")
     told = json.loads(ran.stdout)
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert told["first_bad"] == ct.errors.format_version(cudnn)
+    good = any(row["status"] == "ok" for row in told["versions"])
+    assert told["first_bad"] == (ct.errors.format_version(cudnn) if good else None)
     for row in told["versions"]:
         numbers = tuple(map(int, row["cudnn"].split(".")))
         older = {"ok", "skipped"} if numbers >= (9, 8) else {"skipped"}  # its libcublasLt may be missing
