@@ -6,6 +6,7 @@ long for rows, and 200 times as long for columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 from typing import NamedTuple
 
@@ -103,12 +104,32 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
     if not form.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
         return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
-    steps = [Step(plan, (0, 2))]
-    if form.root:
-        steps.append(Step(op_tensor_of("sqrt", ordered, ordered), (2, 2)))
     # The maximum of x and x scales and converts.
-    steps.append(Step(op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor), (2, 1)))
-    return ChainPlan([ordered], steps)
+    after = _Root(ordered, y) if form.root else op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor)
+    return ChainPlan([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])
+
+
+class _Root:
+    """Square roots, converted to the dtype of the result: one call unless they are scaled."""
+
+    __slots__ = ("_direct", "_scaled")
+    workspace = 0
+
+    def __init__(self, x: TensorSpec, y: TensorSpec) -> None:
+        self._direct = op_tensor_of("sqrt", x, y)
+        self._scaled = op_tensor_of("sqrt", x, x), op_tensor_of("max", x, y)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        x, y = pointers
+        if alpha == 1:
+            self._direct.run(context, (x, y), 1.0, beta)
+            return
+        root, scale = self._scaled
+        root.run(context, (x, x), 1.0, 0.0)  # alpha would be below the root
+        scale.run(context, (x, y), alpha, beta)
+
+    def describe(self) -> str:
+        return self._direct.describe()
 
 
 def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
