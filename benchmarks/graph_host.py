@@ -92,7 +92,8 @@ def attention(g: ct.Graph) -> Any:
 
 def attention_backward(g: ct.Graph) -> Any:
     q, k, v, o, do = (g.input((1, 4, 64, 64), "float16") for _ in range(5))
-    return tuple(g.sdpa_backward(do, q, k, v, o, g.input((1, 4, 64, 1), "float32")))
+    gradients = g.sdpa_backward(do, q, k, v, o, g.input((1, 4, 64, 1), "float32"))
+    return gradients.dq, gradients.dk, gradients.dv
 
 
 def layer_norm(g: ct.Graph) -> Any:
