@@ -350,6 +350,7 @@ def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, t
         (lambda: ct.rms_norm(rows(64, 128), rows(128)), True),
         (lambda: ct.matmul(rows(64, 128), rows(128, 64), bias=rows(64)), True),
         (lambda: ct.matmul(rows(2, 64, 128), rows(128, 64)), True),
+        (lambda: ct.attention(*(rows(1, 2, 64, 64) for _ in range(3))), True),
         (lambda: ct.layer_norm(rows(64, 128), rows(128, dtype="float32"), rows(128, dtype="float32")), False),
     ],
 )
@@ -403,6 +404,7 @@ def test_graphs_and_operations_with_engines_are_recorded_on_shapes(fake: FakeCud
     found = {tuple(node.row for node in one.graph.nodes): one for one in recorded.requests.values()}
     assert len(found) == len(recorded) == 5, found
     assert [one.choice.partition(" ")[0] for one in found.values() if one.choice] == [
+        "AttentionProblem",
         "MatmulProblem",
         "GraphProblem",
     ]

@@ -33,6 +33,10 @@ _cores = lru_cache(256)(core_of)  # a call asks for it several times while its p
 class AttentionSource:
     """The candidates of a problem: engines of the graph that `core.core_of` reduces it to."""
 
+    def only_graphs(self, problem: AttentionProblem) -> bool:  # noqa: ARG002
+        """Return whether all candidates are engines of the graph: always, whatever is copied around it."""
+        return True
+
     def heuristics(self, problem: AttentionProblem) -> Sequence[Heuristic]:
         """Return the stages of the graph's engines."""
         return [partial(self._stage, problem, i) for i in range(len(ENGINES.heuristics(problem)))]
