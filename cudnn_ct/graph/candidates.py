@@ -37,13 +37,14 @@ class EngineRules(NamedTuple):
 
     Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
     ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``
-    are tried after the others.
+    are tried after the others, and those named in ``first`` before them.
     """
 
     excluded: frozenset[str] = frozenset()
     coarser_than: str = ""
     why_wrong: Callable[[Engine, tuple[str, ...]], str] = lambda engine, notes: ""  # noqa: ARG005
     last: Collection[int] = ()
+    first: tuple[str, ...] = ()
 
 
 def no_engine(reason: str, name: str = NO_ENGINE) -> Candidate:
@@ -68,11 +69,16 @@ def engine_candidates(
     candidate with the reason.
     """
     heuristics = list(heuristics)
-    rows: list[Candidate] = []
+    named = (engine_by_name(graph, rules, name, context) for name in rules.first)
+    rows = [row for row in named if not row.rejected]
+    if first is not None and len(rows) >= first:
+        return rows
+    known = {row.key for row in rows}
     try:
         native = operation_graph(graph, context)
         for offer in heuristic_configs(native, context, heuristics, None if first is None else FIRST_READ):
-            rows.append(_candidate(offer, rules, graph))
+            row = _candidate(offer, rules, graph)
+            rows += [] if row.key in known else [row]
             if most is not None and sum(not row.rejected for row in rows) >= most:
                 break
             if first is not None and sum(_is_first(row, rules) for row in rows) >= first:
@@ -81,10 +87,10 @@ def engine_candidates(
         return [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
     if rules.excluded and "fallback" in heuristics:
         # The heuristics return about forty configurations at most, which may all have excluded notes.
-        named = {Engine.parse(row.algorithm).number for row in rows}
-        others = [number for number in range(native.one("engine_global_count")) if number not in named]
-        found = (offer_of(native, Engine(number), context, rules.excluded) for number in others)
-        rows += [_candidate(offer, rules, graph) for offer in found if offer is not None]
+        found = {Engine.parse(row.algorithm).number for row in rows}
+        others = [number for number in range(native.one("engine_global_count")) if number not in found]
+        offers = (offer_of(native, Engine(number), context, rules.excluded) for number in others)
+        rows += [_candidate(offer, rules, graph) for offer in offers if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
 
@@ -103,7 +109,7 @@ def first_dynamic_engine(
     reason = why_static(graph)
     if reason:
         return no_engine(reason, NO_DYNAMIC_ENGINE)
-    graph = graph._replace(dynamic=True)
+    graph, rules = graph._replace(dynamic=True), rules._replace(first=())  # they are the best for one size
     row = engine_candidates(graph, rules, context, heuristics, first=1)[0]
     if row.rejected:
         return no_engine(row.rejected, NO_DYNAMIC_ENGINE)
@@ -163,7 +169,7 @@ def engine_plan(
     """
     graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):
-        request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), candidate.algorithm)
+        request = _request(graph, rules, candidate.algorithm)
         return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")
@@ -175,7 +181,7 @@ def engine_plan(
     wrong = rules.why_wrong(engine, candidate.notes)
     if wrong:
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
-    request = PlanRequest(graph, None, rules.excluded, tuple(rules.last), str(engine))
+    request = _request(graph, rules, str(engine))
 
     def make() -> CompiledPlan:
         try:
@@ -195,6 +201,12 @@ def engine_plan(
     # A stored candidate has no time, and that of other sizes no workspace.
     made.candidate = candidate._replace(workspace=max(candidate.workspace, made.workspace))
     return made
+
+
+def _request(graph: Graph, rules: EngineRules, engine: str) -> PlanRequest:
+    return PlanRequest(
+        graph, excluded=rules.excluded, last=tuple(rules.last), first=rules.first, engine=engine
+    )
 
 
 def _nothing() -> CompiledPlan:

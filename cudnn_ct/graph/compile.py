@@ -55,7 +55,7 @@ def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
 
 
 def _candidates(request: PlanRequest, planner: Context | Planner) -> Iterator[Candidate]:
-    rules = EngineRules(request.excluded, last=request.last)
+    rules = EngineRules(request.excluded, last=request.last, first=request.first)
     if request.engine and not request.choice:
         yield engine_by_name(request.graph, rules, request.engine, planner)
         return
@@ -71,7 +71,7 @@ def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[
     if request.engine and not request.choice:
         rows = list(_candidates(request, planner))
         return [row for row in rows if not (row.rejected or _exceeded(request, row))]
-    rules = EngineRules(request.excluded, last=request.last)
+    rules = EngineRules(request.excluded, last=request.last, first=request.first)
     for mode in heuristic_modes(request.graph):
         rows = engine_candidates(request.graph, rules, planner, [mode])
         rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]

@@ -34,9 +34,10 @@ class PlanRequest(NamedTuple):
     """A graph to compile, and how its engine is selected.
 
     ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. Of those, ``excluded`` are
-    the numerical notes that an engine must not have, and ``last`` the engines that are tried last. ``engine``
-    was used where the call was recorded. ``choice`` has the problem and the limits of a call that took the
-    heuristic choice, as text; ``limits`` has the limits as JSON.
+    the numerical notes that an engine must not have, ``last`` the engines that are tried last, and ``first``
+    the names of those that are tried first. ``engine`` was used where the call was recorded. ``choice`` has
+    the problem and the limits of a call that took the heuristic choice, as text; ``limits`` has the limits as
+    JSON.
     """
 
     graph: Graph
@@ -46,6 +47,7 @@ class PlanRequest(NamedTuple):
     engine: str = ""
     choice: str = ""
     limits: Mapping[str, Any] = MappingProxyType({})
+    first: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -165,6 +167,7 @@ def read_requests(content: object) -> list[PlanRequest]:
                 str(row.get("engine", "")),
                 str(row.get("choice", "")),
                 dict(row.get("limits", {})),
+                tuple(map(str, row.get("first", ()))),
             )
             for row in content["graphs"]
         ]

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache
+from cudnn_ct import algo_cache, context
 from cudnn_ct.autotune.request import request
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.graph.candidates import EngineRules
+from cudnn_ct.graph import candidates
+from cudnn_ct.graph.candidates import EngineRules, engine_candidates
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._graph_source import GraphSource, check_engine_name
 from cudnn_ct.ops._operation import Operation, Select
@@ -59,7 +61,7 @@ def make(specs: Any, outs: Any, algo: Any, *, scaled: str, aligned: bool) -> Cli
 
 def select(problem: Clipping, params: tuple[Any, ...]) -> Select:
     wanted = request(params[0], False, None, False, problem, check_engine_name)
-    return lambda context: algo_cache.select(problem, SOURCE, context, wanted)
+    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 
 OPERATION = Operation("a clipping", make, select=select)
@@ -113,6 +115,47 @@ def test_graph_source_rejects_candidates_that_are_wrong_or_not_engines() -> None
     for algo in ("heuristic", "autotune", engine):
         with pytest.raises(NotSupportedError, match="wrong for 5 rows"):
             clip(images(5, 3, 4, 4), algo)
+
+
+@pytest.mark.parametrize("first", [("engine 7", "engine 0"), ("engine 7",), ()])
+def test_graph_source_takes_the_first_named_engine_without_heuristics(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[str, ...]
+) -> None:
+    """An engine that cuDNN does not support for the problem is skipped."""
+    here, spec = context.current(streams.default_stream(0)), TensorSpec.packed((2, 3, 4, 4))
+    graph = activation_graph(ActivationSpec("relu"), spec, spec)
+    asked, heuristic_configs = [], candidates.heuristic_configs
+
+    def counted(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return heuristic_configs(*arguments)
+
+    monkeypatch.setattr(candidates, "heuristic_configs", counted)
+    rows = engine_candidates(graph, EngineRules(first=first), here, ["b"], first=1)
+    assert [row.algorithm for row in rows] == ["engine 0"]
+    assert bool(asked) == ("engine 0" not in first)
+    every = engine_candidates(graph, EngineRules(first=first), here)
+    assert [row.algorithm for row in every if not row.rejected] == ["engine 0"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "activation", "expected"),
+    [
+        ((4096, 64, 4096), "gelu", ("engine 7 knobs 24=22",)),
+        ((4096, 128, 4096), "gelu", ("engine 4 knobs 24=42",)),
+        ((4096, 512, 4096), "gelu", ()),
+        ((256, 64, 4096), "gelu", ()),
+        ((4096, 64, 4096), "gelu_tanh", ()),
+    ],
+)
+def test_products_with_exact_gelu_name_their_first_engine(
+    shape: tuple[int, int, int], activation: Any, expected: tuple[str, ...]
+) -> None:
+    m, k, n = shape
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.matmul(ct.zeros((m, k), "bfloat16"), ct.zeros((k, n), "bfloat16"), activation=activation)
+    (wanted,) = recorded.requests.values()
+    assert wanted.first == expected
 
 
 def test_graph_source_gives_the_error_of_each_heuristic_mode(fake: FakeCudnn) -> None:

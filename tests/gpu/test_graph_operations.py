@@ -313,7 +313,7 @@ def test_scaled_matmul_equals_pytorch(kinds: tuple[str, str], shape: tuple[int, 
 
 def test_every_engine_of_a_product_equals_pytorch() -> None:
     from cudnn_ct import context
-    from cudnn_ct.ops.matmul.source import TENSOR_CORE_SOURCE
+    from cudnn_ct.ops.matmul.source import TENSOR_CORES
 
     a, b = randn(192, 320, dtype=torch.bfloat16), randn(256, 320, dtype=torch.bfloat16, seed=1).T
     bias = randn(256, dtype=torch.bfloat16, seed=2)
@@ -321,7 +321,7 @@ def test_every_engine_of_a_product_equals_pytorch() -> None:
     ct.matmul(a, b, bias=bias, activation="gelu")
     problem = ct.last_plan().candidate.problem
     ctx = context.of_device(0)
-    rows = [row for find in TENSOR_CORE_SOURCE.heuristics(problem) for row in find(ctx)]
+    rows = [row for find in TENSOR_CORES.heuristics(problem) for row in find(ctx)]
     names = dict.fromkeys(row.algorithm for row in rows if not row.rejected)
     assert len(names) > 3
     for algo in names:

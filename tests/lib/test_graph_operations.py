@@ -8,7 +8,7 @@ import pytest
 
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.offline import Planner
-from cudnn_ct.ops.matmul.source import TENSOR_CORE_SOURCE
+from cudnn_ct.ops.matmul.source import TENSOR_CORES
 from cudnn_ct.ops.matmul.views import packed_operands, slices_of
 from cudnn_ct.ops.norm.row_norm import source_of
 from cudnn_ct.shapes.layer_norm import LayerNormMode, row_norm, row_norm_gradient
@@ -189,7 +189,7 @@ WITHOUT_ENGINES = {91002: {"vectors", "vector b", "odd", "one term"}, 91900: {"T
 def test_products_have_engines() -> None:
     planner = Planner(DEVICE)
     missing = {
-        name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORE_SOURCE, one, planner)
+        name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORES, one, planner)
         for name, one in products().items()
     }
     without = {name for name, reason in missing.items() if reason}
@@ -200,7 +200,7 @@ def test_products_have_engines() -> None:
 @in_child
 def test_products_become_plans() -> None:
     planner = Planner(DEVICE)
-    missing = {name: why_not_planned(TENSOR_CORE_SOURCE, one, planner) for name, one in products().items()}
+    missing = {name: why_not_planned(TENSOR_CORES, one, planner) for name, one in products().items()}
     without = {name for name, reason in missing.items() if reason}
     assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing
 

@@ -17,7 +17,7 @@ from .._algo_arguments import AlgoArguments
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
-from .source import STRICT_SOURCE, TENSOR_CORE_SOURCE
+from .source import source_of
 
 __all__ = ["matmul", "select"]
 
@@ -128,9 +128,7 @@ def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
                 "bias, residual, scale or activation; pass the product alone"
             )
         return lambda _: SelectedPlan(ZeroResults(problem.results))
-    floats = problem.compute != "int32"
-    source = TENSOR_CORE_SOURCE if problem.tensor_cores or not floats else STRICT_SOURCE
-    return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
+    return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 
 _MATMUL = Operation("a product of matrices", _problem, select=select)
