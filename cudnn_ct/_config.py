@@ -88,7 +88,7 @@ SETTINGS: dict[str, Setting] = {
         "a path, 'off' or None", _PATH, str,
     ),
     "plan_cache": Setting(
-        False, "whether compiled plans are stored on disk and loaded by later processes"
+        True, "whether compiled plans are stored on disk and loaded by later processes"
     ),
     "replay": Setting(
         True, "whether calls that repeat with the same memory are launched as CUDA graphs"

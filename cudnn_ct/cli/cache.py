@@ -124,7 +124,7 @@ def import_plans_(file: str) -> None:
     with usage():
         count = import_to(folder_store(), file)
     _end(folder_store())
-    unused = "" if config.plan_cache or not count else "; calls use them if CUDNN_CT_PLAN_CACHE=1 is set"
+    unused = "" if config.plan_cache or not count else "; calls do not use them, because plan_cache is off"
     click.echo(f"imported {count} compiled plans from {file}{unused}")
 
 

@@ -204,9 +204,12 @@ class PlanStore:
             warn_caller(f"{trouble}. Plans are compiled again in this process")
 
 
-def uses_plans() -> bool:
-    """Return whether calls look for stored plans: with ``config.plan_cache``, or after an import."""
-    return config.plan_cache or bool(_imported)
+def uses_plans(compiled: bool = True) -> bool:
+    """Return whether calls look for stored plans of engines, ``compiled`` at run time or not.
+
+    The folder has plans of compiled engines alone; an imported file may have both.
+    """
+    return bool(_imported) or (compiled and config.plan_cache and folder_store().path is not None)
 
 
 def plan_store() -> PlanStore:

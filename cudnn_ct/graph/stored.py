@@ -63,7 +63,7 @@ def graph_plan(
     if isinstance(context, ShapesOnly):
         record(request)
         return cast(GraphPlan, NoPlan())
-    if isinstance(context, Planner) or not (uses_plans() or active()):
+    if isinstance(context, Planner) or not (uses_plans(compiled) or active()):
         return GraphPlan(request.graph, *make())
     if request.graph.dynamic:  # its plan cannot be stored
         made = make()

@@ -269,10 +269,10 @@ def test_plans_are_compiled_when_the_cache_is_off(fake: FakeCudnn, monkeypatch: 
         assert fake.compilations == count
 
 
-def test_nothing_is_stored_or_loaded_by_default(
+def test_nothing_is_stored_or_loaded_when_the_setting_is_off(
     fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Config({}).plan_cache is False
+    assert Config({}).plan_cache is True
     clip(x_of())
     ct.activation(x_of(7))
     kept, made = contents(on_disk), fake.compilations
