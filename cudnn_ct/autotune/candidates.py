@@ -188,13 +188,14 @@ def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -
 
 
 def store_choice(problem: Problem, context: Context, request: AlgoRequest, row: Candidate) -> None:
-    """Store the choice of a row by the heuristics, if it took long to compile or plans are recorded."""
-    if is_timing() or not (recording.active() or (row.compiled and config.plan_cache)):
+    """Store the choice of a row by the heuristics, if its plan is stored or plans are recorded."""
+    kept = row.compiled and not row.dynamic and config.plan_cache
+    if is_timing() or not (recording.active() or kept):
         return
     text, limits = choice_of(problem, request)
     plan = choice_entry(context, text, limits, row)
     recording.note_choice(text, limits, plan)
-    if row.compiled and plan_store().get(plan.key) is None:
+    if kept and plan_store().get(plan.key) is None:
         plan_store().put(plan)
 
 

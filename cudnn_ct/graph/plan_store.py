@@ -177,13 +177,20 @@ class PlanStore:
         return None
 
     def _evict(self, folder: Path) -> None:
-        sizes = {file: _size(file) for file in _files(folder)}
-        excess = sum(sizes.values()) - MAX_FOLDER
-        for file, size in sizes.items():
+        """Delete the least recently used plans beyond the limit."""
+        files = []
+        with os.scandir(folder) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):  # another process has just deleted it
+                    files += [(entry, entry.stat())] if entry.name.endswith(SUFFIX) else []
+        excess = sum(status.st_size for _, status in files) - MAX_FOLDER
+        if excess <= 0:
+            return
+        for entry, status in sorted(files, key=lambda file: file[1].st_mtime_ns):
             if excess <= 0:
                 return
-            file.unlink(missing_ok=True)
-            excess -= size
+            Path(entry).unlink(missing_ok=True)
+            excess -= status.st_size
 
     def _attempt(self, doing: str, work: Callable[[Path], _T], otherwise: _T) -> _T:
         """Do work in the folder; if that fails, warn once."""
@@ -254,13 +261,6 @@ def _files(folder: Path) -> list[Path]:
     """Return the files of plans, the least recently used first."""
     names = os.listdir(folder) if folder.exists() else []
     return sorted((folder / name for name in names if name.endswith(SUFFIX)), key=modified)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:  # another process has just deleted it
-        return 0
 
 
 def _wait_for(descriptor: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 from ...algo_cache import with_dynamic_shapes
@@ -98,13 +97,10 @@ def _rules(problem: MatmulProblem) -> EngineRules:
 TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph, _rules)), packed_operands, _more_engines)
 
 
-@cache
-def _strict() -> PackedSource:
+def source_of(problem: MatmulProblem) -> PackedSource:
+    """Return the candidates of a product."""
+    if problem.tensor_cores or problem.compute == "int32":
+        return TENSOR_CORES
     from .as_conv import AS_CONVOLUTION  # with the convolutions, which half precision does not need
 
     return PackedSource(_Sliced(AS_CONVOLUTION), packed_operands)
-
-
-def source_of(problem: MatmulProblem) -> PackedSource:
-    """Return the candidates of a product."""
-    return TENSOR_CORES if problem.tensor_cores or problem.compute == "int32" else _strict()
