@@ -11,6 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from cudnn_ct.ops.conv import padded_candidates
 from tests.conv_cases import OPERATIONS, TOLERANCE, Geometry, inexact_by_nature
 
 from .conftest import captured, own_stream
@@ -83,6 +84,39 @@ def test_each_algorithm_equals_reference(name: str, direction: str) -> None:
         out = ct.full(wanted.shape, np.nan, CASES[name][2], layout=CASES[name][3])
         got = getattr(ct, OPERATIONS[direction])(first, second, *shape, algo=row, out=out, **keywords)
         close(got, wanted, row)
+
+
+class TooLarge:
+    """The plan of a candidate, whose results are too large by a tenth."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.workspace = inner, inner.workspace
+
+    def run(self, where: Any, pointers: Any, alpha: float, beta: float) -> None:
+        self._inner.run(where, pointers, 1.1 * alpha, beta)
+
+
+@pytest.mark.parametrize("direction", OPERATIONS)
+@pytest.mark.parametrize("name", ["half", "TF32", "strict", "double", "groups", "uneven"])
+def test_candidate_with_wrong_results_is_rejected_by_comparison(
+    name: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other one is."""
+    _, arrays = operands(name, direction)
+    shape = geometry_of(name).shape_of_gradient(direction)
+    call = partial(ct.conv_algorithms, *arrays, *shape, direction=direction, **CASES[name][-1])
+    assert not [row for row in call() if "its result differs" in row.rejected]
+    legacy = [row for row in call() if row.backend == "legacy" and not row.rejected]
+    if not legacy:  # graph plans cannot be scaled
+        pytest.skip("no legacy algorithm")
+    wrong, made = legacy[0].key, padded_candidates.plan
+
+    def planted(problem: Any, row: Any, where: Any) -> Any:
+        plan = made(problem, row, where)
+        return TooLarge(plan) if row.key == wrong else plan
+
+    monkeypatch.setattr(padded_candidates, "plan", planted)
+    assert [row.key for row in call() if "its result differs" in row.rejected] == [wrong]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
