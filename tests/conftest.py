@@ -122,10 +122,17 @@ class GpuRecorder:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = {"skipped": 0, "passed": 0, "failed": 0}
         for name, outcome in (*zip(counts, counts, strict=True), ("error", "failed")):
-            counts[outcome] += sum("gpu" in one.keywords for one in terminalreporter.stats.get(name, ()))
+            counts[outcome] += sum(map(_of_the_tier, terminalreporter.stats.get(name, ())))
         if not counts["passed"] + counts["failed"]:
             reason = why_not_on_gpu() or "no test of tests/gpu was selected"
             terminalreporter.write_line(f"no GPU record written: {reason}", red=True)
             return
         self.tool.write(self.path, counts, self.sources)
         terminalreporter.write_line(f"GPU record written to {self.path}: {self.tool.summary(counts)}")
+
+
+def _of_the_tier(report: pytest.TestReport | pytest.CollectReport) -> bool:
+    """Return whether a report belongs to the GPU tier, as does that of a file that cannot be collected."""
+    if isinstance(report, pytest.CollectReport):
+        return report.nodeid.startswith("tests/gpu/")
+    return "gpu" in report.keywords

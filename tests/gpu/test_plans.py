@@ -32,11 +32,11 @@ from cudnn_ct.graph.graph_json import graph_text
 from cudnn_ct.graph.offline import Planner, describe_device
 from cudnn_ct.graph.operations import Graph, operation_graph, tensors_of_graph
 from cudnn_ct.graph.plan import GraphPlan
-from cudnn_ct.graph.plan_check import _difference
 from cudnn_ct.graph.plan_file import StoredPlan, decode
 from cudnn_ct.graph.plan_store import _imported, plan_store
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.stored import plan_key, read_back
+from cudnn_ct.plans.comparison import difference, tolerance_of
 from tests.graph_kinds import KINDS, SINCE
 from tests.graph_values import can_compute, compute
 
@@ -198,7 +198,8 @@ def check(name: str, graph: Graph, loaded: GraphPlan, context: Context) -> str:
         [np.ascontiguousarray(array.numpy()).view(np.uint8).ravel() for array in one]
         for one in (found, again)
     )
-    if reason := _difference(graph, *raw):
+    specs = [tensor.spec for tensor in graph.operands]
+    if reason := difference(specs, *raw, tolerance_of(specs)):
         return f"unlike the plan that was compiled here: {reason}"
     expected = compute(graph, inputs) if can_compute(graph) else {}
     for array, tensor in zip(found, graph.operands, strict=True):

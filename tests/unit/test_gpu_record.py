@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests import conftest
+
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "gpu_record.py"
 
 if not TOOL.is_file():
@@ -86,3 +88,9 @@ def test_judge_rejects_a_record_with_failures_or_too_few_calls(
     good, verdict = gpu_record.judge(record, package)
     assert not good
     assert reason in verdict
+
+
+@pytest.mark.parametrize(("file", "expected"), [("tests/gpu/test_conv.py", True), ("tests/unit/x.py", False)])
+def test_recorder_counts_files_that_cannot_be_collected(file: str, expected: bool) -> None:
+    report = pytest.CollectReport(file, "failed", None, None)
+    assert conftest._of_the_tier(report) is expected
