@@ -237,8 +237,12 @@ def element(name: str) -> Element:
     if name == "DATA_TYPE":
         return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
     enum = _enum_of(name)
+    names = {member.lower(): int(number) for member, number in enum.__members__.items()}
     return Element(
-        code, ctypes.c_int, lambda value: _member(enum, value), lambda value: _name_in(enum, value)
+        code,
+        ctypes.c_int,
+        lambda value: _number(enum.__name__, names, value),
+        lambda value: _name_in(enum, value),
     )
 
 
@@ -254,16 +258,16 @@ def _dtype_code(dtype: Any) -> int:
     return (GRAPH_DTYPES[dtype] if dtype in GRAPH_DTYPES else as_dtype(dtype)).code
 
 
-def _member(enum: Any, value: Any) -> int:
+def _number(enum: str, names: dict[str, int], value: Any) -> int:
     """Return the number of an enum's member, from the number or the name in any case."""
     if not isinstance(value, str):
         return int(value)
-    names = {member.lower(): int(number) for member, number in enum.__members__.items()}
-    try:
-        return names[value.lower()]
-    except KeyError:
-        expected = ", ".join(names)
-        raise ValueError(f"unknown {enum.__name__}: got {value!r}, expected one of {expected}") from None
+    found = names.get(value)
+    if found is None:
+        found = names.get(value.lower())
+    if found is None:
+        raise ValueError(f"unknown {enum}: got {value!r}, expected one of {', '.join(names)}")
+    return found
 
 
 def _name_in(enum: Any, value: int) -> str:

@@ -14,6 +14,8 @@ from .attributes import Attribute, Element, kind
 
 __all__ = ["BackendDescriptor", "KernelCache"]
 
+_SINGLE = {int, float, bool, str}
+
 
 class BackendDescriptor(NativeHandle):
     """A ``cudnnBackendDescriptor_t``: created, set and finalised; destroyed if that fails.
@@ -57,27 +59,33 @@ class BackendDescriptor(NativeHandle):
 
     def _set(self, name: str, value: Any) -> None:
         attribute = self.kind.attribute(name)
-        typed = isinstance(value, attributes.AsDouble | attributes.AsInt32)
-        element = attributes.element(value.set_as) if typed else attribute.type
-        if isinstance(value, BackendDescriptor):  # the seed of random numbers is an int64 or a tensor
-            element = attributes.element("BACKEND_DESCRIPTOR")
-        elif isinstance(value, tuple) and any(isinstance(one, Fraction) for one in value):
-            element = attributes.element("FRACTION")  # strides and paddings of images that become larger
-        elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
+        element, elements = self._encoded(attribute.type, value)
         try:
             self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)
         except Exception as error:
             error.add_note(f"while setting {name} = {value!r} of {self!r}")
             raise
 
-    def _encoded(self, element: Element, value: Any) -> Any:
-        """Return a value as a C array: characters for bytes, one element for a single value."""
+    def _encoded(self, element: Element, value: Any) -> tuple[Element, Any]:
+        """Return a value as a C array, and the type of its elements, which a few values decide.
+
+        An array has characters for bytes, and one element for a single value.
+        """
+        if type(value) in _SINGLE:  # most values
+            return element, (element.ctype * 1)(element.encode(value))
+        if isinstance(value, ctypes.Array):
+            return element, value
         if isinstance(value, bytes):
-            return ctypes.create_string_buffer(value, len(value))
-        several = type(value) is tuple or (isinstance(value, Iterable) and not isinstance(value, str))
-        values = tuple(value) if several else (value,)
+            return element, ctypes.create_string_buffer(value, len(value))
+        values = tuple(value) if isinstance(value, Iterable) else (value,)
+        if isinstance(value, BackendDescriptor):  # the seed of random numbers is an int64 or a tensor
+            element = attributes.element("BACKEND_DESCRIPTOR")
+        elif isinstance(value, attributes.AsDouble | attributes.AsInt32):
+            element = attributes.element(value.set_as)
+        elif any(isinstance(one, Fraction) for one in values):
+            element = attributes.element("FRACTION")  # strides and paddings of images that become larger
         self._depends_on += [one for one in values if isinstance(one, NativeHandle)]
-        return (element.ctype * len(values))(*map(element.encode, values))
+        return element, (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:
         """Read an attribute: a list of numbers or names, or text if its elements are characters.
