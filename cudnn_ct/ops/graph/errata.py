@@ -1,10 +1,13 @@
-"""Engines of cuDNN that computed wrong results of graphs, found by random graphs."""
+"""Engines for graphs: those of cuDNN that computed wrong results, and those to try first."""
 
 from __future__ import annotations
+
+import math
 
 from ...autotune.errata import Errata, Erratum
 from ...graph.candidates import EngineRules
 from ...shapes.graph.problem import GraphProblem
+from .._first_engines import engines_for_exact_gelu
 
 __all__ = ["rules_of"]
 
@@ -39,8 +42,21 @@ def rules_of(problem: GraphProblem) -> EngineRules:
     """Return the rules for the engines of a graph."""
     ended = "this gather ended the CUDA context on an H200" if _gathers(problem) else ""
     return EngineRules(
-        why_wrong=lambda engine, notes: ended or KNOWN_WRONG.reason(engine.number, problem)  # noqa: ARG005
+        why_wrong=lambda engine, notes: ended or KNOWN_WRONG.reason(engine.number, problem),  # noqa: ARG005
+        first=_first_engines(problem),
     )
+
+
+def _first_engines(problem: GraphProblem) -> tuple[str, ...]:
+    """Return the engine to try first for one product of matrices with exact gelu and pointwise operations."""
+    products = [one for one in problem.nodes if one.kind == "matmul"]
+    others = [one for one in problem.nodes if one.kind != "matmul"]
+    pointwise = all(one.kind == "pointwise" for one in others)
+    if len(products) != 1 or not pointwise or "gelu_fwd" not in [one.attribute("mode") for one in others]:
+        return ()
+    a = problem.operands_of(products[0])["a"].spec
+    sums = math.prod(problem.results_of(products[0])["c"].spec.shape)
+    return engines_for_exact_gelu(a.dtype, a.shape[-1], sums)
 
 
 def _gathers(problem: GraphProblem) -> bool:

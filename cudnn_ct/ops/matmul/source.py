@@ -14,6 +14,7 @@ from ...graph.candidates import EngineRules
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.matmul import MatmulProblem
+from .._first_engines import engines_for_exact_gelu
 from .._graph_source import GraphSource
 from .._packed_source import PackedSource
 from .graph import matmul_graph
@@ -79,19 +80,11 @@ def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
     return _TILES if DTYPES[problem.a.dtype].itemsize == 2 else ()
 
 
-FEW_TERMS, MANY_SUMS = 256, 2**23  # of products with exact gelu, whose tile is not the heuristics'
-
-
 def _rules(problem: MatmulProblem) -> EngineRules:
-    """Return the engine to try first for a large product of few terms with exact gelu.
-
-    The heuristics do not count the time of the error function: their first engine takes up to 1.9 times as
-    long on an H200 with cuDNN 9.19.
-    """
-    large = math.prod(problem.y.shape) >= MANY_SUMS and problem.terms <= FEW_TERMS
-    if problem.activation != "gelu" or DTYPES[problem.a.dtype].itemsize != 2 or not large:
+    if problem.activation != "gelu":
         return EngineRules()
-    return EngineRules(first=("engine 4 knobs 24=42" if problem.terms > 64 else "engine 7 knobs 24=22",))
+    sums = math.prod(problem.y.shape)
+    return EngineRules(first=engines_for_exact_gelu(problem.a.dtype, problem.terms, sums))
 
 
 TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph, _rules)), packed_operands, _more_engines)
