@@ -148,11 +148,11 @@ class PlanStore:
             return
         _thread.held.add(file)
         try:
-            waited = _wait_for(descriptor)
-            yield waited
+            yield self._attempt("locked", lambda _: _wait_for(descriptor), False)
         finally:
             _thread.held.discard(file)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
             os.close(descriptor)
 
     def _lock_file(self, folder: Path, key: str) -> Path:
@@ -264,14 +264,17 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _wait_for(descriptor: int) -> bool:
-    """Lock a file; return whether another process had it. After a minute, go on without the lock."""
+    """Lock a file; return whether another process had it. After a minute, go on without the lock.
+
+    Raises OSError if the file system has no locks, as some network file systems.
+    """
     end = time.monotonic() + LOCK_SECONDS
     waited = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return waited
-        except OSError:
+        except BlockingIOError:  # another process has the lock
             if time.monotonic() > end:
                 return True
         waited = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -199,6 +200,21 @@ def test_store_deletes_the_least_recently_used_plans_beyond_its_limit(
     assert store.get("plan 0") is not None
     assert store.get("plan 1") is None
     assert sum(file.stat().st_size for file in store.path.glob("*.plan_1")) <= 10_000
+
+
+def test_lock_is_given_up_when_the_file_system_has_none(
+    store: PlanStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    open_files = len(os.listdir("/proc/self/fd"))
+    with pytest.warns(CudnnWarning, match="cannot be locked"), store.lock("plan") as waited:
+        assert not waited
+    with warnings.catch_warnings(action="error"), store.lock("plan") as waited:  # only one warning
+        assert not waited
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 def test_store_without_a_folder_keeps_imported_plans_only(tmp_path: Path) -> None:
