@@ -67,7 +67,10 @@ def _each(requests: list[PlanRequest], work: Callable[[PlanRequest], dict[str, A
 
 
 def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[str, Any]:
-    """Compile a graph and append its plan to a file; return the time, and the reason if it is rejected."""
+    """Compile a graph and append its plan to a file.
+
+    Returns the time, the size of the file, and the reason if the graph is rejected.
+    """
     start, reason = time.perf_counter(), ""
     try:
         _check_gpu(planner)
@@ -78,7 +81,8 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
     else:
         output.writelines(map(encode, entries))
         output.flush()
-    return {"graph": _label(request), "seconds": time.perf_counter() - start, "reason": reason}
+    seconds = time.perf_counter() - start
+    return {"graph": _label(request), "seconds": seconds, "size": output.tell(), "reason": reason}
 
 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
         progress = Path(folder) / "progress"
         while True:
             progress.write_text("")
+            written = os.path.getsize(output) if output else 0
             request = {**request, "start": len(rows), "progress": str(progress)}
             try:
                 answer = run_child("cudnn_ct.cli.compile_child", request, SECONDS)
@@ -42,7 +44,10 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
                 if len(lines) % 2 == 0:  # not while a graph was planned
                     raise
                 lost = {"graph": lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
-                rows += [*lines[1::2], {**lost, "reason": str(error)}]
+                done = lines[1::2]
+                rows += [*done, {**lost, "reason": str(error)}]
+                if output:  # the process may have ended while it wrote a plan
+                    os.truncate(output, max([written, *(row["size"] for row in done)]))
                 continue
             if "wrong_file" in answer:
                 raise ValueError(f"{file} cannot be planned: {answer['wrong_file']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,15 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
         lines.append(name)
         if name == "fatal":
             Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            if request["output"]:
+                with open(request["output"], "a", encoding="utf-8") as output:
+                    output.write("a part of a pl")
             raise PlanningError("the planning process ended with SIGSEGV")
-        lines.append({"graph": name, "engines": 1, "reason": "", "seconds": 0.5})
         if request["output"]:
             with open(request["output"], "a", encoding="utf-8") as output:
                 output.write(f"plan of {name}\n")
+        size = os.path.getsize(request["output"]) if request["output"] else 0
+        lines.append({"graph": name, "engines": 1, "reason": "", "seconds": 0.5, "size": size})
     Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return {"skipped": {}}
 
