@@ -9,7 +9,7 @@ from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..plans.base import DYNAMIC_SHAPES, Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
-from .offline import Planner, ShapesOnly
+from .offline import Planner, ShapesOnly, compute_capability
 from .operations import Graph, operation_graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
@@ -29,6 +29,7 @@ __all__ = [
 
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph
+MEASURED_ON = (9, 0)  # the compute capability for which engines are named first
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
 
 
@@ -37,7 +38,7 @@ class EngineRules(NamedTuple):
 
     Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
     ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``
-    are tried after the others, and those named in ``first`` before them.
+    are tried after the others, and those named in ``first`` before them on GPUs like the measured one.
     """
 
     excluded: frozenset[str] = frozenset()
@@ -69,9 +70,8 @@ def engine_candidates(
     candidate with the reason.
     """
     heuristics = list(heuristics)
-    named = (engine_by_name(graph, rules, name, context) for name in rules.first)
-    rows = [row for row in named if not row.rejected]
-    if first is not None and len(rows) >= first:
+    rows = _named_first(graph, rules, context)[: first if most is None else most]
+    if rows and len(rows) in (first, most):
         return rows
     known = {row.key for row in rows}
     try:
@@ -84,7 +84,7 @@ def engine_candidates(
             if first is not None and sum(_is_first(row, rules) for row in rows) >= first:
                 break
     except (NotSupportedError, BadParamError) as error:
-        return [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
+        return rows or [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
     if rules.excluded and "fallback" in heuristics:
         # The heuristics return about forty configurations at most, which may all have excluded notes.
         found = {Engine.parse(row.algorithm).number for row in rows}
@@ -93,6 +93,14 @@ def engine_candidates(
         rows += [_candidate(offer, rules, graph) for offer in offers if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
+
+
+def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -> list[Candidate]:
+    """Return the engines that are named first, if cuDNN supports them and the GPU is of the measured kind."""
+    if compute_capability(context) != MEASURED_ON:
+        return []
+    rows = (engine_by_name(graph, rules, name, context) for name in rules.first)
+    return [row for row in rows if not row.rejected]
 
 
 def _is_first(row: Candidate, rules: EngineRules) -> bool:

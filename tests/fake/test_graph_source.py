@@ -138,6 +138,25 @@ def test_graph_source_takes_the_first_named_engine_without_heuristics(
     assert [row.algorithm for row in every if not row.rejected] == ["engine 0"]
 
 
+def test_named_engines_count_and_remain_when_the_heuristics_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, spec = context.current(streams.default_stream(0)), TensorSpec.packed((2, 3, 4, 4))
+    graph = activation_graph(ActivationSpec("relu"), spec, spec)
+    named = Candidate("graph", "engine 9", "fma", 0, True)
+    monkeypatch.setattr(candidates, "engine_by_name", lambda *_: named)
+    rules = EngineRules(first=("engine 9",))
+    assert engine_candidates(graph, rules, here, ["b"], most=1) == [named]
+    assert len(engine_candidates(graph, rules, here, ["b"], most=2)) == 2
+
+    def fail(*_: object) -> None:
+        raise NotSupportedError("no engine")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(candidates, "heuristic_configs", fail)
+        assert engine_candidates(graph, rules, here, ["b"]) == [named]
+    monkeypatch.setattr(candidates, "compute_capability", lambda _: (8, 0))  # they were measured on another
+    assert "engine 9" not in [row.algorithm for row in engine_candidates(graph, rules, here, ["b"])]
+
+
 @pytest.mark.parametrize(
     ("shape", "activation", "expected"),
     [
