@@ -48,8 +48,9 @@ class CandidateSource(Protocol):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
     A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
-    ``only_graphs`` returns whether all candidates for a problem are engines of that graph, without copies. A
-    source that can plan dynamic graphs has ``with_dynamic_shapes``, which returns the source that does.
+    ``only_graphs`` returns whether all candidates for a problem are engines of that graph and nothing else:
+    with the same workspace, and as deterministic. A source that can plan dynamic graphs has
+    ``with_dynamic_shapes``, which returns the source that does.
     """
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
@@ -162,6 +163,7 @@ class Selection(SelectedPlan):
         return explanation_of_rejection(graph_of(self.problem), context, self.problem)
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
+        recording.begin_choice()
         plan = self._source.plan(self.problem, row, context)
         exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
         if exceeded:
@@ -350,9 +352,10 @@ def _recorded(
     """
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
     place: Any = context
+    recording.begin_choice()
     plan = source.plan(problem, Candidate("graph", named, "any", 0, True), place)
     only_graphs = getattr(source, "only_graphs", None)
-    if request.algo == "heuristic" and only_graphs is not None and only_graphs(problem):
+    if request.algo == "heuristic" and only_graphs is not None and only_graphs(problem, context):
         recording.note_choice(*choice_of(problem, request))
     return SelectedPlan(plan)
 

@@ -20,6 +20,7 @@ __all__ = [
     "RecordedPlans",
     "active",
     "begin",
+    "begin_choice",
     "end",
     "note_choice",
     "read_requests",
@@ -124,6 +125,11 @@ def record(request: PlanRequest, *plans: StoredPlan) -> None:
         recording.requests[request.identity] = request
         recording.plans.update((plan.key, plan) for plan in plans)
     _thread.last = request if _recordings else None
+
+
+def begin_choice() -> None:
+    """Forget the graph that this thread recorded last: a choice belongs to a graph that is recorded later."""
+    _thread.last = None
 
 
 def note_choice(choice: str, limits: Mapping[str, Any], *plans: StoredPlan) -> None:

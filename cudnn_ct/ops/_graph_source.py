@@ -66,7 +66,7 @@ class GraphSource(NamedTuple):
         """Return the source that plans dynamic graphs where it can."""
         return self._replace(dynamic=True)
 
-    def only_graphs(self, problem: Any) -> bool:
+    def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return whether all candidates are engines of the graph, without copies."""
         aligned: bool = getattr(problem, "aligned", True)
         return aligned

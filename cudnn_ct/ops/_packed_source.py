@@ -41,10 +41,10 @@ class PackedSource(NamedTuple):
         engines = with_dynamic_shapes(self.engines)
         return self if engines is self.engines else self._replace(engines=engines)
 
-    def only_graphs(self, problem: Any) -> bool:
+    def only_graphs(self, problem: Any, context: Any) -> bool:
         """Return whether all candidates are engines of the graph of the problem, without copies."""
         of_engines = getattr(self.engines, "only_graphs", None)
-        return self.packed(problem) == problem and of_engines is not None and of_engines(problem)
+        return self.packed(problem) == problem and of_engines is not None and of_engines(problem, context)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of candidates for the packed problem."""

@@ -343,6 +343,13 @@ def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, t
     assert len(recorded) == 1
 
 
+def rows(*shape: int, dtype: str = "bfloat16") -> ct.DeviceArray:
+    return ct.zeros(shape, dtype)
+
+
+STATS = (1, 2, 64)
+
+
 @pytest.mark.parametrize(
     ("call", "chosen"),
     [
@@ -351,6 +358,12 @@ def test_record_plans_records_calls_that_were_prepared_before(fake: FakeCudnn, t
         (lambda: ct.matmul(rows(64, 128), rows(128, 64), bias=rows(64)), True),
         (lambda: ct.matmul(rows(2, 64, 128), rows(128, 64)), True),
         (lambda: ct.attention(*(rows(1, 2, 64, 64) for _ in range(3))), True),
+        (
+            lambda: ct.attention_backward(
+                *(rows(1, 2, 64, 64) for _ in range(5)), rows(1, 2, 64, dtype="float32")
+            ),
+            False,
+        ),  # with buffers, and in any order
         (lambda: ct.layer_norm(rows(64, 128), rows(128, dtype="float32"), rows(128, dtype="float32")), False),
     ],
 )
@@ -364,8 +377,17 @@ def test_record_plans_on_shapes_notes_the_choice_of_an_engine(
     assert bool(request.choice) == chosen
 
 
-def rows(*shape: int, dtype: str = "bfloat16") -> ct.DeviceArray:
-    return ct.zeros(shape, dtype)
+def test_recorded_choice_is_not_that_of_another_graph(fake: FakeCudnn) -> None:
+    x, w = images(2, 4, 5, 5), images(4, 4, 3, 3)
+    with ct.record_plans() as recorded:
+        clip(x_of(), "engine 0")
+        fake.engines = False
+        ct.conv(x, w)
+        plan = ct.last_plan()
+    assert plan is not None
+    assert plan.candidate is not None
+    assert plan.candidate.backend == "legacy"
+    assert [request.choice for request in recorded.requests.values()] == [""]
 
 
 def test_record_plans_on_shapes_needs_no_device(fake: FakeCudnn, host: Host) -> None:

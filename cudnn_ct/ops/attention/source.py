@@ -33,9 +33,10 @@ _cores = lru_cache(256)(core_of)  # a call asks for it several times while its p
 class AttentionSource:
     """The candidates of a problem: engines of the graph that `core.core_of` reduces it to."""
 
-    def only_graphs(self, problem: AttentionProblem) -> bool:  # noqa: ARG002
-        """Return whether all candidates are engines of the graph: always, whatever is copied around it."""
-        return True
+    def only_graphs(self, problem: AttentionProblem, context: Any) -> bool:
+        """Return whether all candidates are engines of the graph, without buffers and copies."""
+        row = Candidate("graph", "any", "any", 0, True)
+        return _adapted(row, _cores(problem, context.library.version)) == row
 
     def heuristics(self, problem: AttentionProblem) -> Sequence[Heuristic]:
         """Return the stages of the graph's engines."""

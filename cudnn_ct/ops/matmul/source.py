@@ -33,10 +33,10 @@ class _Sliced(NamedTuple):
         cores = with_dynamic_shapes(self.cores)
         return self if cores is self.cores else self._replace(cores=cores)
 
-    def only_graphs(self, problem: Any) -> bool:
+    def only_graphs(self, problem: Any, context: Any) -> bool:
         """Return whether all candidates are engines of the graph of a slice, without copies."""
         of_cores = getattr(self.cores, "only_graphs", None)
-        return of_cores is not None and of_cores(slices_of(problem).core)
+        return of_cores is not None and of_cores(slices_of(problem).core, context)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the sources of candidates for a slice."""
