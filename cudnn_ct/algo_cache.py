@@ -8,12 +8,11 @@ their problems and candidates.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
-from .autotune import agreement, benchmark
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,
@@ -23,6 +22,7 @@ from .autotune.candidates import (
     store_choice,
     store_key,
 )
+from .autotune.measurement import benchmark_rows, benchmarking
 from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import stream as streams
@@ -38,10 +38,9 @@ from .errors import (
 )
 from .graph import recording
 from .graph.offline import ShapesOnly
-from .graph.plan_store import timing
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
-__all__ = ["CandidateSource", "Selection", "benchmark_rows", "select", "with_dynamic_shapes"]
+__all__ = ["CandidateSource", "Selection", "select", "with_dynamic_shapes"]
 
 
 class CandidateSource(Protocol):
@@ -117,7 +116,7 @@ class Selection(SelectedPlan):
                 "capturing it"
             )
         self._decision = self._shared(context)
-        with _benchmarking, self._decision.lock:  # in this order, as a benchmark may call another operation
+        with benchmarking, self._decision.lock:  # in this order, as a benchmark may call another operation
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
                 usable = [row for row in rows if not row.rejected]
@@ -247,77 +246,10 @@ class _PendingAutotune:
         return "not chosen yet: the first call times the candidates"
 
 
-def benchmark_rows(
-    problem: Problem,
-    rows: Sequence[Candidate],
-    make: Callable[[Any, Candidate, Context], Plan],
-    context: Context,
-    pointers: Sequence[int],
-    alpha: float,
-    beta: float,
-    *,
-    every: bool = True,
-) -> tuple[list[Candidate], list[CudnnError]]:
-    """Time candidates on operands; return each with its time or its error, and all errors.
-
-    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither. Results go to
-    scratch memory, because each run would change the operands of the next one with beta, and are compared:
-    a candidate whose result differs is rejected.
-    """
-    compared = len(rows) > 1 and agreement.comparable(problem)
-    scratch: agreement.ScratchResults | None = None
-    if compared or beta:
-        try:
-            scratch = agreement.ScratchResults(problem, pointers, context.stream)
-            pointers = scratch.pointers
-        except AllocationError:
-            if beta:
-                raise  # without beta, results are not compared
-
-    def run(row: Candidate) -> Callable[[], None]:
-        plan = cache(partial(make, problem, row, context))
-        return lambda: plan().run(context, pointers, alpha, beta)
-
-    runs, engines = [run(row) for row in rows], [_kind(row) for row in rows]
-    try:
-        with _benchmarking, timing():
-            times = benchmark.benchmark(runs, context.stream, () if every else engines)
-            if compared and scratch is not None:
-                times = _compared(scratch, rows, runs, engines, times)
-    finally:
-        context.drop_workspace()  # the largest of all would stay
-    timed = [
-        row._replace(rejected=str(time)) if isinstance(time, CudnnError) else row._replace(time_ms=time)
-        for row, time in zip(rows, times, strict=True)
-    ]
-    return timed, [time for time in times if isinstance(time, CudnnError)]
-
-
-def _compared(
-    scratch: agreement.ScratchResults,
-    rows: Sequence[Candidate],
-    runs: Sequence[Callable[[], None]],
-    engines: Sequence[benchmark.EngineGroup],
-    times: list[benchmark.Time | None],
-) -> list[benchmark.Time | None]:
-    """Return the times, with errors for the candidates whose results differ."""
-    timed = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float)}
-    errors = agreement.outliers(scratch, timed, [str(row) for row in rows], engines)
-    return [errors.get(i, time) for i, time in enumerate(times)]
-
-
-def _kind(row: Candidate) -> benchmark.EngineGroup:
-    """Return the group of a candidate; compiled engines are a group, often good if others are not."""
-    return benchmark.EngineGroup(
-        "compiled" if row.compiled else row.backend, row.algorithm.partition(" knobs")[0]
-    )
-
-
 # --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = BoundedDict(16_384)
 _lock = threading.RLock()  # reentrant, because a finalizer or a signal handler may call an operation
-_benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
 
 
 def select(

@@ -6,7 +6,7 @@ errors (`autotune.errata`) have them, a comparison finds those that differ from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["ScratchResults", "comparable", "outliers"]
+__all__ = ["DifferentResultError", "ScratchResults", "comparable", "outliers"]
 
 SAMPLES = 16  # parts of a large result that are compared, evenly spaced
 SAMPLE = 2**16  # bytes of each part
+
+
+class DifferentResultError(NotSupportedError):
+    """The result of a candidate differs from that of other engines."""
 
 
 class ScratchResults:
@@ -38,7 +42,7 @@ class ScratchResults:
     def __init__(self, problem: Any, pointers: Sequence[int], stream: Stream) -> None:
         specs: tuple[TensorSpec, ...] = problem.results
         self.specs = specs
-        self.tolerance = tolerance_of(tensors_of(problem).values())
+        self.tolerance = tolerance_of(_tensors(problem))
         self._stream = stream
         self._memory = [_Scratch.of(spec, stream) for spec in specs]
         self.pointers = [*pointers[: len(pointers) - len(specs)], *(one.pointer for one in self._memory)]
@@ -49,6 +53,14 @@ class ScratchResults:
             one.prepare(self._stream)
         run()
         return [one.content(self._stream) for one in self._memory]
+
+
+def _tensors(problem: Any) -> Iterator[TensorSpec]:
+    """Return the tensors of a problem, of the convolution in it, and the intermediates of a graph."""
+    yield from problem.results
+    for one in (problem, getattr(problem, "core", problem)):
+        yield from tensors_of(one).values()
+    yield from (value.spec for value in getattr(problem, "values", ()))
 
 
 class _Scratch(NamedTuple):
@@ -130,5 +142,5 @@ def outliers(
         if group != right:
             (name, expected), (_, results) = groups[right], groups[group]
             found = difference(scratch.specs, results, expected, scratch.tolerance)
-            errors[place] = NotSupportedError(f"its result differs from that of {name}: {found}")
+            errors[place] = DifferentResultError(f"its result differs from that of {name}: {found}")
     return errors

@@ -22,6 +22,7 @@ from ..graph import recording
 from ..graph.plan_store import is_timing, plan_store, uses_plans
 from ..graph.stored import candidate_from_json, choice_entry, choice_key
 from ..plans.base import Candidate, Heuristic, Problem
+from .agreement import DifferentResultError
 from .request import AlgoRequest
 from .store import store
 
@@ -113,7 +114,8 @@ class CandidateSet:
     def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
         """Take timed rows, the fastest first and skipped ones last, and store them on disk.
 
-        After a transient failure nothing is stored; if no row is usable either, the failure is raised.
+        After a transient failure nothing is stored; if no row is usable either, the failure is raised. If
+        results differed, nothing is stored either: the results for other operands may agree.
         """
         passing = [failure for failure in failures if not _of_the_candidate(failure)]
         if passing and all(row.rejected for row in rows):
@@ -122,7 +124,8 @@ class CandidateSet:
             self._rows += sorted(rows, key=lambda row: row.rank)
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
-        if self._key and not passing and not config.debug_sync:  # its waits would be in the times
+        differed = any(isinstance(failure, DifferentResultError) for failure in failures)
+        if self._key and not (passing or differed or config.debug_sync):  # its waits would be in the times
             store().put(self._key, _as_json(self._rows))
 
     def warn_once(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,26 @@ import cudnn_ct as ct
 from cudnn_ct import algo_cache
 from cudnn_ct.autotune import agreement
 from cudnn_ct.autotune.request import AlgoRequest, request
+from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError, NotSupportedError
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._operation import Operation, Select
 from cudnn_ct.plans.base import Candidate, Heuristic
-from cudnn_ct.plans.comparison import difference
+from cudnn_ct.plans.comparison import TOLERANCE, difference, tolerance_of
 from cudnn_ct.plans.elementwise import copy_plan
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
+from .test_algorithms import on_disk
 from .test_conv import images
 from .test_selection import Doubling
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
 
 
 class Plan:
@@ -151,6 +158,41 @@ def test_results_are_not_compared_when_memory_for_them_lacks(
     x = images(4, 3)
     monkeypatch.setattr(agreement, "ScratchResults", no_memory)
     assert autotuned(host, ("right", "wrong"), x, out=images(4, 3))[1] == "wrong"
+
+
+def test_choice_is_not_stored_when_results_differ(fake: FakeCudnn, host: Host, on_disk: Path) -> None:
+    """Other operands may have results that agree."""
+    assert autotuned(host, ("right", "half"))[1] == "right"
+    assert store().export() == {}
+    assert autotuned(host, ("right", "close"), images(5, 3))[1] == "close"
+    assert len(store().export()) == 1
+
+
+def test_candidates_are_timed_without_scratch_memory_when_it_takes_that_of_workspaces(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, given = Plan.run, []
+
+    def crowded(self: Plan, where: Context, pointers: Any, alpha: float, beta: float) -> None:
+        given.append(pointers[-1])
+        if pointers[-1] != out.pointer:
+            raise AllocationError("no memory is left for a workspace")
+        run(self, where, pointers, alpha, beta)
+
+    out = images(4, 3)
+    monkeypatch.setattr(Plan, "run", crowded)
+    assert autotuned(host, ("right", "close"), out=out)[1] == "close"
+    assert {out.pointer} < set(given)
+
+
+def test_tolerance_counts_all_tensors_of_a_problem() -> None:
+    x, w = TensorSpec.packed((2, 8, 4, 4), "float16"), TensorSpec.packed((8, 8, 1, 1), "float16")
+    fused = FusedConv(conv_problem("forward", x, w))
+    graph = ct.Graph(intermediate_dtype="bfloat16")
+    a = graph.input((4, 8), "float32")
+    built = graph.define(graph.exp(graph.relu(a)))
+    found = [tolerance_of(agreement._tensors(problem)) for problem in (fused, fused.conv, built)]
+    assert found == [TOLERANCE["float16"], TOLERANCE["float16"], TOLERANCE["bfloat16"]]
 
 
 def test_random_problem_is_not_compared() -> None:

@@ -15,6 +15,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
+from cudnn_ct.autotune import measurement
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.autotune.store import store
@@ -439,5 +440,5 @@ def test_conv_scales_its_result_when_all_stored_algorithms_are_rejected(
 
 def test_compiled_engines_are_pruned_as_a_group_of_their_own() -> None:
     row = Candidate("graph", "engine 9 knobs 2=1", "fma", 0, True)
-    assert algo_cache._kind(row) == ("graph", "engine 9")
-    assert algo_cache._kind(row._replace(notes=("runtime_compilation",))) == ("compiled", "engine 9")
+    assert measurement._kind(row) == ("graph", "engine 9")
+    assert measurement._kind(row._replace(notes=("runtime_compilation",))) == ("compiled", "engine 9")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ... import algo_cache, context
+from ... import context
+from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
 from ...cuda import stream as streams
@@ -118,7 +119,7 @@ def conv_algorithms(
             timed, _ = operands.used(
                 ctx,
                 problem.result,
-                lambda pointers: algo_cache.benchmark_rows(
+                lambda pointers: benchmark_rows(
                     problem, usable, padded_candidates.plan, ctx, pointers, alpha, beta
                 ),
             )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ... import algo_cache
 from ...array_creation import zeros
+from ...autotune.measurement import benchmark_rows
 from ...autotune.table import Algorithms
 from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
@@ -161,9 +162,7 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         outer, ctx.state = ctx.state, RNNState(OwnedCache(1))
         try:
             with ctx.working(stream):
-                timed, _ = algo_cache.benchmark_rows(
-                    step.problem, usable, family.plan, ctx, pointers, 1.0, 0.0
-                )
+                timed, _ = benchmark_rows(step.problem, usable, family.plan, ctx, pointers, 1.0, 0.0)
         finally:
             ctx.state = outer
         rows = timed + [row for row in rows if row.rejected]
