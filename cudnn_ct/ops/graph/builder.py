@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any, NamedTuple, NoReturn
 
 from ...dtypes import as_dtype
@@ -83,8 +84,9 @@ class GraphBuilder:
         self, value: float, dtype: DTypeLike | None = None, *, name: str | None = None
     ) -> GraphTensor:
         """Return a number as a tensor that the plan passes by value; its dtype is the compute dtype."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"value is not a number: got {value!r}, expected an int or a float")
+        value = int(value) if isinstance(value, Integral) else float(value)
         own = as_dtype(dtype).name if dtype is not None else self._compute
         spec = TensorSpec((), (), own)
         if "int" in own and value != value // 1:
@@ -161,7 +163,7 @@ class GraphBuilder:
     def _operand(self, one: Operand, role: str) -> int:
         if isinstance(one, GraphTensor):
             return self._place(one, role)
-        if isinstance(one, int | float) and not isinstance(one, bool):
+        if isinstance(one, Real) and not isinstance(one, bool):
             return self.constant(one)._place
         raise TypeError(
             f"{role} is not a tensor of this graph: got {type(one).__name__}, expected a GraphTensor or a "

@@ -22,6 +22,7 @@ class GraphTensor:
     """
 
     __slots__ = ("_graph", "_place")
+    __array_ufunc__ = None  # operators of NumPy arrays and scalars leave the operation to this class
 
     def __init__(self, graph: Graph, place: int) -> None:
         self._graph, self._place = graph, place
