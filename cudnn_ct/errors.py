@@ -137,7 +137,7 @@ class Explanation(NamedTuple):
             )
             lines += [f"  {change}" for change in self.changes]
         if self.reasons:
-            lines.append("rejected by:" if self.supported else "reasons:")
+            lines.append("other engines:" if self.supported else "reasons:")
             lines += [f"  {reason}" for reason in self.reasons]
         return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 from . import _lib, context
 from .context import Context
@@ -87,7 +87,10 @@ def explain(
       the compute type must be float32 (is float16)
     ...
     """
-    if isinstance(what, GraphBuilder) and not kwargs:
+    graphs = (GraphBuilder, BuiltGraph, *get_args(Explicable))
+    if isinstance(what, graphs) and kwargs:
+        raise TypeError(f"unexpected argument for a graph: got {', '.join(kwargs)}=, expected device=")
+    if isinstance(what, GraphBuilder):
         what, args = what.define(*_outputs(args)), ()
     if isinstance(what, BuiltGraph) and not (args or kwargs):
         what = what.problem
@@ -128,6 +131,8 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
             return explain_graph(graph, ctx, problem)
     from .cli import offline  # processes and the doctor: only for described devices
 
+    if not isinstance(device, Mapping | str | os.PathLike):
+        raise TypeError(f"device is not a name, a path or a description: got {device!r}")
     description = device if isinstance(device, Mapping) else offline.read_gpu(device)
     return offline.explain(dict(description), graph, problem)
 
