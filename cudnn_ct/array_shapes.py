@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
-from .cuda.stream import LEGACY_DEFAULT, Stream
+from .cuda.stream import LEGACY_DEFAULT, Stream, count_shapes
 from .dtypes import as_dtype
 from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, StreamLike
@@ -68,10 +68,12 @@ def only_shapes() -> Iterator[None]:
     """Let all arrays be made without memory, and calls return their shapes, in a block."""
     global _depth
     _depth += 1
+    count_shapes(1)
     try:
         yield
     finally:
         _depth -= 1
+        count_shapes(-1)
 
 
 def spec_of(obj: Any, name: str = "an array") -> TensorSpec:

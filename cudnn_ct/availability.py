@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _lib
+from . import _lib, array_shapes
 from .cuda import device as devices
 from .cuda import stream as streams
 from .errors import CudnnError, CudnnWarning
@@ -33,12 +33,14 @@ def available() -> Availability:
     Availability
         True with a cuDNN whose parts and header have one version, its libcublasLt, a driver that is new
         enough and a device that this cuDNN has code for. Otherwise false, and ``reason`` is one line. The
-        device is that of ``ct.use``, or the current one.
+        device is that of ``ct.use``, or the current one. True where calls run on shapes.
 
     Examples
     --------
     >>> operations = ct if ct.available() else ct.reference
     """
+    if array_shapes.active():
+        return Availability()
     try:
         _lib.version()
         library = _lib.load()

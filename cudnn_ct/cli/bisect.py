@@ -172,6 +172,8 @@ def _examined(cudnns: Sequence[Cudnn], request: dict[str, Any], limits: Limits) 
 
 
 def _outcome(cudnn: Cudnn, answer: dict[str, Any]) -> Outcome:
+    if "wrong_file" in answer:
+        raise click.UsageError(answer["wrong_file"])
     if "no_gpu" in answer:
         fail(f"{answer['no_gpu']}; --device FILE plans for a described GPU", NO_GPU)
     loaded = answer.get("version", 0)

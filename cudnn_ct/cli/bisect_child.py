@@ -18,16 +18,20 @@ import numpy as np
 
 from .. import _lib, reference
 from .._dlopen import open_library
+from ..array_shapes import only_shapes
 from ..autotune import benchmark
 from ..availability import available
 from ..cuda import stream as streams
 from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
 from ..graph.candidates import EngineRules, engine_candidates
 from ..graph.offline import Planner
+from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
+from ..ops.graph.lower import lowered
 from ..plans.base import Candidate
-from .errors import first_line
+from ..shapes.graph.problem import GraphProblem
+from .errors import first_line, words_of
 from .offline import _convolution
 from .options import Convolution
 
@@ -47,8 +51,14 @@ def answer() -> None:
         result = {"unsupported": first_line(error), "version": _lib.load().version}
     except LibraryNotFoundError as error:  # such as the libcublasLt of another CUDA
         result = {"missing": first_line(error)}
+    except _WrongFileError as error:
+        result = {"wrong_file": str(error)}
     except Exception as error:  # the file of a user may raise anything
-        result = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+        here = available()
+        if not request["device"] and not here:
+            result = {"no_gpu": here.reason}
+        else:
+            result = {"failed": words_of(error, request["file"] or "")}
     print(f"\n{json.dumps(result)}", flush=True)
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
 
@@ -62,8 +72,7 @@ def _planned(request: dict[str, Any]) -> dict[str, Any]:
         open_library(nvrtc)
     planner = Planner(request["device"])
     if request["file"]:
-        graph = _names(request["file"], "graph")["graph"]
-        rows = engine_candidates(graph() if callable(graph) else graph, EngineRules(), planner)
+        rows = engine_candidates(_graph_of(request["file"], planner), EngineRules(), planner)
     else:
         problem = _convolution(request["convolution"]).problem(request["allow_tf32"])
         rows = candidates(with_even_padding(problem), planner)
@@ -71,6 +80,20 @@ def _planned(request: dict[str, Any]) -> dict[str, Any]:
     if not usable:
         raise NotSupportedError(_why(rows))
     return {"engines": usable}
+
+
+def _graph_of(file: str, planner: Planner) -> Graph:
+    """Return the graph that a file defines; a graph of `ct.Graph` is given as its ``define`` returns it."""
+    with only_shapes():  # no GPU is here
+        given = _names(file, "graph", " with --device")["graph"]
+        value = given() if callable(given) else given
+    value = lowered(value, planner.library.version) if isinstance(value, GraphProblem) else value
+    if not isinstance(value, Graph):
+        raise _WrongFileError(
+            f"{file}: graph is not a graph: got {type(value).__name__}, expected the result of "
+            "ct.Graph.define, a Graph of cudnn_ct.graph.operations, or a function that returns one of them"
+        )
+    return value
 
 
 def _why(rows: Sequence[Candidate]) -> str:
@@ -83,7 +106,7 @@ def _why(rows: Sequence[Candidate]) -> str:
 
 def _computed(request: dict[str, Any]) -> dict[str, Any]:
     """Run the problem, store its results in a file, and return its time and its error."""
-    names = _names(request["file"], "call") if request["file"] else {}
+    names = _names(request["file"], "call", " without --device") if request["file"] else {}
     here = available()  # the file may have replaced the library
     if not here:
         return {"no_gpu": here.reason}
@@ -148,9 +171,13 @@ def _arrays(results: Any) -> list[np.ndarray[Any, Any]]:
 # --- the file of a user ------------------------------------------------------------------------------------
 
 
-def _names(path: str, wanted: str) -> dict[str, Any]:
+class _WrongFileError(Exception):
+    """The file of a user does not define a problem."""
+
+
+def _names(path: str, wanted: str, condition: str = "") -> dict[str, Any]:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     names = runpy.run_path(path)
     if wanted not in names:
-        raise NameError(f"{path} does not define {wanted!r}")
+        raise _WrongFileError(f"{path} does not define {wanted}, which it must{condition}")
     return names

@@ -11,7 +11,7 @@ import click
 
 from .._cache_files import replace_file
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import each_graph
+from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, read_gpu
 
@@ -62,6 +62,8 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
         )
     else:
         _print(reports)
+        if not any(report["compiled"] or report["rejected"] for report in reports):
+            click.echo(NO_GRAPHS)
         click.echo(f"wrote {output}, {len(content):,} bytes")
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:

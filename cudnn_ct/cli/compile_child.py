@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..graph.offline import Planner, compute_capability
 from ..graph.plan_file import encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..shapes.specs import TensorSpec
-from .errors import first_line
+from .errors import first_line, words_of
 from .offline import answer_with
 
 __all__ = ["SECONDS", "answer"]
@@ -45,7 +46,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
         with redirect_stdout(sys.stderr):
             requests, skipped = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
-        return {"wrong_file": f"{type(error).__name__}: {error}"}
+        return {"wrong_file": words_of(error, request["file"]), "is_program": request["file"].endswith(".py")}
     rest, progress = requests[request["start"] :], request["progress"]
     if request["output"]:
         with open(request["output"], "ab") as output:
@@ -124,7 +125,9 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
             raise ValueError(
                 f"neither a Python program, with a name that ends in .py, nor JSON: {error}"
             ) from None
-        if not isinstance(content, dict) or "calls" not in content:
+        if not isinstance(content, dict) or not {"calls", "graphs"} & set(content):
+            raise ValueError('expected a JSON object with "calls", or the "graphs" that a recording saved')
+        if "calls" not in content:
             return read_requests(content), {}
         recorded = _of_calls(content["calls"])
     return list(recorded.requests.values()), recorded.skipped
@@ -139,7 +142,9 @@ def _of_calls(calls: Any) -> RecordedPlans:
             function = getattr(package, name) if name in package.__all__ else None
             # Other functions would run, too, and some of them write files.
             if not (isfunction(function) and function.__module__.startswith(f"{package.__name__}.ops.")):
-                raise ValueError(f"unknown operation: got {name!r}")
+                near = get_close_matches(name, package.__all__, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown operation: got {name!r}{hint}")
             function(**{key: _argument(value) for key, value in arguments.items()})
     return recorded
 

@@ -12,7 +12,9 @@ from .._config import config
 from .compile_child import SECONDS
 from .offline import PlanningError, run_child
 
-__all__ = ["each_graph"]
+__all__ = ["NO_GRAPHS", "each_graph"]
+
+NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
 
 
 def each_graph(file: str | Path, description: dict[str, Any], output: str = "") -> dict[str, Any]:
@@ -22,7 +24,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
     queried. If cuDNN ends the process at a graph, another process continues with the next graph. The row of
     the lost graph has the reason.
 
-    Raises ValueError for a file that cannot be planned.
+    Raises PlanningError for a program that fails, and ValueError for another file that cannot be planned.
     """
     request: dict[str, Any] = {
         "file": str(Path(file).absolute()),
@@ -50,7 +52,8 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
                     os.truncate(output, max([written, *(row["size"] for row in done)]))
                 continue
             if "wrong_file" in answer:
-                raise ValueError(f"{file} cannot be planned: {answer['wrong_file']}")
+                wrong = f"{file} cannot be planned: {answer['wrong_file']}"
+                raise PlanningError(wrong) if answer["is_program"] else ValueError(wrong)
             return {"graphs": rows + _lines(progress)[1::2], **answer}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from ..errors import CudnnError, CudnnWarning
 
 __all__ = [
     "FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "need_library", "plainly", "usage", "verdict_of",
+    "words_of",
 ]  # fmt: skip
 
 FAILED = 1
@@ -75,6 +77,17 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
                 fail(first_line(error))
 
     return wrapped
+
+
+def words_of(error: BaseException, program: str) -> str:
+    """Return the type and the first line of an exception, and the line of a program that raised it."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == program]
+    words = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if not frames:
+        return words
+    inside = f" in {frames[-1].name}" if frames[-1].name != "<module>" else ""
+    code = f" ({frames[-1].line})" if not str(error) and frames[-1].line else ""
+    return f"line {frames[-1].lineno}{inside}: {words}{code}"
 
 
 def first_line(error: BaseException) -> str:

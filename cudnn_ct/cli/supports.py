@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import each_graph
+from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, read_gpu
 from .table import show
@@ -48,7 +48,7 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
 def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return for each GPU its graphs with the number of engines, the first engine and the reason if none.
 
-    Raises ValueError for an unknown GPU, and for a file that cannot be planned.
+    Raises ValueError for an unknown GPU and a wrong file, and PlanningError for a program that fails.
     """
     described = [(gpu, read_gpu(gpu)) for gpu in gpus]
     return [
@@ -68,7 +68,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
     if cells:
         show(tuple(columns), cells)
     else:
-        click.echo("no graphs")
+        click.echo(NO_GRAPHS)
     if any(report["derived"] for report in reports):
         click.echo(f"* {DERIVED_NOTE}")
     for name, report in zip(names, reports, strict=True):

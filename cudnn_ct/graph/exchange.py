@@ -89,6 +89,8 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ------
     OSError
         The file cannot be written.
+    ValueError
+        The recording has graphs and no compiled plan, because its calls ran on shapes.
 
     Examples
     --------
@@ -99,6 +101,11 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ...         y = ct.softmax(ct.zeros((2, 3)))
     ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
     """
+    if plans is not None and plans.requests and not plans.plans:
+        raise ValueError(
+            f"plans has {len(plans)} graphs and no compiled plan: the calls ran on shapes; save() the graphs "
+            "and compile them by cudnn-ct compile"
+        )
     entries = folder_store().entries() if plans is None else list(plans.plans.values())
     replace_file(Path(path), b"".join(map(encode, entries)))
     return sum(bool(entry.text) for entry in entries)

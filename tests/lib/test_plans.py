@@ -238,7 +238,7 @@ def test_compile_names_the_error_of_a_program(tmp_path: Path, content: str, word
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{}", 'not a JSON object with "format"'),
+        ("{}", 'expected a JSON object with "calls", or the "graphs" that a recording saved'),
         ("nothing", "neither a Python program, with a name that ends in .py, nor JSON"),
         ('{"calls": [{"function": "exit"}]}', "unknown operation: got 'exit'"),
         ('{"calls": {"activation": {}}}', 'expected an object with "function" and "arguments"'),

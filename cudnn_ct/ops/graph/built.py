@@ -276,10 +276,9 @@ class BuiltGraph(Generic[Results]):
 
     def _shapes(self, inputs: tuple[Any, ...], outs: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
         """Return the results of a call on arrays without memory."""
-        for name, array, spec in zip(
-            (*self._inputs, *self._outputs), (*inputs, *outs), self._specs, strict=True
-        ):
-            if array is not None:
+        places = zip((*self._inputs, *self._outputs), (*inputs, *outs), self._specs, strict=True)
+        for place, (name, array, spec) in enumerate(places):
+            if array is not None or place < len(inputs):
                 _expect(array_shapes.spec_of(array, name), name, spec)
         new = map(array_shapes.ShapeArray.of, self._specs[len(inputs) :])
         return tuple(made if out is None else out for made, out in zip(new, outs, strict=True))

@@ -1,0 +1,159 @@
+"""Programs on shapes, on a machine without a GPU, and the commands that run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.array_shapes import only_shapes
+from cudnn_ct.cli import bisect, bisect_child, compile_child
+from cudnn_ct.cli.errors import words_of
+from cudnn_ct.cuda import driver
+from cudnn_ct.errors import NotInitializedError
+
+
+def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
+    with only_shapes():
+        assert ct.available()
+        ct.synchronize()
+
+
+def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
+    def fail() -> None:
+        with driver._importing("cuda.bindings"):
+            raise RuntimeError("Failed to get cuGetProcAddress_v2")
+
+    with only_shapes(), pytest.raises(NotInitializedError, match="cannot run on shapes"):
+        fail()
+    with pytest.raises(NotInitializedError, match=r"importing cuda\.bindings failed"):
+        fail()
+
+
+def test_built_graph_rejects_missing_inputs_on_shapes() -> None:
+    with ct.record_plans(shapes_only=True):
+        g = ct.Graph()
+        a, b = g.input((4, 4)), g.input((4, 4))
+        built = g.build(g.relu(a + b))
+        assert built(ct.zeros((4, 4)), ct.zeros((4, 4))).shape == (4, 4)
+        with pytest.raises(TypeError, match="input_1 is not an array: got NoneType"):
+            built(ct.zeros((4, 4)), None)
+
+
+def test_export_plans_rejects_a_recording_on_shapes(tmp_path: Path) -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.matmul(ct.zeros((64, 64), "float16"), ct.zeros((64, 64), "float16"))
+    with pytest.raises(ValueError, match="plans has 1 graphs and no compiled plan: the calls ran on shapes"):
+        ct.export_plans(tmp_path / "plans.file", recorded)
+    assert not (tmp_path / "plans.file").exists()
+
+
+def test_arrays_are_no_operands_of_a_graph_and_scalars_are() -> None:
+    g = ct.Graph()
+    a = g.input((4, 4))
+    with pytest.raises(TypeError, match="got ndarray, expected a GraphTensor or a number"):
+        np.ones((4, 4), np.float32) + a  # type: ignore[operator]
+    with pytest.raises(TypeError, match="unsupported operand"):
+        np.ones((4, 4), np.float32) @ a
+    for made in (np.float32(2) * a, a * np.float32(2), a + np.int64(3), 1 - a):
+        assert made.shape == (4, 4)
+    with pytest.raises(TypeError, match=r"got bool_?, expected a GraphTensor or a number"):
+        a + np.True_
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"devic": "h200"}, "unexpected argument for a graph: got devic=, expected device="),
+        ({"device": 3}, "device is not a name, a path or a description: got 3"),
+    ],
+)
+def test_explain_rejects_wrong_arguments(arguments: dict[str, Any], words: str) -> None:
+    g = ct.Graph()
+    with pytest.raises(TypeError, match=words):
+        ct.explain(g, g.relu(g.input((4, 4))), **arguments)
+
+
+# --- the commands ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_child, "Planner", lambda description: description)
+
+
+@pytest.mark.usefixtures("no_planner")
+def test_words_name_the_line_of_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("def layer():\n    raise ValueError('wrong\\nmore')\n\nlayer()\n")
+    asserting = tmp_path / "asserting.py"
+    asserting.write_text("assert 1 == 2\n")
+    request = {"settings": {}, "device": {}}
+    for file, words in (
+        (program, "line 2 in layer: ValueError: wrong"),
+        (asserting, "line 1: AssertionError:  (assert 1 == 2)"),
+    ):
+        found = compile_child._compiled({**request, "file": str(file)})
+        assert found == {"wrong_file": words, "is_program": True}
+    assert words_of(KeyError("x"), "") == "KeyError: 'x'"
+
+
+@pytest.mark.usefixtures("no_planner")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"call": []}, 'expected a JSON object with "calls", or the "graphs" that a recording saved'),
+        ({"calls": [{"function": "activatoin"}]}, "got 'activatoin'; did you mean 'activation'?"),
+    ],
+)
+def test_compile_names_the_error_of_a_json_file(tmp_path: Path, content: Any, words: str) -> None:
+    file = tmp_path / "calls.json"
+    file.write_text(json.dumps(content))
+    found = compile_child._compiled({"settings": {}, "device": {}, "file": str(file)})
+    assert words in found["wrong_file"]
+    assert not found["is_program"]
+
+
+PLANNER: Any = SimpleNamespace(library=SimpleNamespace(version=91900))
+DEFINITION = """
+import cudnn_ct as ct
+
+x = ct.zeros((2, 3))  # on shapes
+g = ct.Graph()
+a = g.input((64, 64), "float16")
+"""
+
+
+@pytest.mark.parametrize(
+    ("definition", "error"),
+    [
+        ("graph = g.define(g.relu(a @ a))", ""),
+        ("def graph():\n    return g.define(g.relu(a @ a))", ""),
+        ("graph = g", "graph is not a graph: got Graph, expected the result of ct.Graph.define"),
+        ("graph = 3", "graph is not a graph: got int"),
+        ("", "does not define graph, which it must with --device"),
+    ],
+)
+def test_bisect_takes_the_definition_of_a_graph(tmp_path: Path, definition: str, error: str) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(DEFINITION + definition)
+    if error:
+        with pytest.raises(bisect_child._WrongFileError, match=error):
+            bisect_child._graph_of(str(file), PLANNER)
+    else:
+        assert [one.row for one in bisect_child._graph_of(str(file), PLANNER).nodes] == [
+            "matmul",
+            "pointwise",
+        ]
+
+
+def test_bisect_reports_a_wrong_file_as_wrong_usage() -> None:
+    cudnn: Any = SimpleNamespace(version=(9, 19, 0))
+    with pytest.raises(click.UsageError, match="does not define graph"):
+        bisect._outcome(cudnn, {"wrong_file": "problem.py does not define graph"})
