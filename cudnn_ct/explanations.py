@@ -15,6 +15,7 @@ from .graph.changes import supported_changes
 from .graph.explain import explain_graph
 from .graph.operations import Graph
 from .ops.conv.padded_candidates import graph_of
+from .ops.graph.attention_problem import attention_of
 from .ops.graph.builder import GraphBuilder
 from .ops.graph.built import BuiltGraph
 from .ops.graph.lower import lowered
@@ -126,15 +127,18 @@ def _outputs(arguments: tuple[object, ...]) -> Iterator[GraphTensor]:
 
 def _of_graph(what: Explicable, device: Any) -> Explanation:
     graph, problem = (what, "") if isinstance(what, Graph) else (_graph_of(what), str(what))
+    names = {}
+    if isinstance(what, GraphProblem) and attention_of(what) is None:
+        names = {uid: value.name for uid, value in enumerate(what.values, 1)}  # as `lowered` numbers them
     if device is None:
         with _current() as ctx:
-            return explain_graph(graph, ctx, problem)
+            return explain_graph(graph, ctx, problem, names=names)
     from .cli import offline  # processes and the doctor: only for described devices
 
     if not isinstance(device, Mapping | str | os.PathLike):
         raise TypeError(f"device is not a name, a path or a description: got {device!r}")
     description = device if isinstance(device, Mapping) else offline.read_gpu(device)
-    return offline.explain(dict(description), graph, problem)
+    return offline.explain(dict(description), graph, problem, names)
 
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:

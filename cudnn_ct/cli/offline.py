@@ -107,9 +107,11 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     ]
 
 
-def explain(description: dict[str, Any], graph: Graph, problem: str = "") -> Explanation:
+def explain(
+    description: dict[str, Any], graph: Graph, problem: str = "", names: dict[int, str] | None = None
+) -> Explanation:
     """Return why cuDNN supports a graph on a described device or not; errors are those of :func:`plan`."""
-    pickled = base64.b64encode(pickle.dumps(graph)).decode()
+    pickled = base64.b64encode(pickle.dumps((graph, names))).decode()
     request = {"device": description, "graph": pickled, "problem": problem}
     about, supported, changes, reasons = run_child("cudnn_ct.cli.offline", request)["explanation"]
     found = [Reason(tuple(engines), *rest) for engines, *rest in reasons]
@@ -214,8 +216,8 @@ def _candidates(request: dict[str, Any]) -> dict[str, Any]:
 
 def _explanation(request: dict[str, Any]) -> dict[str, Any]:
     # Pickled by the parent process, whose input this is.
-    graph = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
-    found = explain_graph(graph, Planner(request["device"]), request["problem"])
+    graph, names = pickle.loads(base64.b64decode(request["graph"]))  # noqa: S301
+    found = explain_graph(graph, Planner(request["device"]), request["problem"], names=names)
     return {"explanation": [found.problem, found.supported, found.changes, found.reasons]}
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..context import Context
@@ -33,13 +33,17 @@ class _Change(NamedTuple):
     capability: tuple[int, int] | None = None
 
 
-def supported_changes(graph: Graph, context: Context | Planner) -> list[str]:
+def supported_changes(
+    graph: Graph, context: Context | Planner, names: Mapping[int, str] | None = None
+) -> list[str]:
     """Return the changes of one property with which cuDNN supports a graph that it rejects.
 
     Each is a sentence such as ``"the compute type must be float32 (is float16)"``. Changes of the graph come
-    first. Other GPUs are named only if no change of the graph helps.
+    first. Other GPUs are named only if no change of the graph helps. ``names`` has the names of tensors by
+    uid, which are those of their roles by default.
     """
-    found = [change.words for change in _changes(graph) if _supported(change.graph, context)]
+    called = {**names_of(graph), **(names or {})}
+    found = [change.words for change in _changes(graph, called) if _supported(change.graph, context)]
     return list(dict.fromkeys(found)) or list(_other_gpus(graph, context))
 
 
@@ -53,12 +57,12 @@ def _supported(graph: Graph, context: Context | Planner) -> bool:
         return False
 
 
-def _changes(graph: Graph) -> Iterator[_Change]:
+def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
     made = {repr(graph)}
     for change in (
         *_computed(graph),
-        *_stored(graph),
-        *_one_stored(graph),
+        *_stored(graph, names),
+        *_one_stored(graph, names),
         *_laid_out(graph),
         *_sized(graph),
     ):
@@ -86,9 +90,8 @@ def _computed(graph: Graph) -> Iterator[_Change]:
         )
 
 
-def _stored(graph: Graph) -> Iterator[_Change]:
+def _stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
     """Yield changes of the dtype of all operands that have one dtype, or of all operands."""
-    names = names_of(graph)
     dtypes = sorted({one.spec.dtype for one in graph.operands if _is_float(one)})
     for old in [(dtype,) for dtype in dtypes] + ([tuple(dtypes)] if len(dtypes) > 1 else []):
         for new in FLOATS:
@@ -104,9 +107,8 @@ def _stored(graph: Graph) -> Iterator[_Change]:
             yield _Change(words, _mapped(graph, tensor=stored))
 
 
-def _one_stored(graph: Graph) -> Iterator[_Change]:
+def _one_stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
     """Yield changes of the dtype of one operand: to float32, or to that of the first operand."""
-    names = names_of(graph)
     floats = [one for one in graph.operands if _is_float(one)]
     for changed in floats[1:]:
         for new in dict.fromkeys((floats[0].spec.dtype, "float32")):

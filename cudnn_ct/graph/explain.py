@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._caches import BoundedDict
@@ -26,13 +26,18 @@ NOT_OFFERED = "cuDNN's heuristics do not offer this engine; it may fail when it 
 
 
 def explain_graph(
-    graph: Graph, context: Context | Planner, problem: str = "", *, changes: bool = True
+    graph: Graph,
+    context: Context | Planner,
+    problem: str = "",
+    *,
+    changes: bool = True,
+    names: Mapping[int, str] | None = None,
 ) -> Explanation:
     """Return why cuDNN supports a graph or not, on the device of a context or of a planner.
 
     The graph is planned once more with each engine, without compiling. If no engine supports it, and
-    ``changes`` is set, it is also planned with single properties changed. Takes milliseconds, and up to a
-    second for a norm.
+    ``changes`` is set, it is also planned with single properties changed; ``names`` has the names of tensors
+    in the changes, by uid. Takes milliseconds, and up to a second for a norm.
     """
     where = f" on {context.description.get('deviceName', 'this GPU')}" if isinstance(context, Planner) else ""
     what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
@@ -40,7 +45,7 @@ def explain_graph(
     rows = lines_of_graph(graph, context)
     supported = tuple(sorted(_offered(graph, context)))
     rows = [row for row in rows if row.number not in supported]
-    found = tuple(supported_changes(graph, context)) if changes and not supported else ()
+    found = tuple(supported_changes(graph, context, names)) if changes and not supported else ()
     facts = facts_of(graph, compute_capability(context))
     return Explanation(about, supported, found, tuple(_reasons(rows, facts)), graph=graph)
 

@@ -163,6 +163,7 @@ def test_explain_takes_a_graph_with_its_outputs_and_its_value() -> None:
     explanation = ct.explain(graph, product, device="h200")
     assert explanation.supported == ()
     assert "the compute type must be float32" in explanation.changes[0]
+    assert explanation.changes[1].startswith("input_0, input_1 and matmul_0 must be float16")
     assert ct.explain(graph.define(product), device="h200") == explanation
     with pytest.raises(ValueError, match="graph has no outputs"):
         ct.explain(graph, device="h200")
