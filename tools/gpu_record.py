@@ -3,9 +3,9 @@
 ``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`; with
 ``CUDNN_CT_REPLAY=0``, it adds the counts of a run without replays to the record of the same sources. ``python
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
-seed, and adds the number of calls, the seed and the findings to the record. ``--check`` reports whether the
-record belongs to the present sources, and exits with 1 if it does not. Checking needs only the standard
-library.
+seed, and adds the number of calls, the seed and the findings to the record. ``--run`` does all of this, after
+it has imported all files of tests, and stops at the first failure. ``--check`` reports whether the record
+belongs to the present sources, and exits with 1 if it does not. Checking needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ COUNTS = ("passed", "failed", "skipped")
 ORACLE_KEYS = ("oracle_calls", "oracle_replays", "oracle_seeds", "oracle_findings")
 KEYS = ("date", "device", "driver", "cuda", "cudnn", *COUNTS, "without_replays", *ORACLE_KEYS, "sources")
 LEAST_ORACLE_CALLS = 5_000
+PARTS = ("imports", "tests", "without-replays", "oracle")
+RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}"
+MINUTES = 2.0  # of the oracle, by default
+WORKSPACE_LIMIT = "4G"  # for each of many processes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,8 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--oracle-minutes", type=float, metavar="N", help="compare random calls for N minutes"
     )
+    parser.add_argument("--run", nargs="*", choices=PARTS, metavar="PART", help=RUN_HELP)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
+    if options.run is not None:
+        minutes = MINUTES if options.oracle_minutes is None else options.oracle_minutes
+        return run_parts(options.run or PARTS, options.record, minutes, options.jobs)
     if options.oracle_minutes is not None:
         return add_oracle(options.record, options.oracle_minutes, options.jobs)
     good, verdict = judge(options.record)
@@ -118,6 +126,34 @@ def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
     values = {"date": date, **device_facts(), **counts, **without, **oracle, "sources": sources}
     facts = {key: values[key] for key in KEYS}
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def run_parts(parts: Sequence[str], record: Path, minutes: float, jobs: int) -> int:
+    """Make parts of the record in their order, and return the first exit status that is not 0.
+
+    Importing the files of tests takes seconds. A file that cannot be imported would cost the whole run.
+    """
+    shared = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
+    tests = [f"--gpu-record={record}", "-q", "-r", "fE", *shared]
+    limit = {"CUDNN_CT_WORKSPACE_LIMIT": os.environ.get("CUDNN_CT_WORKSPACE_LIMIT", WORKSPACE_LIMIT)}
+    runs = {
+        "imports": (["--collect-only", "-qq"], {}),
+        "tests": (tests, limit),
+        "without-replays": (tests, {**limit, "CUDNN_CT_REPLAY": "0"}),
+    }
+    for part in (one for one in PARTS if one in parts):
+        print(f"--- {part}", flush=True)
+        if part == "oracle":
+            status = add_oracle(record, minutes, jobs)
+        else:
+            options, environ = runs[part]
+            command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), *options]
+            status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environ}).returncode
+        if status:
+            print(f"{part} failed: exit status {status}")
+            return status
+    print(judge(record)[1])
+    return 0
 
 
 def add_oracle(record: Path, minutes: float, jobs: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +89,34 @@ def test_judge_rejects_a_record_with_failures_or_too_few_calls(
     good, verdict = gpu_record.judge(record, package)
     assert not good
     assert reason in verdict
+
+
+def test_run_makes_the_parts_in_order_and_stops_at_a_failure(
+    record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[tuple[Any, ...]] = []
+    statuses = {"--collect-only": 0, "1": 0, "0": 0}
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> Any:
+        key = "--collect-only" if "--collect-only" in command else env.get("CUDNN_CT_REPLAY", "1")
+        made.append((key, env.get("CUDNN_CT_WORKSPACE_LIMIT"), "-n" in command))
+        return SimpleNamespace(returncode=statuses[key])
+
+    monkeypatch.delenv("CUDNN_CT_WORKSPACE_LIMIT", raising=False)
+    monkeypatch.delenv("CUDNN_CT_REPLAY", raising=False)
+    monkeypatch.setattr(gpu_record.subprocess, "run", run)
+    monkeypatch.setattr(gpu_record, "add_oracle", lambda *arguments: made.append(arguments) or 0)
+    arguments = ["--record", str(record), "--jobs", "4"]
+    assert gpu_record.main(["--run", *arguments, "--oracle-minutes", "1"]) == 0
+    assert made == [
+        ("--collect-only", None, False), ("1", "4G", True), ("0", "4G", True), (record, 1.0, 4)
+    ]  # fmt: skip
+    assert "GPU record" in capsys.readouterr().out
+    made.clear()
+    statuses["1"] = 1
+    assert gpu_record.main(["--run", "oracle", "tests", *arguments]) == 1
+    assert [one[0] for one in made] == ["1"]
+    assert "tests failed: exit status 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("file", "expected"), [("tests/gpu/test_conv.py", True), ("tests/unit/x.py", False)])
