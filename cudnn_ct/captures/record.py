@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from .. import context
 from ..array import DeviceArray
 from ..array_creation import asarray
+from ..cuda import allocator
 from ..cuda import event as events
 from ..cuda import graph as graphs
+from ..cuda import memory as memories
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
 from ..cuda.arena import Arena, GraphMemory
@@ -58,14 +60,14 @@ class Output(NamedTuple):
 class OnStream(NamedTuple):
     """Launches on one stream: their results, those of them in memory of the graph, and the calls.
 
-    ``copies`` has a function for each operand, the address that it copies to, and the offset of its first
-    byte.
+    ``copies`` has a function for each operand, the address that it copies to, the offset of its first byte,
+    and the number of bytes.
     """
 
     results: list[DeviceArray]
     owned: list[DeviceArray]
     launch: Callable[[], int]
-    copies: list[tuple[Callable[[int], int], int, int]]
+    copies: list[tuple[Callable[[int], int], int, int, int]]
 
 
 def can_launch(stream: Stream) -> bool:
@@ -90,6 +92,9 @@ class Record:
         self.busy = False
         self._copied = copied
         self._operands = operands
+        starts = [one.array.pointer + one.first for one in operands]
+        self._low = min(starts, default=0)  # of the memory of operands
+        self._high = max((at + one.nbytes for at, one in zip(starts, operands, strict=True)), default=0)
         self._on_streams: dict[Stream, OnStream] = {}
         self._current: OnStream | None = None
         self._last: Stream | None = None
@@ -102,7 +107,7 @@ class Record:
         self._shared = shared
         self._written = [array for array, _ in recording.written.values()]
         self._read = [array for key, array in recording.read.items() if key not in recording.written]
-        self._outputs = [_output(array, recording.stream) for array in results]
+        self._outputs = [_output(array, recording) for array in results]
         self._kept = (self.graph, recording.kept)
         self._ready = events.record(self.memory.owned.stream)
 
@@ -125,9 +130,7 @@ class Record:
         for other in others:
             events.wait_stream(other, stream)
         written = [*self._written, *current.owned]
-        if self._copied:
-            self._copy_operands(arrays, stream, current)
-        else:
+        if not self._copied:
             written += arrays
         # Most arrays belong to the stream and were last written on it: they need no order.
         read = [one for one in self._read if one.writer is not stream or one.home is not stream]
@@ -137,6 +140,8 @@ class Record:
                 array.wait_for_writer(stream)
             for array in written:
                 array.before_write(stream)
+            if self._copied:  # only now: a result may be in the memory of an operand
+                self._copy_operands(arrays, stream, current)
             status = current.launch()
             if status:
                 check(status, "launching a CUDA graph", stream)
@@ -154,8 +159,9 @@ class Record:
 
     def _copy_operands(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> None:
         """Copy operands to the addresses that the graph reads."""
-        for array, (copy, target, first) in zip(arrays, current.copies, strict=True):
-            source = array.pointer + first
+        staged = self._staged(arrays, stream, current)
+        for place, (array, (copy, target, first, _)) in enumerate(zip(arrays, current.copies, strict=True)):
+            source = staged[place].handle if place in staged else array.pointer + first
             if array.writer is not stream:
                 array.wait_for_writer(stream)
             try:
@@ -166,6 +172,20 @@ class Record:
             finally:
                 if array.home is not stream:
                     array.record_use(stream)
+
+    def _staged(self, arrays: Sequence[DeviceArray], stream: Stream, current: OnStream) -> dict[int, Any]:
+        """Copy operands that lie in the memory of operands of the graph, and return the copies by place.
+
+        A result of an earlier launch may lie there. Copying another operand would overwrite it first.
+        """
+        staged = {}
+        for place, (array, (_, target, first, nbytes)) in enumerate(zip(arrays, current.copies, strict=True)):
+            source = array.pointer + first
+            if source < self._high and source + nbytes > self._low and source != target:
+                array.wait_for_writer(stream)
+                staged[place] = allocator.allocate(nbytes, stream, "an operand of a captured function")
+                memories.copy_device(staged[place].handle, source, nbytes, stream)
+        return staged
 
     def _move(self, stream: Stream) -> OnStream:
         """Order launches on ``stream`` after the earlier ones on another stream."""
@@ -186,16 +206,32 @@ class Record:
         """Make the results of launches on a stream."""
         made = [one.on(stream, self.memory) if isinstance(one, Output) else one for one in self._outputs]
         owned = [array for array, one in zip(made, self._outputs, strict=True) if isinstance(one, Output)]
+        _share_order(owned)
         targets = [(one.array.pointer + one.first, one.first, one.nbytes) for one in self._operands]
-        copies = [(copier(target, nbytes, stream), target, first) for target, first, nbytes in targets]
+        copies = [(copier(at, nbytes, stream), at, first, nbytes) for at, first, nbytes in targets]
         found = OnStream(made, owned, launcher(self.graph, stream), copies)
         self._current = self._on_streams[stream] = found
         return found
 
 
-def _output(array: DeviceArray, stream: Stream) -> DeviceArray | Output:
+def _share_order(arrays: Sequence[DeviceArray]) -> None:
+    """Let results over common memory share their uses and their last writer, as views do."""
+    ranges = []
+    for array in arrays:
+        low, high = (one * DTYPES[array.spec.dtype].itemsize for one in array.spec.extent)
+        ranges.append((array.pointer + low, array.pointer + high, array))
+    first, end = None, 0
+    for low, high, array in sorted(ranges, key=lambda one: one[:2]):
+        if first is not None and low < end:
+            first.share_order(array)
+        else:
+            first = array
+        end = max(end, high)
+
+
+def _output(array: DeviceArray, recording: Recording) -> DeviceArray | Output:
     """Return an array from outside of a recording itself, and how to make any other result."""
-    if not array.external and array.home != stream:
+    if not array.external and not recording.owns(array):
         return array
     return Output(array.key, array.pointer, array.memory if array.external else None)
 

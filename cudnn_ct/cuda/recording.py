@@ -46,8 +46,13 @@ class Recording:
 
     def __exit__(self, *exc: object) -> None:
         _thread.recording = None
-        for array, writer in self.written.values():  # recorded work has not run
+        # Recorded work has not run. Views of one array share the writer, which the first of them still had.
+        for array, writer in reversed(self.written.values()):
             array.set_writer(writer)
+
+    def owns(self, array: Any) -> bool:
+        """Return whether the memory of an array was allocated for the graph, on whichever stream."""
+        return array.home == self.stream or getattr(array.memory, "arena", None) is self.arena
 
     def fail(self, message: str) -> Exception:
         """Return an error, and note it if it is the first one."""
@@ -85,12 +90,12 @@ def keep(thing: object) -> None:
 def note_read(array: Any) -> None:
     """Note that recorded work reads an array from outside of the recording."""
     recording = current()
-    if recording is not None and array.home != recording.stream:
+    if recording is not None and not recording.owns(array):
         recording.read[id(array)] = array
 
 
 def note_written(array: Any) -> None:
     """Note that recorded work writes an array from outside of the recording."""
     recording = current()
-    if recording is not None and array.home != recording.stream:
+    if recording is not None and not recording.owns(array):
         recording.written.setdefault(id(array), (array, array.writer))

@@ -386,6 +386,82 @@ def test_array_that_the_graph_writes_is_ordered(fake: FakeCudnn, host: Host) -> 
     assert state.writer is streams.default_stream(0)
 
 
+def test_results_that_are_operands_may_be_passed_back(fake: FakeCudnn) -> None:
+    """They lie in the memory of operands, which the copies of others overwrite."""
+
+    def fibonacci(now: Any, before: Any) -> Any:
+        return ct.add(now, before), now
+
+    def swapped(a: Any, b: Any) -> Any:
+        return b, a, ct.activation(a)
+
+    def shifted(a: Any) -> Any:
+        return a[:, 1:], ct.activation(a)
+
+    captured = ct.capture(fibonacci)
+    pair = ct.full(SHAPE, 1), ct.full(SHAPE, 1)
+    for expected in ((2, 1), (3, 2), (5, 3), (8, 5), (13, 8)):
+        pair = captured(*pair)
+        assert tuple(float(one.numpy().max()) for one in pair) == expected
+    captured = ct.capture(swapped)
+    pair = ct.full(SHAPE, 1), ct.full(SHAPE, 2)
+    for expected in ((2, 1), (1, 2), (2, 1)):
+        *pair, _ = captured(*pair)
+        assert tuple(float(one.numpy().max()) for one in pair) == expected
+    captured = ct.capture(shifted)
+    x = image(7)
+    view, _ = captured(ct.asarray(x))
+    view, _ = captured(ct.asarray(x))
+    np.testing.assert_array_equal(view.numpy(), x[:, 1:])
+
+
+def test_operand_is_copied_after_readers_of_a_result_in_its_memory(fake: FakeCudnn, host: Host) -> None:
+    captured = ct.capture(lambda x: (x, ct.activation(x)))
+    captured(ct.full(SHAPE, 1))
+    y, _ = captured(ct.full(SHAPE, 2))
+    ct.activation(y, stream=SIDE)
+    host.calls.clear()
+    captured(ct.full(SHAPE, 3))
+    made = [one for one in host.calls if one in ("cuStreamWaitEvent", "cuMemcpyDtoDAsync", "cuGraphLaunch")]
+    assert made == ["cuStreamWaitEvent", "cuMemcpyDtoDAsync", "cuGraphLaunch"]
+
+
+def test_array_whose_views_are_written_keeps_its_writer(fake: FakeCudnn, host: Host) -> None:
+    state = ct.zeros((2, *SHAPE[1:]))
+
+    def halves(x: Any) -> None:
+        ct.activation(x, out=state[:1])
+        ct.activation(x, out=state[1:])
+
+    captured = ct.capture(halves)
+    x = ct.full((1, *SHAPE[1:]), 2)
+    with ct.use(stream=SIDE) as side:
+        captured(x)
+        assert state.writer is side
+        captured(x)
+    assert state.writer is side
+    host.log.clear()
+    state.numpy()
+    assert (state.numpy() == 2).all()
+
+
+def test_results_over_common_memory_share_their_order(fake: FakeCudnn, host: Host) -> None:
+    def two(x: Any) -> Any:
+        y = ct.activation(x)
+        return y, y[:1], ct.activation(y)
+
+    captured = ct.capture(two)
+    x = ct.full(SHAPE, 1)
+    captured(x)
+    y, view, other = captured(x)
+    y.fill(9, stream=SIDE)
+    host.log.clear()
+    ct.activation(other)
+    assert not host.orders(SIDE, 1)
+    ct.activation(view)
+    assert host.orders(SIDE, 1)
+
+
 def test_launches_on_two_streams_are_ordered(fake: FakeCudnn, host: Host) -> None:
     captured = ct.capture(relu)
     x = ct.full(SHAPE, 1)
@@ -723,6 +799,9 @@ def test_call_on_a_joined_stream_is_recorded(fake: FakeCudnn, host: Host) -> Non
             x = ct.asarray(image(seed))
             np.testing.assert_array_equal(captured(x).numpy(), image(seed).clip(0))
     assert len(host.launches) == 2
+    with ct.use(stream=SIDE) as launched:
+        y = captured(x)
+    assert (y.home, y.writer) == (launched, launched)
 
 
 @pytest.mark.parametrize("function", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
