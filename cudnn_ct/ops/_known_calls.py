@@ -139,7 +139,7 @@ def run_known(
         return None
     where, keys, pointers, given = found
     ctx = local.contexts.get(where.device)
-    if ctx is None or not ctx.alone:
+    if ctx is None or ctx.running or not ctx.alone:  # a call that interrupts another one has its own context
         return None
     mine = ctx.plans.get(plans.token)
     if mine is None or mine.settings is not config.snapshot or len(keys) != len(mine.keys):

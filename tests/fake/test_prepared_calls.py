@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 
 import cudnn_ct as ct
 from benchmarks.call_path import measure
+from cudnn_ct import context
 from cudnn_ct.cli.selftest_cases import Inputs, cases
 from tests.layers import compare, several
 from tests.op_cases import ON_IMAGES, simple_arguments
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
+from .installed import cudnn_installed, host_installed
 
 IMAGE = (2, 4, 5, 6)
 PLAIN = ("float32", "nchw")
@@ -150,3 +153,42 @@ def test_equal_options_of_two_types_are_different_keys(fake: FakeCudnn) -> None:
     ct.softmax(x, axis=1)
     with pytest.raises(TypeError, match="axis"):
         ct.softmax(x, axis=1.0)
+
+
+@pytest.mark.parametrize("inner", ["plan", "graph"])
+def test_plan_that_interrupts_a_call_has_a_context_of_its_own(inner: str) -> None:
+    """As in a finalizer or a signal handler, on a machine with one device."""
+    with host_installed() as host:
+        host.devices = 1
+        with cudnn_installed(host) as fake:
+            fake.engines = inner == "graph"
+            interrupt_a_call(inner)
+            gc.collect()
+
+
+def interrupt_a_call(inner: str) -> None:
+    x, w = ct.full(IMAGE, 1.0), ct.full((4, 4, 1, 1), 1.0)
+    plan: Any = ct.conv_plan(x, w)
+    operands: tuple[Any, ...] = (x, w)
+    if inner == "graph":
+        g = ct.Graph()
+        plan, operands = g.build(g.relu(g.input(IMAGE))), (x,)
+    for _ in range(3):
+        plan(*operands)
+    ctx = context.of_device(0)
+    assert ctx.alone
+    other = ct.full(IMAGE, 2.0)  # the default stream alone uses x
+    ct.activation(other, stream=0x77)
+    forward, pending = ctx.library.cudnnActivationForward, [lambda: plan(*operands)]
+
+    def interrupted(handle: Any, *arguments: Any) -> Any:
+        while pending:
+            pending.pop()()
+        assert (ctx.stream.handle, ctx.running) == (0x77, True)
+        return forward(handle, *arguments)
+
+    ctx.library.cudnnActivationForward = interrupted
+    y = ct.activation(other, stream=0x77)
+    ctx.library.cudnnActivationForward = forward
+    assert not pending
+    assert y.writer.handle == 0x77
