@@ -151,7 +151,12 @@ def release_finished() -> None:
             attempt = _in_flight.popleft()  # removed before it runs: another thread may do the same
         except IndexError:
             return
-        if not attempt():
+        try:
+            done = attempt()
+        except BaseException:  # a signal handler that raises: the memory must not be freed early
+            _in_flight.append(attempt)
+            raise
+        if not done:
             _in_flight.append(attempt)
             return
 

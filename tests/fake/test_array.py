@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,6 +214,23 @@ def test_memory_stays_when_its_event_cannot_be_queried(host: Host) -> None:
     host.failing.clear()
     lifetime.release_finished()
     assert host.used() == 0
+
+
+def test_queued_release_stays_when_a_signal_handler_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Any] = [KeyboardInterrupt(), True]
+
+    def attempt() -> bool:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return bool(outcome)
+
+    monkeypatch.setattr(lifetime, "_in_flight", deque())
+    lifetime.defer(attempt)
+    with pytest.raises(KeyboardInterrupt):
+        lifetime.release_finished()
+    lifetime.release_finished()
+    assert not outcomes
 
 
 def test_exported_memory_stays_when_its_use_cannot_be_recorded(host: Host) -> None:
