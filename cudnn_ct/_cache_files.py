@@ -33,7 +33,10 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except RuntimeError as error:  # a link to itself, before Python 3.13
+        raise OSError(f"{path} cannot be written: {error}") from None
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: the folder {path.parent} does not exist")
     new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")

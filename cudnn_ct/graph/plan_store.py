@@ -127,6 +127,8 @@ class PlanStore:
 
         def delete(folder: Path) -> int:
             files = _files(folder)
+            for left in folder.glob(f".*{SUFFIX}.*"):  # by a process that was killed while it wrote
+                left.unlink(missing_ok=True)
             for file in (*files, *folder.glob("*.lock")):
                 file.unlink(missing_ok=True)
             return len(files)
@@ -182,7 +184,7 @@ class PlanStore:
         with os.scandir(folder) as found:
             for entry in found:
                 with suppress(FileNotFoundError):  # another process has just deleted it
-                    files += [(entry, entry.stat())] if entry.name.endswith(SUFFIX) else []
+                    files += [(entry, entry.stat())] if SUFFIX in entry.name else []
         excess = sum(status.st_size for _, status in files) - MAX_FOLDER
         if excess <= 0:
             return

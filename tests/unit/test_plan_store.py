@@ -217,6 +217,25 @@ def test_lock_is_given_up_when_the_file_system_has_none(
     assert len(os.listdir("/proc/self/fd")) == open_files
 
 
+def test_clear_deletes_what_a_killed_writer_left(store: PlanStore) -> None:
+    store.put(PLAN)
+    assert store.path is not None
+    left = store.path / f".{file_name('other')}.1.2"
+    left.write_bytes(b"a part")
+    assert [entry.key for entry in store.entries()] == [PLAN.key]
+    assert store.clear() == 1
+    assert not left.exists()
+
+
+def test_plan_file_that_links_to_itself_is_a_warning(store: PlanStore) -> None:
+    store.put(PLAN)
+    assert store.path is not None
+    file = store.path / file_name("loop")
+    file.symlink_to(file)
+    with pytest.warns(CudnnWarning, match="cannot be written"):
+        assert store.put(plan("loop", 10)) == 0
+
+
 def test_store_without_a_folder_keeps_imported_plans_only(tmp_path: Path) -> None:
     nowhere = PlanStore(None)
     assert nowhere.put(PLAN) == 0
