@@ -213,3 +213,20 @@ def test_built_graph_of_gradients_equals_reference(name: str) -> None:
 def test_built_graph_of_attention_takes_a_page_table_for_each_of_k_and_v() -> None:
     check_built(CASES["paged"], two_tables=True)
     check_built(CASES["paged"], algo="autotune")
+
+
+@pytest.mark.parametrize("masked", [{"causal": "bottom_right"}, {"causal": "bottom_right", "window": (0, 0)}])
+def test_packed_sequences_with_queries_without_keys_are_rejected(fake: FakeCudnn, masked: Any) -> None:
+    q, k = ct.zeros((5, 2, 64), "float16"), ct.zeros((2, 2, 64), "float16")
+    with pytest.raises(ValueError, match="sequence 0 has queries without keys: got 5 queries and 2 keys"):
+        ct.attention(q, k, k, offsets_q=[0, 5], offsets_kv=[0, 2], **masked)
+    assert ct.attention(k, q, q, offsets_q=[0, 2], offsets_kv=[0, 5], **masked).y.shape == (2, 2, 64)
+
+
+@pytest.mark.parametrize("masked", [{"causal": "bottom_right"}, {"window": (0, 0)}])
+@pytest.mark.parametrize("lengths", [{}, {"lengths_q": [5]}])
+def test_pages_with_queries_without_keys_are_rejected(fake: FakeCudnn, masked: Any, lengths: Any) -> None:
+    q, pages = ct.zeros((1, 2, 5, 64), "float16"), ct.zeros((2, 2, 16, 64), "float16")
+    table = ct.asarray(np.array([[0, 1]], np.int32))
+    with pytest.raises(ValueError, match="sequence 0 has queries without keys: got 5 queries and 2 keys"):
+        ct.attention(q, pages, pages, page_table=table, lengths_kv=[2], **lengths, **masked)

@@ -61,14 +61,15 @@ def gather(
         return _in_order(given, NO_LENGTHS, stream)
     where = stream_of(given["q"], "q", stream, list(given.values()))
     given = {name: as_operand(array, name, where) for name, array in given.items()}
-    _check_lengths(given, in_host, attention_band(causal, window))
+    band = attention_band(causal, window)
+    _check_lengths(given, in_host, band)
     for name, value in in_host.items():
         given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
     longest = NO_LENGTHS
     if any(packed):
         if not all(packed):
             raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
-        longest = _add_starts(given, offsets, y, where)
+        longest = _add_starts(given, offsets, y, band, where)
     return _in_order(given, longest, where)
 
 
@@ -112,11 +113,14 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
     for name, numbers in checked.items():
         if len(numbers) != q[0]:
             raise ValueError(f"{name} has the wrong shape: got ({len(numbers)},), expected ({q[0]},)")
-    if len(checked) == 2:
-        check_band_of_lengths(band, checked["lengths_q"], checked["lengths_kv"])
+    if checked and not any(name in given for name in longest):  # else some are on the device
+        whole = {name: (most,) * q[0] for name, most in longest.items()} | checked
+        check_band_of_lengths(band, whole["lengths_q"], whole["lengths_kv"])
 
 
-def _add_starts(given: dict[str, Any], offsets: tuple[Any, Any], y: Any, where: Stream) -> tuple[int, int]:
+def _add_starts(
+    given: dict[str, Any], offsets: tuple[Any, Any], y: Any, band: Band, where: Stream
+) -> tuple[int, int]:
     """Add the offsets of each packed tensor in elements, and the lengths; return the longest lengths."""
     import numpy as np
 
@@ -135,6 +139,9 @@ def _add_starts(given: dict[str, Any], offsets: tuple[Any, Any], y: Any, where: 
         raise ValueError(
             f"offsets_q and offsets_kv differ in length: got {len(starts_q)} and {len(starts_kv)} offsets"
         )
+    # Windows of packed sequences whose last queries have no keys are right on an H200.
+    corner = band._replace(left=None)
+    check_band_of_lengths(corner, np.diff(starts_q).tolist(), np.diff(starts_kv).tolist())
     result = like_axes((*q.shape[:2], v.shape[2]), q)
     if y is not None and len((found := as_operand(y, "y", where).spec).shape) == 3:
         result = representable(found)
