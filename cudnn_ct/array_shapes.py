@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
-from .cuda.stream import LEGACY_DEFAULT, Stream, count_shapes
+from .cuda.stream import LEGACY_DEFAULT, Stream
 from .dtypes import as_dtype
+from .errors import NotInitializedError
 from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, StreamLike
 
@@ -65,15 +66,20 @@ def active() -> bool:
 
 @contextmanager
 def only_shapes() -> Iterator[None]:
-    """Let all arrays be made without memory, and calls return their shapes, in a block."""
+    """Let all arrays be made without memory, and calls return their shapes, in a block.
+
+    Raises NotInitializedError for a call in the block that needs a GPU, with the frames of that call.
+    """
     global _depth
     _depth += 1
-    count_shapes(1)
     try:
         yield
+    except NotInitializedError as error:
+        raise NotInitializedError(
+            "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
+        ).with_traceback(error.__traceback__) from error
     finally:
         _depth -= 1
-        count_shapes(-1)
 
 
 def spec_of(obj: Any, name: str = "an array") -> TensorSpec:

@@ -82,7 +82,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
 def words_of(error: BaseException, program: str) -> str:
     """Return the type and the first line of an exception, and the line of a program that raised it."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == program]
-    words = f"{type(error).__name__}: {error}".partition("\n")[0]
+    words = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
     if not frames:
         return words
     inside = f" in {frames[-1].name}" if frames[-1].name != "<module>" else ""

@@ -18,7 +18,7 @@ from .. import _background
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
-__all__ = ["as_cudnn_error", "call", "check", "core", "count_shapes", "driver", "native"]
+__all__ = ["as_cudnn_error", "call", "check", "core", "driver", "native"]
 
 _NATIVE_VERSION = 12000  # of the interfaces that `native` returns
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
@@ -54,17 +54,9 @@ class _Start:
         self.lock = threading.RLock()
         self.used = False  # whether this process initialized the driver
         self.forked = False  # whether a parent did
-        self.on_shapes = 0  # blocks in which calls run on shapes, in all threads
 
 
 _start = _Start()
-
-_NOT_ON_SHAPES = "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
-
-
-def count_shapes(blocks: int) -> None:
-    """Add to the number of blocks in which calls run on shapes: there, errors of the driver say so."""
-    _start.on_shapes += blocks
 
 
 @cache
@@ -106,8 +98,6 @@ def _importing(name: str) -> Iterator[None]:
         with _start.lock:
             yield
     except Exception as error:
-        if _start.on_shapes:
-            raise NotInitializedError(_NOT_ON_SHAPES) from error
         raise as_cudnn_error(error, f"importing {name}") from error
 
 

@@ -77,11 +77,6 @@ def _library_of(owner: object) -> str:
 in_use: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None)  # set by `ct.use`
 
 
-def count_shapes(blocks: int) -> None:
-    """Add to the number of blocks in which calls run on shapes: there, errors of the driver say so."""
-    cuda.count_shapes(blocks)
-
-
 @cache
 def default_stream(device: int) -> Stream:
     """Return the legacy default stream of a device, which torch and cupy use by default too."""

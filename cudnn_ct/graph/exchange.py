@@ -59,7 +59,7 @@ def record_plans(*, shapes_only: bool | None = None) -> Iterator[RecordedPlans]:
     """
     if shapes_only is None:
         shapes_only = not _has_device()
-    made = RecordedPlans()
+    made = RecordedPlans(on_shapes=shapes_only)
     with ExitStack() as block:
         if shapes_only:
             block.enter_context(only_shapes())
@@ -90,7 +90,7 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     OSError
         The file cannot be written.
     ValueError
-        The recording has graphs and no compiled plan, because its calls ran on shapes.
+        The recording has no compiled plans, because its calls ran on shapes.
 
     Examples
     --------
@@ -101,10 +101,10 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ...         y = ct.softmax(ct.zeros((2, 3)))
     ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
     """
-    if plans is not None and plans.requests and not plans.plans:
+    if plans is not None and plans.on_shapes:
         raise ValueError(
-            f"plans has {len(plans)} graphs and no compiled plan: the calls ran on shapes; save() the graphs "
-            "and compile them by cudnn-ct compile"
+            "plans has no compiled plans, because its calls ran on shapes; save() its graphs and compile "
+            "them by cudnn-ct compile"
         )
     entries = folder_store().entries() if plans is None else list(plans.plans.values())
     replace_file(Path(path), b"".join(map(encode, entries)))

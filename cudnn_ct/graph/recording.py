@@ -68,13 +68,16 @@ class RecordedPlans:
         The compiled plans, empty if the calls ran on shapes; for :func:`export_plans`.
     skipped : dict
         Calls on shapes that have no graph, with the reason.
+    on_shapes : bool
+        Whether the calls ran on shapes, so that nothing was compiled.
 
     Examples
     --------
     As of :func:`export_plans`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_shapes: bool = False) -> None:
+        self.on_shapes = on_shapes
         self.requests: dict[tuple[str, ...], PlanRequest] = {}
         self.plans: dict[str, StoredPlan] = {}
         self.skipped: dict[str, str] = {}  # calls without a plan, with the reason

@@ -15,7 +15,6 @@ import cudnn_ct as ct
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.cli import bisect, bisect_child, compile_child
 from cudnn_ct.cli.errors import words_of
-from cudnn_ct.cuda import driver
 from cudnn_ct.errors import NotInitializedError
 
 
@@ -27,13 +26,12 @@ def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
 
 def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
     def fail() -> None:
-        with driver._importing("cuda.bindings"):
-            raise RuntimeError("Failed to get cuGetProcAddress_v2")
+        raise NotInitializedError("importing cuda.bindings failed")
 
-    with only_shapes(), pytest.raises(NotInitializedError, match="cannot run on shapes"):
+    with pytest.raises(NotInitializedError, match="cannot run on shapes") as caught, only_shapes():
         fail()
-    with pytest.raises(NotInitializedError, match=r"importing cuda\.bindings failed"):
-        fail()
+    assert caught.traceback[-1].name == "fail"
+    assert "importing" in str(caught.value.__cause__)
 
 
 def test_built_graph_rejects_missing_inputs_on_shapes() -> None:
@@ -49,7 +47,7 @@ def test_built_graph_rejects_missing_inputs_on_shapes() -> None:
 def test_export_plans_rejects_a_recording_on_shapes(tmp_path: Path) -> None:
     with ct.record_plans(shapes_only=True) as recorded:
         ct.matmul(ct.zeros((64, 64), "float16"), ct.zeros((64, 64), "float16"))
-    with pytest.raises(ValueError, match="plans has 1 graphs and no compiled plan: the calls ran on shapes"):
+    with pytest.raises(ValueError, match="plans has no compiled plans, because its calls ran on shapes"):
         ct.export_plans(tmp_path / "plans.file", recorded)
     assert not (tmp_path / "plans.file").exists()
 
@@ -97,7 +95,7 @@ def test_words_name_the_line_of_a_program(tmp_path: Path) -> None:
     request = {"settings": {}, "device": {}}
     for file, words in (
         (program, "line 2 in layer: ValueError: wrong"),
-        (asserting, "line 1: AssertionError:  (assert 1 == 2)"),
+        (asserting, "line 1: AssertionError (assert 1 == 2)"),
     ):
         found = compile_child._compiled({**request, "file": str(file)})
         assert found == {"wrong_file": words, "is_program": True}
