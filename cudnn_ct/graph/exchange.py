@@ -90,7 +90,7 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     OSError
         The file cannot be written.
     ValueError
-        The recording has no compiled plans, because its calls ran on shapes.
+        The recording has graphs without compiled plans, because its calls ran on shapes.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ...         y = ct.softmax(ct.zeros((2, 3)))
     ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
     """
-    if plans is not None and plans.on_shapes:
+    if plans is not None and plans.on_shapes and plans.requests:
         raise ValueError(
             "plans has no compiled plans, because its calls ran on shapes; save() its graphs and compile "
             "them by cudnn-ct compile"
