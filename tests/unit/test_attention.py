@@ -9,7 +9,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.ops.attention.core import core_of
+from cudnn_ct.ops.attention.core import core_of, token_step
 from cudnn_ct.ops.attention.errata import needs_padding
 from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
 from cudnn_ct.shapes.attention_lengths import longest_sequence
@@ -177,6 +177,12 @@ def test_core_copies_operands_that_kernels_cannot_load() -> None:
     assert core.problem.q == copies["q"]
     assert copies["k"] is not None
     assert copies["k"].strides[-1] == 1
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_packed_statistics_with_gaps_have_the_offsets_of_packed_ones(tokens: int) -> None:
+    gaps = TensorSpec((tokens, 3), (6, 2), "float32")
+    assert token_step("stats", gaps) == token_step("stats", TensorSpec.packed((tokens, 3), "float32"))
 
 
 def test_gradients_with_reported_defects_get_lengths() -> None:

@@ -208,10 +208,8 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
         return None if loads else _long_strides(like_axes(spec.shape, spec))
     if name == "bias":
         return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
-    packed = TensorSpec.packed(spec.shape, spec.dtype)
-    if name == "dbias":  # no engine writes it in another order
-        return None if "nchw" in spec.layouts else _long_strides(packed)
-    return None if "nchw" in spec.layouts else packed
+    # Statistics, and dbias, which no engine writes in another order.
+    return None if "nchw" in spec.layouts else _long_strides(TensorSpec.packed(spec.shape, spec.dtype))
 
 
 def token_step(name: str, spec: TensorSpec) -> int:
