@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from .. import _lib
 from .._config import config
 from ..doctor import libraryset, stub_libcuda
 from .bisect_child import difference
+from .child import NoAnswerError, answer_of
 from .errors import FAILED, NO_GPU, fail, plainly, usage
 from .offline import read_gpu
 from .options import Convolution, optional_convolution
@@ -247,17 +247,10 @@ def _ask(cudnn: Cudnn, request: dict[str, Any], seconds: float) -> dict[str, Any
     finally:
         for descriptor in stub:
             os.close(descriptor)
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        died = -done.returncode in set(signal.Signals)
-        how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
-        words = (done.stderr.strip().splitlines() or [""])[-1]
-        return {"failed": f"the process ended with {how}{f': {words}' if words else ''}"}
     try:
-        answer: dict[str, Any] = json.loads(lines[-1])
-    except ValueError:
-        return {"failed": f"the process returned {lines[-1][:99]!r}, expected JSON"}
-    return answer
+        return answer_of(done)
+    except NoAnswerError as error:
+        return {"failed": f"the process {error}"}
 
 
 def _cells(row: Outcome) -> list[str]:

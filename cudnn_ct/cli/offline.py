@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
+from .child import NoAnswerError, answer_of
 from .errors import first_line, verdict_of
 from .options import Convolution
 
@@ -169,16 +169,10 @@ def _warn_of_missing(errors: str) -> None:
 
 
 def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        died = -done.returncode in set(signal.Signals)
-        how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
-        words = (done.stderr.strip().splitlines() or [""])[-1]
-        raise PlanningError(f"the planning process ended with {how}{f': {words}' if words else ''}")
     try:
-        result: dict[str, Any] = json.loads(lines[-1])  # after lines that cuDNN may print
-    except ValueError:
-        raise PlanningError(f"the planning process returned {lines[-1][:99]!r}, expected JSON") from None
+        result = answer_of(done)
+    except NoAnswerError as reason:
+        raise PlanningError(f"the planning process {reason}") from None
     if "error" in result:
         error = (BadParamError if result["rejected"] else CudnnError)(result["error"])
         for note in result["notes"]:
