@@ -32,7 +32,6 @@ MAX_PLAN = 64 << 20  # bytes of one plan
 MAX_FOLDER = 512 << 20  # bytes of all plans; the least recently used are deleted first
 MAX_IMPORTED = 16384  # plans in the memory of a process
 UNUSED = 3600e9  # nanoseconds after which the time of a file that is used is set again
-LOCKS = 256  # lock files: plans whose hashes have the same first byte share one
 LOCK_SECONDS = 60.0  # a process that compiles for longer is not waited for
 
 _STORES = BoundedDict(64)
@@ -158,6 +157,7 @@ class PlanStore:
             os.close(descriptor)
 
     def _lock_file(self, folder: Path, key: str) -> Path:
+        """Return one of 256 files: plans whose hashes have the same first byte share one."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"{file_name(key)[:2]}.lock"
 

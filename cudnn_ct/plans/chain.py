@@ -11,7 +11,9 @@ from ..shapes.specs import TensorSpec
 from .base import Plan
 from .workspace import append
 
-__all__ = ["ChainPlan", "Step", "partial_write_error", "run_all"]
+__all__ = ["NO_STEP", "ChainPlan", "Step", "partial_write_error", "run_all"]
+
+NO_STEP = -1  # no step of a chain is scaled
 
 
 class Step(NamedTuple):

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..dtypes import as_dtype
 from ..shapes.checks import FLOATS, one_dtype, result_slots
 from ..shapes.parse import as_float
+from ..shapes.specs import TensorSpec
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -27,6 +28,16 @@ def operands(
     dtypes = {name: array.dtype for name, array in given.items()}
     one_dtype(operation, allowed, **dtypes)
     return next(iter(dtypes.values())), [wide(array) for array in given.values()]
+
+
+def present(**arrays: ArrayLike | None) -> dict[str, Array]:
+    """Return the arrays that are not None, by name."""
+    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+
+
+def packed_spec(array: Array) -> TensorSpec:
+    """Return the spec of a contiguous tensor with the shape and dtype of an array."""
+    return TensorSpec.packed(array.shape, as_dtype(array.dtype).name)
 
 
 def wide(array: Array) -> Float64:

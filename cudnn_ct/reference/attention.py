@@ -16,7 +16,7 @@ from ..shapes.attention_rules import attention_gradient_problem, attention_probl
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver_each, wide
+from ._cast import Array, Float64, Outs, deliver_each, present, wide
 
 _STATS = np.dtype(np.float32)
 
@@ -42,7 +42,7 @@ def attention(
     out: Outs | None = None,
 ) -> AttentionResult[Array]:
     """Compute ``softmax(scale * q @ k.T + bias) @ v``, with a mask. See :func:`cudnn_ct.attention`."""
-    operands = _present(q=q, k=k, v=v, bias=bias, page_table=page_table)
+    operands = present(q=q, k=k, v=v, bias=bias, page_table=page_table)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     arguments = (scale, causal, window, dropout, batch.longest)
     problem = attention_problem(batch.specs, (None, None), return_stats, *arguments)
@@ -81,7 +81,7 @@ def attention_backward(
     out: Outs | None = None,
 ) -> AttentionGradients[Array]:
     """Compute the gradients of :func:`attention`. See :func:`cudnn_ct.attention_backward`."""
-    operands = _present(dy=dy, q=q, k=k, v=v, y=y, bias=bias)
+    operands = present(dy=dy, q=q, k=k, v=v, y=y, bias=bias)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     batch.specs["stats"] = TensorSpec.packed(np.shape(stats), as_dtype(np.asarray(stats).dtype))
     arguments = (scale, causal, window, dropout, batch.longest)
@@ -227,10 +227,6 @@ class _Batch:
         if not rate or self.kept is None:
             return weights
         return weights * self.kept[part.place, :, : part.queries, : part.keys] / (1 - rate)
-
-
-def _present(**arrays: ArrayLike | None) -> dict[str, Array]:
-    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
 
 
 def _scores_shape(batch: _Batch) -> tuple[int, int, int, int]:

@@ -13,7 +13,6 @@ from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.float8_conv import ScaledConvResult, float8_conv_problem
 from ..shapes.scaled_conv import scaled_conv_problem
-from ..shapes.specs import TensorSpec
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,
     ConvBatchNormGradients,
@@ -24,7 +23,7 @@ from ..shapes.training_fusions import (
     statistics_problem,
 )
 from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
-from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, round_once, wide
+from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, packed_spec, round_once, wide
 from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
 
@@ -49,7 +48,7 @@ def conv_scale_bias_activation(
     """Compute ``act(conv(x, w) * scale + bias + z)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
     arrays = {name: np.asarray(array) for name, array in given.items()}
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
     }  # fmt: skip
@@ -87,8 +86,8 @@ def scaled_conv(
     arrays = {name: np.asarray(array) for name, array in given.items()}
     absent = "" if amax else WITHOUT_AMAX
     slots = result_slots(out, ScaledConvResult._fields, absent=absent)
-    outs = tuple(None if one is None else _spec(given_out(one)) for one in slots)
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
     }  # fmt: skip
@@ -122,7 +121,7 @@ def conv_batch_norm_statistics(
     """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
     given = {"x": x, "w": w, "scale": scale, "bias": bias}
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     statistics_problem(conv_problem("forward", specs["x"], specs["w"], **geometry), specs, (None,) * 3)
     data = wide(arrays["x"]) if scale is None else _scaled_relu(arrays)
@@ -156,7 +155,7 @@ def batch_norm_finalize(
         "running_mean": np.asarray(running_mean),
         "running_var": np.asarray(running_var),
     }
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
     values = {name: wide(array).reshape(-1) for name, array in arrays.items()}
     mean = values["sums"] / problem.elements
@@ -194,7 +193,7 @@ def conv_backward_data_relu_batch_norm(
     """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     arrays = {name: np.asarray(array) for name, array in given.items()}
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     shape = arrays["x"].shape
     of_conv = conv_problem("backward_data", specs["dy"], specs["w"], shape=shape, **geometry)
@@ -233,7 +232,7 @@ def conv_backward_filter_scale_bias_relu(
     """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     arrays = {name: np.asarray(array) for name, array in given.items()}
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     filter_gradient(
         conv_problem("backward_filter", specs["dy"], specs["x"], shape=w_shape, **geometry), specs
@@ -252,7 +251,3 @@ def _scaled_relu(arrays: dict[str, Array]) -> Float64:
 def _per_channel(array: Array, images: Array) -> Float64:
     """Return an operand of channels in float64, with the rank of images."""
     return wide(array).reshape(1, -1, *[1] * (images.ndim - 2))
-
-
-def _spec(array: Array) -> TensorSpec:
-    return TensorSpec.packed(array.shape, as_dtype(array.dtype).name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -22,7 +20,7 @@ from ..shapes.matmul import (
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import MatmulActivation
-from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, wide
+from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, packed_spec, present, wide
 from .activation import activated
 
 
@@ -39,8 +37,8 @@ def matmul(
     out: Array | None = None,
 ) -> Array:
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
-    arrays = _given(a=a, b=b, bias=bias, residual=residual, b_scale=b_scale)
-    outs = (None if out is None else _spec(given_out(out)),)
+    arrays = present(a=a, b=b, bias=bias, residual=residual, b_scale=b_scale)
+    outs = (None if out is None else packed_spec(given_out(out)),)
     problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
     values = _computed(problem, arrays)
     return deliver(values, as_dtype(problem.y.dtype).numpy, 1, 0, out)
@@ -62,9 +60,9 @@ def scaled_matmul(
 ) -> ScaledMatmulResult[Array]:
     """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
     factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
-    arrays = _given(a=a, b=b, bias=bias, residual=residual, **factors)
+    arrays = present(a=a, b=b, bias=bias, residual=residual, **factors)
     slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
-    outs = tuple(None if one is None else _spec(given_out(one)) for one in slots)
+    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
     values = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))
@@ -87,7 +85,7 @@ def matmul_backward(
     out: Outs | None = None,
 ) -> MatmulGradients[Array]:
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
-    arrays = _given(dy=dy, a=a, b=b)
+    arrays = present(dy=dy, a=a, b=b)
     dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
     check_gradient(_specs(arrays), bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))
@@ -128,13 +126,5 @@ def _summed(gradient: Float64, shape: tuple[int, ...]) -> Float64:
     return np.asarray(gradient.sum(axes, keepdims=True))
 
 
-def _given(**arrays: Any) -> dict[str, Array]:
-    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
-
-
-def _spec(array: Array) -> TensorSpec:
-    return TensorSpec.packed(array.shape, array.dtype)
-
-
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
-    return {name: _spec(array) for name, array in arrays.items()}
+    return {name: packed_spec(array) for name, array in arrays.items()}

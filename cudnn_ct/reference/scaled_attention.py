@@ -16,8 +16,7 @@ from ..shapes.scaled_attention import (
     scaled_attention_problem,
     scaled_attention_slots,
 )
-from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver, given_out, wide
+from ._cast import Array, Float64, Outs, deliver, given_out, packed_spec, wide
 
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
@@ -46,8 +45,8 @@ def scaled_attention(
     pairs = zip(("q", "k", "v", *SCALES), given, strict=True)
     arrays = {name: np.asarray(array) for name, array in pairs if array is not None}
     slots = scaled_attention_slots(out, return_stats, amax)
-    outs = tuple(None if one is None else _spec(given_out(one)) for one in slots)
-    specs = {name: _spec(array) for name, array in arrays.items()}
+    outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
+    specs = {name: packed_spec(array) for name, array in arrays.items()}
     problem = scaled_attention_problem(specs, outs, return_stats, amax, scale, causal, out_dtype)
     values, stats = _computed(problem, arrays)
     largest = np.full(1, np.abs(values).max(initial=0))
@@ -94,7 +93,3 @@ def _factors(problem: ScaledAttentionProblem, arrays: dict[str, Array]) -> dict[
 def _rounded(values: Float64, dtype: str) -> Float64:
     """Round positive numbers to float8, with those beyond its range saturated."""
     return wide(np.minimum(values, _LARGEST[dtype]).astype(as_dtype(dtype).numpy))
-
-
-def _spec(array: Array) -> TensorSpec:
-    return TensorSpec.packed(array.shape, as_dtype(array.dtype).name)

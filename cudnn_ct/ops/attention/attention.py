@@ -26,7 +26,7 @@ from .._graph_source import check_engine_name
 from .._operation import Operation, Select
 from .core import core_of
 from .operands import NO_LENGTHS, gather
-from .source import SOURCE, FillsPlan
+from .source import SOURCE, fills_of
 
 __all__ = ["attention", "attention_backward"]
 
@@ -299,7 +299,7 @@ def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
     )
     core = core_of(problem, 0)
     if core.empty:
-        return lambda _: SelectedPlan(FillsPlan(core))
+        return lambda _: SelectedPlan(fills_of(core))
     return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 

@@ -22,7 +22,7 @@ from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
 from ..matmul.matmul import matmul
-from .scaled_source import SOURCE, ResultsWithoutKeys
+from .scaled_source import SOURCE, fills_of
 
 __all__ = ["scaled_attention"]
 
@@ -148,7 +148,7 @@ def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     sizes = problem.sizes
     if 0 in (sizes.batch, sizes.heads, sizes.queries, sizes.keys):
-        return lambda _: SelectedPlan(ResultsWithoutKeys(problem))
+        return lambda _: SelectedPlan(fills_of(problem))
     return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 

@@ -11,11 +11,9 @@ from typing import Any
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.scaled_attention import SCALES, ScaledAttentionProblem
 from ...shapes.specs import Shape, TensorSpec
+from .graph import MASKED, SCALAR
 
 __all__ = ["scaled_attention_graph"]
-
-MASKED = float("-inf")
-SCALAR = (1, 1, 1, 1)
 
 
 def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:

@@ -19,9 +19,11 @@ from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, Scal
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._sequences import DeviceFloats, not_on_stream
+from .graph import MASKED
 from .scaled_graph import scaled_attention_graph
+from .source import FillsPlan
 
-__all__ = ["SOURCE", "ResultsWithoutKeys", "ScaledAttentionSource", "completed"]
+__all__ = ["SOURCE", "ScaledAttentionSource", "completed", "fills_of"]
 
 ENGINES = GraphSource(scaled_attention_graph)
 FIRST_VERSION = 91400
@@ -219,28 +221,16 @@ class _CompletePlan:
         return self._inner.describe()
 
 
-class ResultsWithoutKeys:
-    """Writes the results of queries without keys: zeros, and -inf in the statistics."""
-
-    __slots__ = ("_fills",)
-    workspace = 0
-
-    def __init__(self, problem: ScaledAttentionProblem) -> None:
-        self._fills = [
-            (place, _fill_plan(name, spec))
-            for place, (name, spec) in enumerate(tensors_of(problem).items())
-            if name in ("y", "stats", "amax") and spec.size
-        ]
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        for place, fill in self._fills:
-            fill.run(context, (pointers[place],), 1.0, 0.0)
-
-    def describe(self) -> str:
-        return "chosen: no query has a key, the results are filled"
+def fills_of(problem: ScaledAttentionProblem) -> FillsPlan:
+    """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
+    return FillsPlan(
+        (place, _fill_plan(name, spec))
+        for place, (name, spec) in enumerate(tensors_of(problem).items())
+        if name in ("y", "stats", "amax") and spec.size
+    )
 
 
 def _fill_plan(name: str, spec: TensorSpec) -> Plan:
     if name == "y":  # cudnnSetTensor does not support float8, whose zero has the bits of int8's
         return fill_plan(spec._replace(dtype="int8"), 0)
-    return fill_plan(spec, float("-inf") if name == "stats" else 0.0)
+    return fill_plan(spec, MASKED if name == "stats" else 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -21,9 +21,9 @@ from .._graph_source import GraphSource
 from .._sequences import DeviceInts
 from .core import Core, Part, core_of, why_unsupported
 from .errata import known_defect
-from .graph import graph_of, named_graph
+from .graph import MASKED, graph_of, named_graph
 
-__all__ = ["SOURCE", "AttentionSource", "FillsPlan"]
+__all__ = ["SOURCE", "AttentionSource", "FillsPlan", "fills_of"]
 
 ENGINES = GraphSource(graph_of)
 
@@ -161,7 +161,7 @@ class _PartsPlan:
     def __init__(self, inner: Plan, core: Core) -> None:
         self._inner = inner
         self._offsets = tuple(part.offset for part in core.parts)
-        self._fills = FillsPlan(core) if core.cleared else None
+        self._fills = fills_of(core) if core.cleared else None
         self.workspace = inner.workspace
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -174,18 +174,23 @@ class _PartsPlan:
         return self._inner.describe()
 
 
+def fills_of(core: Core) -> FillsPlan:
+    """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
+    return FillsPlan(
+        (place, fill_plan(part.whole, MASKED if part.name == "stats" else 0.0))
+        for place, part in enumerate(core.parts)
+        if part.written and part.whole.size
+    )
+
+
 class FillsPlan:
-    """Writes the results of queries without keys: zeros, and -inf in the statistics."""
+    """Writes the results of queries without keys, by plans and the places of what they fill."""
 
     __slots__ = ("_fills",)
     workspace = 0
 
-    def __init__(self, core: Core) -> None:
-        self._fills = [
-            (place, fill_plan(part.whole, float("-inf") if part.name == "stats" else 0.0))
-            for place, part in enumerate(core.parts)
-            if part.written and part.whole.size
-        ]
+    def __init__(self, fills: Iterable[tuple[int, Plan]]) -> None:
+        self._fills = tuple(fills)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         for place, fill in self._fills:

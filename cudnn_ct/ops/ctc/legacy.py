@@ -15,7 +15,7 @@ from ...descriptors import CTCLossDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
-from ...plans.chain import ChainPlan, Step
+from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor, scale_plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.ctc import CTCProblem
@@ -34,8 +34,6 @@ __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_
 
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
-
-NO_STEP = -1  # no step of a chain is scaled
 
 
 class CTCState(CallState):

@@ -7,18 +7,15 @@ from typing import Literal
 
 from ...shapes.checks import some_axes
 from ...shapes.parse import as_choice, as_ints
-from ...typing import ConvMode, Padding, PerAxis
+from ...shapes.reduction import REDUCE_OPS
+from ...typing import ConvMode, Padding, PerAxis, ReduceOp
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["Pooling", "ProductMethods", "Reduction", "Resampling"]
+__all__ = ["Pooling", "ProductMethods", "Resampling"]
 
-Reduction = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
 Pooling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
 Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding", "bilinear"]
-REDUCTIONS: tuple[Reduction, ...] = (
-    *("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"),
-)
 
 
 class ProductMethods(GraphBuilder):
@@ -80,13 +77,13 @@ class ProductMethods(GraphBuilder):
     def reduce(
         self,
         x: GraphTensor,
-        op: Reduction = "add",
+        op: ReduceOp = "add",
         axes: int | Iterable[int] | None = None,
         *,
         name: str | None = None,
     ) -> GraphTensor:
         """Return the reduction of x over ``axes``, all by default; reduced axes have length 1."""
-        operator = as_choice(op, REDUCTIONS, "op")
+        operator = as_choice(op, REDUCE_OPS, "op")
         if not isinstance(x, GraphTensor):
             raise TypeError(f"x is not a GraphTensor: got {type(x).__name__}")
         rank = len(x.shape)

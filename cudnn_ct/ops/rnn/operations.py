@@ -44,23 +44,23 @@ class RNNParams(NamedTuple):
 
 
 def _forward_problem(specs: Specs, outs: Outs, *params: Any, aligned: bool, **__: Any) -> RNNStep:
-    told = RNNParams(*params)
-    spec = told.network.spec
+    parsed = RNNParams(*params)
+    spec = parsed.network.spec
     shape = {name: one.shape for name, one in specs.items()}
     shapes, lengths = check_rnn_operands(
-        spec, shape["x"], shape.get("h0"), shape.get("c0"), told.lengths, told.layout
+        spec, shape["x"], shape.get("h0"), shape.get("c0"), parsed.lengths, parsed.layout
     )
     check_weights(spec, specs["w"])
     _check_dtype(spec, specs)
-    axis = 1 if told.layout == "batch_major" else 0
-    steps = max(lengths, default=0) if told.layout == "packed" else shapes.x[axis]
-    problem = rnn_problem(spec, told.layout, steps, shapes.h[1], lengths, told.training)
+    axis = 1 if parsed.layout == "batch_major" else 0
+    steps = max(lengths, default=0) if parsed.layout == "packed" else shapes.x[axis]
+    problem = rnn_problem(spec, parsed.layout, steps, shapes.h[1], lengths, parsed.training)
     if any(lengths) and problem.layout == "packed" and not packed_for_cudnn(lengths):
         raise NotSupportedError(
             "cuDNN takes packed data only with the longest sequence first and none without a step: got "
             f"lengths {lengths}; sort the sequences, or pass padded data, which may have any lengths"
         )
-    step = RNNStep("forward", problem, shapes, lengths, float.fromhex(told.padding))
+    step = RNNStep("forward", problem, shapes, lengths, float.fromhex(parsed.padding))
     return _with_tensors(step, specs, {"y": shapes.y, "hy": shapes.h, "cy": shapes.c}, outs, aligned)
 
 

@@ -12,7 +12,7 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.chain import ChainPlan, Step
+from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.wrappers import RelayoutPlan, ZeroOrScale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
@@ -25,7 +25,6 @@ __all__ = ["RNNAlgorithm", "RNNDataDescriptor", "RNNDescriptor", "step_plan"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
-NO_STEP = -1  # no step of a chain is scaled
 
 
 class _Call(NamedTuple):
