@@ -198,7 +198,7 @@ def _shape_of(obj: Any, kind: DType | None, layout: Layout | None) -> DeviceArra
     """Return the array that :func:`asarray` returns, without memory."""
     import numpy as np
 
-    spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else np.asarray(obj))
+    spec = array_shapes.spec_of(obj if hasattr(obj, "shape") else np.asarray(obj), "obj")
     if kind in (None, as_dtype(spec.dtype)) and (layout is None or layout in spec.layouts):
         return array_shapes.ShapeArray.of(spec)
     target = TensorSpec.packed(spec.shape, kind or spec.dtype, layout or nearest_layout(spec))

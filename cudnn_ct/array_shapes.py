@@ -10,6 +10,7 @@ from .array import DeviceArray
 from .cuda.stream import LEGACY_DEFAULT, Stream
 from .dtypes import as_dtype
 from .errors import NotInitializedError
+from .shapes.parse import as_element
 from .shapes.specs import ALIGNMENT, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, StreamLike
 
@@ -55,7 +56,8 @@ class ShapeArray(DeviceArray):
         return ShapeArray.of(TensorSpec.packed(self.shape, kind, layout))
 
     def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:  # noqa: ARG002
-        """Return the array."""
+        """Check the value, and return the array."""
+        as_element(value, self.dtype, "value")
         return self
 
 
@@ -82,15 +84,19 @@ def only_shapes() -> Iterator[None]:
         _depth -= 1
 
 
-def spec_of(obj: Any, name: str = "an array") -> TensorSpec:
+def spec_of(obj: Any, name: str) -> TensorSpec:
     """Return the shape, strides and dtype of an array of any library, on any device."""
     if isinstance(obj, DeviceArray):
         return obj.spec
     try:
         shape = tuple(int(length) for length in obj.shape)
-        dtype = as_dtype(str(obj.dtype).rpartition(".")[2])  # torch.float16
-    except (AttributeError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} is not an array: got {type(obj).__name__} ({error})") from None
+        kind = str(obj.dtype).rpartition(".")[2]  # torch.float16
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"{name} is not an array: got {type(obj).__name__}") from None
+    try:
+        dtype = as_dtype(kind)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
     if callable(getattr(obj, "stride", None)):
         return TensorSpec(shape, tuple(obj.stride()), dtype.name)
     strides = getattr(obj, "strides", None)

@@ -28,15 +28,7 @@ from .cuda.workspace import Workspace
 from .errors import AllocationError, CudnnError, NotInitializedError
 from .typing import StreamLike
 
-__all__ = [
-    "Context",
-    "Handle",
-    "current",
-    "empty_cache",
-    "pinning",
-    "synchronize",
-    "use",
-]
+__all__ = ["Context", "Handle", "current", "empty_cache", "pinning", "synchronize", "use"]
 
 _NO_STREAM = Stream(2**64 - 1, -1)  # equal to no other
 KERNEL_CACHES = 64  # dynamic graphs whose compiled kernels a thread keeps on a device
@@ -311,6 +303,9 @@ def use(*, device: int | None = None, stream: StreamLike | None = None) -> Itera
     >>> y.numpy()
     array([0., 2.], dtype=float32)
     """
+    if array_shapes.active():
+        yield array_shapes.STREAM
+        return
     where = streams.current_stream().device if device is None else devices.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
@@ -376,6 +371,8 @@ def empty_cache(device: int | None = None) -> None:
     --------
     >>> ct.empty_cache()
     """
+    if array_shapes.active():
+        return
     where = streams.current_stream().device if device is None else devices.as_device(device)
     contexts = local.contexts
     if where in contexts and not contexts[where].running:  # else the interrupted call uses one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from ..array import DeviceArray
@@ -27,9 +26,11 @@ def call_on_shapes(
 ) -> Sequence[DeviceArray]:
     """Record the graphs of a call, and return arrays without memory for its results."""
     specs = tuple(spec_of(array, name) for array, name in zip(operands, names, strict=True))
-    given: tuple[TensorSpec | None, ...] = tuple(None if out is None else spec_of(out) for out in outs)
-    for name, out in zip(op.written, given, strict=False):
-        check_writable(out, name)
+    given: tuple[TensorSpec | None, ...] = tuple(
+        None if out is None else spec_of(out, name) for name, out in zip(op.written, outs, strict=False)
+    )
+    for name, spec in zip(op.written, given, strict=False):
+        check_writable(spec, name)
     params = op.freeze(params)
     signature = CallSignature(names, specs, given, params, scaled)
     problem = op.problem_of(signature, tuple(map(representable, specs)))
@@ -49,10 +50,10 @@ def call_on_shapes(
         end(recorded)
     if reason or not recorded:
         unplanned(str(problem), reason or "cuDNN computes it by a function that needs no plan")
-    results = [ShapeArray.of(spec) for spec in problem.results]
-    for place, out in enumerate(outs):
-        with suppress(IndexError):
-            results[place] = results[place] if out is None else out
+    results: list[DeviceArray] = [ShapeArray.of(spec) for spec in problem.results]
+    for place, (out, spec) in enumerate(zip(outs[: len(results)], given, strict=False)):
+        if spec is not None:
+            results[place] = out if isinstance(out, DeviceArray) else ShapeArray.of(spec)
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .. import context
+from .. import array_shapes, context
 from ..cuda import stream as streams
 from .base import Candidate
 
@@ -39,7 +39,12 @@ def last_plan() -> PlanDescription | None:
     -------
     PlanDescription or None
         None before the first call, and if the object that made the call (a ``ConvPlan``, an ``RNN``) is gone.
-        Calls that raised an error do not count.
+        Calls that raised an error, and calls on shapes, do not count.
+
+    Raises
+    ------
+    NotInitializedError
+        No driver or no device exists.
 
     Examples
     --------
@@ -48,6 +53,8 @@ def last_plan() -> PlanDescription | None:
     >>> plan.candidate.backend in ("graph", "legacy")
     True
     """
+    if array_shapes.active():
+        return None
     where = streams.current_stream()
     with streams.on_device(where.device):
         call = context.current(where).last_call

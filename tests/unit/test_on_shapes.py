@@ -21,7 +21,23 @@ from cudnn_ct.errors import NotInitializedError
 def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
     with only_shapes():
         assert ct.available()
-        ct.synchronize()
+        with ct.use(device=0) as stream:
+            ct.synchronize(stream)
+        ct.empty_cache()
+        assert ct.last_plan() is None
+
+
+def test_results_on_shapes_are_arrays_of_the_package() -> None:
+    x, w, out = (np.zeros(shape, np.float16) for shape in [(1, 8, 5, 5), (8, 8, 1, 1), (1, 8, 5, 5)])
+    with ct.record_plans(shapes_only=True):
+        assert ct.conv(x, w, out=out).layout == "nchw"
+        assert ct.conv(x, w, out=(given := ct.asarray(out))) is given
+        with pytest.raises(TypeError, match=r"^out is not an array: got list$"):
+            ct.conv(x, w, out=[1])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"^x: .*complex64"):
+            ct.conv(x.astype(np.complex64), w)
+        with pytest.raises(TypeError, match="value must be"):
+            ct.zeros((2,)).fill("a")  # type: ignore[arg-type]
 
 
 def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
