@@ -141,6 +141,8 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     """Assert that cuDNN has an engine for each graph of a program on each GPU; no GPU is needed.
 
     cuDNN's heuristics are queried in a child process, for a GPU that is only described. Needs cuDNN >= 9.8.
+    Calls without a graph, such as pooling, are not examined: ``record_plans(shapes_only=True).skipped`` lists
+    them.
 
     Parameters
     ----------

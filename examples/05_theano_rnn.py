@@ -18,7 +18,7 @@ from cudnn_ct import dnn
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 
-TOLERANCE = 1e-5  # of sums in float32, beside the largest element
+TOLERANCE = 1e-5  # of sums in float32, relative to the largest element
 STEP = 1e-4  # down the gradient, to see whether it is one
 
 
@@ -93,7 +93,7 @@ def main() -> int:
         pairs += [(p, next(left).T) for p in rnnb.split_params(dw, layer, [batch_size, input_dim])]
     print(f"cuDNN {ct.version()}: y {y.shape}, hy {hy.shape}, cost {np.square(y.numpy() - Y).sum():.4f}")
     far = max(float(np.abs(ours.numpy() - theirs).max() / np.abs(theirs).max()) for ours, theirs in pairs)
-    print(f"largest difference of y, hy and all gradients, beside the largest element of each: {far:.1e}")
+    print(f"largest difference of y, hy and all gradients, relative to the largest elements: {far:.1e}")
     return 0 if far <= TOLERANCE else 1
 
 

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, milliseconds, workspace in rows:
         table.add_row(name, f"{milliseconds:.3f}", f"{workspace / 2**20:.1f}")
     Console(width=100).print(table)
-    print(f"largest difference to the reference, beside the largest element: {difference:.1e}")
+    print(f"largest difference to the reference, relative to the largest element: {difference:.1e}")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     draw(title, rows).savefig(options.output, dpi=120)
     print(f"saved {options.output}")

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         except NoGpuError as error:
             print(f"{name}: {error}")
         else:
-            print(f"{name}: largest difference {difference:.1e}, beside the largest element")
+            print(f"{name}: largest difference {difference:.1e}, relative to the largest element")
             good &= difference <= TOLERANCE
     available = ct.available()  # asked last: a cuDNN that PyTorch brings is then the one that is used
     print(f"on the GPU by cuDNN {ct.version()}" if available else f"not on a GPU: {available.reason}")
@@ -151,7 +151,7 @@ PARTS = {"torch": with_torch, "cupy": with_cupy, "jax": with_jax}
 
 
 def far(ours: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the largest difference beside the largest element."""
+    """Return the largest difference relative to the largest element."""
     return float(np.abs(ours - wanted).max() / np.abs(wanted).max())
 
 

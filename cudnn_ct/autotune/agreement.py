@@ -36,7 +36,7 @@ class DifferentResultError(NotSupportedError):
 class ScratchResults:
     """Scratch memory for the results of candidates: their runs must not change the operands of the next one.
 
-    ``pointers`` are the pointers of a run whose results are scratch memory.
+    ``pointers`` are the pointers of a run whose results are in temporary memory.
     """
 
     def __init__(self, problem: Any, pointers: Sequence[int], stream: Stream) -> None:
@@ -48,7 +48,7 @@ class ScratchResults:
         self.pointers = [*pointers[: len(pointers) - len(specs)], *(one.pointer for one in self._memory)]
 
     def computed_by(self, run: Callable[[], object]) -> list[Bytes]:
-        """Run a candidate on prepared scratch memory, and return the bytes of its results, or of samples."""
+        """Run a candidate on prepared memory, and return the bytes of its results, or of samples."""
         for one in self._memory:
             one.prepare(self._stream)
         run()

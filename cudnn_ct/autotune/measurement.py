@@ -32,7 +32,7 @@ def benchmark_rows(
     """Time candidates on operands; return each with its time or its error, and all errors.
 
     Unless ``every`` is set, candidates that earlier times prune are skipped and have neither. Results go to
-    scratch memory, because each run would change the operands of the next one with beta, and are compared:
+    temporary memory, because each run would change the operands of the next one with beta, and are compared:
     a candidate whose result differs is rejected.
     """
     compared = len(rows) > 1 and agreement.comparable(problem)

@@ -179,10 +179,10 @@ def _run(
         for found in sets:
             if competing:  # reinstalling does not help
                 found = replace(found, advice=f"see {competing[0]}")
-            told, report = load_check.check(found, _left(end))
+            found_by_check, report = load_check.check(found, _left(end))
             findings += [  # without the libraries of a folder that is reported as `shadowed`
                 each
-                for each in told
+                for each in found_by_check
                 if each.code != "mixed-at-run-time" or os.path.dirname(each.evidence["path"]) not in shadows
             ]
             details.setdefault("child", load_check.describe(report))
@@ -191,8 +191,8 @@ def _run(
     usable = sets[0] if not child and not _bad(findings) else None
     why = _why_no_driver(sets, findings, asked, foreign)
     if not why:
-        told, report = driver.check(usable, asked, _left(end), sets[0].cuda if sets else 0)
-        findings += told
+        found_by_check, report = driver.check(usable, asked, _left(end), sets[0].cuda if sets else 0)
+        findings += found_by_check
         if usable:
             archs = [device["arch"] for device in report.all("device")]
             findings += packages.known_bad(usable, _cublas(usable), archs, len(archs))

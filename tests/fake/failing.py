@@ -77,7 +77,7 @@ class Found(NamedTuple):
 
 
 class Bench:
-    """The fakes, and the rows that are tried on them: all of the selftest that need no engines of graphs."""
+    """The fakes, and the rows that are tried on them: all of the selftest but int8 and uneven padding."""
 
     def __init__(self, host: Host, fake: FakeCudnn) -> None:
         self.host, self.fake = host, fake

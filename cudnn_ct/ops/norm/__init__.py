@@ -1,1 +1,1 @@
-"""Batch normalisation."""
+"""Normalisations: batch, instance, and of rows (layer, RMS, adaptive layer)."""
