@@ -126,13 +126,15 @@ def _variable(name: str) -> str:
 
 
 def _suggest(variable: str) -> str:
-    """Return the variable of which this one is a misspelling; empty if it is close to none."""
+    """Return the variable of which this one is a misspelling or a part; empty if it is close to none."""
     known = [_variable(name) for name in SETTINGS]
     if not variable.startswith("CUDNN_CT_") or variable in known:
         return ""
     from difflib import get_close_matches  # hardly ever needed
 
-    return "".join(get_close_matches(variable, known, 1, cutoff=0.9))
+    words = set(variable.split("_"))
+    parts = [name for name in known if words < set(name.split("_"))]
+    return "".join(parts[:1] or get_close_matches(variable, known, 1, cutoff=0.9))
 
 
 class Config:

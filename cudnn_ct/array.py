@@ -14,8 +14,8 @@ from .cuda.typed_memory import ArrayKey, TypedMemory
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotSupportedError, warn_caller
 from .shapes.checks import FLOATS
-from .shapes.parse import as_bool, as_element
-from .shapes.specs import TensorSpec, nearest_layout
+from .shapes.parse import as_bool, as_choice, as_element
+from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 from .shapes.views import reshape_view, resolve_shape
 from .typing import DTypeLike, Layout, StreamLike
 
@@ -194,6 +194,7 @@ class DeviceArray(TypedMemory):
         An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
         """
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
+        layout = as_choice(layout, LAYOUTS, "layout")
         target = TensorSpec.packed(self.shape, kind, layout)
         if self.pointer and not self.spec.representable:
             warn_caller(

@@ -115,7 +115,7 @@ Padding: TypeAlias = (
 Algo: TypeAlias = str | AlgorithmRow
 """A policy, the name of an algorithm or engine, or a row of a table such as `conv_algorithms`."""
 
-Activation: TypeAlias = Literal["identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish"]
+Activation: TypeAlias = Literal["identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "silu"]
 FusedActivation: TypeAlias = Activation | Literal["gelu"]
 ConvMode: TypeAlias = Literal["cross_correlation", "convolution"]
 Direction: TypeAlias = Literal["forward", "backward_data", "backward_filter"]

@@ -47,7 +47,7 @@ def activation(
     Parameters
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
-    mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
+    mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "silu", "identity"}
     coefficient : float
         Ceiling of a clipped relu, alpha of elu, beta of swish, for which 0 stands for 1. With the default, a
         clipped relu is 0 everywhere, and elu is relu.

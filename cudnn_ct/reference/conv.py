@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
-from ..shapes.fused import ACTIVATIONS
+from ..shapes.fused import fused_activation
 from ..shapes.parse import as_choice, as_float, per_axis
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
 from ._cast import Array, Float64, deliver, wide
@@ -158,7 +158,7 @@ def conv_bias_activation(
         if given["b"].size != channels:
             raise ValueError(f"b has shape {given['b'].shape}; y of shape {sums.shape} needs ({channels},)")
         sums = sums + wide(given["b"]).reshape(1, channels, *[1] * (sums.ndim - 2))
-    name = as_choice(activation, ACTIVATIONS, "activation")
+    name = fused_activation(activation)
     y = CURVES[name](sums, 1 if name == "swish" else coefficient)  # swish has no parameter here
     return deliver(np.asarray(y), given["x"].dtype, 1, 0, out)
 

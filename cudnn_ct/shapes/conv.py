@@ -260,6 +260,10 @@ def conv_geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tu
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
     """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis."""
     if isinstance(padding, str):
+        if padding.lower() == "same":
+            raise ValueError(
+                f"padding must be one of {', '.join(PADDINGS)}: got {padding!r}; use 'half' for odd windows"
+            )
         spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
         size = {"valid": lambda _: 0, "half": lambda span: span // 2, "full": lambda span: span - 1}
         sizes = map(size[as_choice(padding, PADDINGS, "padding")], spans)

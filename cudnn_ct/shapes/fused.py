@@ -15,6 +15,12 @@ ACTIVATIONS: tuple[FusedActivation, ...] = (
 )  # fmt: skip
 
 
+def fused_activation(activation: Any) -> FusedActivation:
+    """Return the name of an activation; silu is swish."""
+    name: FusedActivation = as_choice(activation, (*ACTIVATIONS, "silu"), "activation")
+    return "swish" if name == "silu" else name
+
+
 class FusedConv(NamedTuple):
     """y = act(alpha1 * conv(x, w) + alpha2 * z + b).
 
@@ -82,7 +88,7 @@ def fused_problem(
         conv,
         bias,
         z,
-        as_choice(activation, ACTIVATIONS, "activation"),
+        fused_activation(activation),
         as_float(coefficient, "coefficient"),
         as_float(alpha1, "alpha1"),
         as_float(alpha2, "alpha2"),

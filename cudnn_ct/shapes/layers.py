@@ -25,7 +25,9 @@ def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True)
     ``coefficient`` of swish is its beta; 0, the default, stands for 1, as after a convolution. Elu with a
     ``coefficient`` of 0 is relu.
     """
-    name, value = as_choice(mode, ACTIVATION_MODES, "mode"), as_float(coefficient, "coefficient")
+    name: Activation = as_choice(mode, (*ACTIVATION_MODES, "silu"), "mode")
+    value = as_float(coefficient, "coefficient")
+    name = "swish" if name == "silu" else name
     if name == "swish" and value == 0:
         value = 1.0
     if name == "elu" and value == 0:

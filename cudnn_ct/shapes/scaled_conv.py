@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from ..typing import ConvMode, FusedActivation
 from .checks import Specs
 from .conv import ConvProblem, Pairs
-from .fused import ACTIVATIONS, with_axes_of
+from .fused import fused_activation, with_axes_of
 from .layer import describe
-from .parse import as_choice, as_float
+from .parse import as_float
 from .specs import Shape, TensorSpec
 
 __all__ = ["DTYPES", "ConvParameters", "ScaledConv", "channel_operand", "scaled_conv_problem"]
@@ -107,7 +107,7 @@ def scaled_conv_problem(
         z,
         y,
         ConvParameters.of(conv),
-        as_choice(activation, ACTIVATIONS, "activation"),
+        fused_activation(activation),
         as_float(coefficient, "coefficient"),
         aligned,
     )

@@ -192,9 +192,9 @@ def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     >>> packed_strides((2, 3, 4, 5), "nhwc")
     (60, 1, 15, 3)
     """
-    if not isinstance(layout, str) or layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout.lower() not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}: got {layout!r}")
-    if layout == "nhwc":
+    if layout.lower() == "nhwc":
         if not 3 <= len(shape) <= 5:
             raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes): got {shape}")
         channels_last = packed_strides((shape[0], *shape[2:], shape[1]))

@@ -129,5 +129,5 @@ def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(fake: FakeCud
 
 def test_packed_takes_the_name_of_a_dtype(host: Host) -> None:
     x = ct.asarray(np.arange(12, dtype="float32").reshape(1, 2, 3, 2))
-    y = x.packed("nhwc", dtype="int8")
+    y = x.packed("NHWC", dtype="int8")  # type: ignore[arg-type]
     assert (y.layout, y.numpy().tolist()) == ("nhwc", x.numpy().tolist())

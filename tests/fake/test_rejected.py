@@ -51,7 +51,7 @@ def strided(x: ct.DeviceArray, *strides: int) -> ct.DeviceArray:
 # x is float32[2, 3, 5, 6], w float32[4, 3, 3, 3], v float32[3] and `many` a NumPy array of two elements.
 CONV = r"""
 ct.conv(x, w, dilation=9) | ValueError: the output would be empty along spatial axis 0
-ct.conv(x, w, padding="same") | ValueError: padding must be one of valid, half, full
+ct.conv(x, w, padding="same") | ValueError: padding must be one of valid, half, full.* use 'half'
 ct.conv(x, w, padding=(1, 2, 3)) | ValueError: has 3 numbers; the window has 2 axes
 ct.conv(x, w, algo="fastest") | ValueError: algo is unknown: got 'fastest', expected one of .* names none,
 ct.conv(x, w, algo="deterministic") | ValueError: forward of float32 with 2 spatial axes; none, small

@@ -294,7 +294,7 @@ def test_scale_uses_op_tensor_when_scaling_is_rejected(fake: FakeCudnn) -> None:
 
 def test_transform_writes_the_requested_layout_and_strides(fake: FakeCudnn) -> None:
     x = images(2, 3, 4, 5)
-    y = ct.transform(x, layout="nhwc")
+    y = ct.transform(x, layout="NHWC")  # type: ignore[arg-type]
     assert (y.layout, y.shape) == ("nhwc", x.shape)
     np.testing.assert_array_equal(y.numpy(), x.numpy())
     z = ct.transform(y, strides=(1, 50, 10, 2))

@@ -128,7 +128,7 @@ ACCEPTED |= {name: by_names(name) for name in reference.__all__ if name not in {
 # Arguments that replace accepted ones, and the error: one row for each check that a function makes. Most
 # checks belong to `shapes`, and the tests of operations have more cases of them.
 REJECTED: list[tuple[str, dict[str, Any], str]] = [
-    ("activation", {"mode": "gelu"}, "ValueError: mode must be one of identity, relu, .* swish: got 'gelu'"),
+    ("activation", {"mode": "gelu"}, "ValueError: mode must be one of identity, relu, .* silu: got 'gelu'"),
     ("activation", {"propagate_nan": "keep"}, "TypeError: propagate_nan must be True or False"),
     ("conv", {"w": ones(4, 2, 3)}, "ValueError: x has 3 channels; w expects 2 x groups 1 = 2"),
     ("conv_backward_bias", {"dy": ones(1, 2)}, r"ValueError: dy has shape \(1, 2\); expected \(N, K, "),

@@ -132,6 +132,7 @@ def test_settings_reject_values_and_names(
         ("AUTOTUNE_MAX_ENGINES", "many", "='many' is ignored: expected a number of at least 0"),
         ("AUTOTUNE_MAX_ENGINES", "-3", "='-3' is ignored: expected a number of at least 0"),
         ("ALLOW_TF32", "maybe", "CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"),
+        ("TF32", "0", "^unknown setting CUDNN_CT_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
         ("ALOW_TF32", "0", "^unknown setting CUDNN_CT_ALOW_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
     ],
 )

@@ -79,19 +79,23 @@ def _transposed(
 
 def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
     """Return the algorithm request of a call; settings replace arguments that are None."""
-    try:
-        return request(
-            config.algo if arguments.algo is None else arguments.algo,
-            config.deterministic if arguments.deterministic is None else arguments.deterministic,
-            config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
-            arguments.strict,
-            problem,
-            partial(named_algorithm, problem=problem.core),
-        )
-    except ValueError as error:
-        if arguments.algo is None:
-            error.add_note("the algorithm is the one that ct.config.algo or CUDNN_CT_ALGO names")
-        raise
+
+    def check_name(name: str) -> None:
+        try:
+            named_algorithm(name, problem=problem.core)
+        except ValueError as error:
+            if arguments.algo is None:
+                error.add_note("the algorithm is the one that ct.config.algo or CUDNN_CT_ALGO names")
+            raise
+
+    return request(
+        config.algo if arguments.algo is None else arguments.algo,
+        config.deterministic if arguments.deterministic is None else arguments.deterministic,
+        config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
+        arguments.strict,
+        problem,
+        check_name,
+    )
 
 
 def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:

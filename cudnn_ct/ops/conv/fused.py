@@ -55,7 +55,7 @@ def conv_bias_activation(
         Bias per channel of the result.
     z : device array, shape of the result, dtype of x, optional
         Residual.
-    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity"}
+    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
         Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
     alpha1 : float

@@ -64,7 +64,7 @@ def conv_scale_bias_activation(
         Added to each channel after the factor.
     z : device array, shape of the result, dtype of x, optional
         Residual.
-    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity"}
+    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
         Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
     algo : str or Candidate, optional
