@@ -1,4 +1,4 @@
-"""Layouts and broadcasts of elementwise nodes that engines of cuDNN compute wrong.
+"""Layouts and broadcasts that engines of cuDNN compute wrong in graphs of several nodes.
 
 Engines that are compiled at run time read some operands with the strides of another tensor, or behind their
 end, and cuDNN returns them nevertheless. Random graphs on an H200 with cuDNN 9.19 found the patterns.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupportedError
-from ..shapes.specs import TensorSpec, equivalent_strides
+from ..shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, packed_strides
 
 if TYPE_CHECKING:
     from .operations import Graph, Node, Tensor
@@ -24,7 +25,7 @@ _PRODUCTS = _CONVOLUTIONS | {"matmul": "cdesc"}
 
 
 def check_layouts(graph: Graph) -> None:
-    """Raise NotSupportedError if an elementwise node has an operand that engines may read wrong.
+    """Raise NotSupportedError if a node has an operand that engines may read wrong.
 
     Attention, which has two products of matrices, reads each tensor with its own strides.
     """
@@ -34,6 +35,8 @@ def check_layouts(graph: Graph) -> None:
     before = _needed_by(graph, _CONVOLUTIONS)
     of_products = _needed_by(graph, _PRODUCTS)
     for one in graph.nodes:
+        if one.row in _CONVOLUTIONS and len(graph.nodes) > 1:
+            _check_convolution(one)
         if one.row != "pointwise":
             continue
         _check_values(graph, one, of_products)
@@ -48,6 +51,29 @@ def check_layouts(graph: Graph) -> None:
                     f"cuDNN computes wrong results if {spec} is broadcast to {result} in such a graph; pass "
                     "an operand of the whole shape"
                 )
+
+
+def _check_convolution(one: Node) -> None:
+    """Raise unless the tensors of a convolution among other nodes are contiguous in one layout.
+
+    Engines read a result of one pixel as channels last, whose channels are adjacent in both layouts.
+    """
+    specs = {name: tensor.spec for name, tensor in _tensors(one)}
+    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
+    listed = ", ".join(f"{name} {spec}" for name, spec in specs.items())
+    if not common:
+        raise NotSupportedError(
+            f"cuDNN computes wrong results unless the tensors of this convolution have one layout: {listed}"
+        )
+    result = specs[_CONVOLUTIONS["conv_forward"]] if one.row == "conv_forward" else None
+    if result and prod(result.shape[2:]) == 1 and not all(map(_is_channels_last, specs.values())):
+        raise NotSupportedError(
+            f"cuDNN computes wrong results of one pixel unless all tensors have the layout nhwc: {listed}"
+        )
+
+
+def _is_channels_last(spec: TensorSpec) -> bool:
+    return spec.strides == packed_strides(spec.shape, "nhwc")
 
 
 def _check_values(graph: Graph, one: Node, of_products: set[int]) -> None:
@@ -81,6 +107,8 @@ def _can_broadcast(spec: TensorSpec, result: TensorSpec, rows: list[str], prolog
     if "matmul" in rows:
         return len(axes) < 2 or _in_order(spec, result, axes)
     if any(row in _CONVOLUTIONS for row in rows):
+        if not prologue and "conv_backward_filter" in rows:
+            return False
         return axes == [1] and (not prologue or "nhwc" in result.layouts)
     if all(row == "pointwise" for row in rows):
         return len(result.shape) == 3 and result.shape[0] == 1

@@ -6,10 +6,19 @@ import math
 
 from ...autotune.errata import Errata, Erratum
 from ...graph.candidates import EngineRules
+from ...graph.engines import Engine
+from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.graph.problem import GraphProblem
 from .._first_engines import engines_for_exact_gelu
+from ..conv.errata import erratum
 
 __all__ = ["rules_of"]
+
+DIRECTIONS = {
+    "conv_forward": "forward",
+    "conv_backward_data": "backward_data",
+    "conv_backward_filter": "backward_filter",
+}
 
 
 def _maximum_of_bfloat16(problem: GraphProblem) -> bool:
@@ -40,11 +49,43 @@ KNOWN_WRONG = Errata(
 
 def rules_of(problem: GraphProblem) -> EngineRules:
     """Return the rules for the engines of a graph."""
+    convolutions = convolutions_of(problem)
     ended = "this gather ended the CUDA context on an H200" if _gathers(problem) else ""
-    return EngineRules(
-        why_wrong=lambda engine, notes: ended or KNOWN_WRONG.reason(engine.number, problem),  # noqa: ARG005
-        first=_first_engines(problem),
-    )
+
+    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:  # noqa: ARG001
+        reasons = [erratum(engine.number, one) for one in convolutions]
+        return ended or KNOWN_WRONG.reason(engine.number, problem) or "".join(filter(None, reasons))
+
+    return EngineRules(why_wrong=why_wrong, first=_first_engines(problem))
+
+
+def convolutions_of(problem: GraphProblem) -> list[ConvProblem]:
+    """Return the convolutions of a graph as problems of `ops.conv`, whose errata hold for them too."""
+    found = []
+    for one in problem.nodes:
+        if one.kind not in DIRECTIONS:
+            continue
+        direction = DIRECTIONS[one.kind]
+        values = problem.operands_of(one) | problem.results_of(one)
+        specs = {role: values[name].spec for role, name in zip(*ROLES[direction], strict=True)}
+        x, w, y = (specs[role] for role in "xwy")
+        before, after = one.attribute("pre_paddings"), one.attribute("post_paddings")
+        found.append(
+            ConvProblem(
+                direction,
+                x,
+                w,
+                y,
+                padding=tuple(zip(before, after, strict=True)),
+                stride=one.attribute("filter_strides"),
+                dilation=one.attribute("dilations"),
+                groups=x.shape[1] // w.shape[1],
+                mode=one.attribute("conv_mode"),
+                compute=problem.compute,
+                tensor_cores=x.dtype != "float64",
+            )
+        )
+    return found
 
 
 def _first_engines(problem: GraphProblem) -> tuple[str, ...]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from math import prod
 from typing import Any, NamedTuple
 
+from ...errors import NotSupportedError
 from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
-from ...shapes.specs import Shape, TensorSpec
+from ...shapes.specs import LAYOUTS, Shape, TensorSpec
+from ...typing import Layout
 from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
@@ -22,6 +25,8 @@ __all__ = ["lowered"]
 NEWEST = 10**9
 
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+_OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")
+_OF_MATRICES = ("matmul", "norm_forward", "norm_backward")
 _PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1, "dilations": 1}
 _NOT_OF_CUDNN = ("normalized", "max_length")
 
@@ -36,7 +41,10 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
         return graph_of(core_of(attention.problem, version).problem)
     problem = _with_conditions(coalesced(problem))
     rank = _Ranks(problem)
-    tensors = [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)]
+    _check_ranks(problem, rank)
+    tensors = _in_common_layout(
+        [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)], problem
+    )
     numbers = count(len(tensors) + 1)
     nodes = [_node(one, _Whole(problem, tensors, rank, numbers)) for one in problem.nodes]
     memory = (tensors[place] for place in (*problem.inputs, *problem.outputs))
@@ -120,6 +128,51 @@ def _tensor(uid: int, value: GraphValue, rank: _Ranks) -> Tensor:
     return Tensor(uid, rank.spec(value.spec), virtual=value.role == "virtual")
 
 
+def _in_common_layout(tensors: list[Tensor], problem: GraphProblem) -> list[Tensor]:
+    """Give axes of length 1 the strides of the layout that the tensors of all convolutions have, if any.
+
+    Engines compare strides, also those that no element uses, and read images wrong if these differ. Inputs
+    that are broadcast to images of several pixels keep theirs.
+    """
+    images = [one for one in problem.nodes if one.kind in _OF_IMAGES]
+    places = {place for one in images for _, place in (*one.operands, *one.results)}
+    shapes = {tensors[place].spec.shape for place in places}
+    results = [tensors[place].spec.shape for one in images for _, place in one.results]
+    kept = all(prod(shape[2:]) > 1 for shape in results)
+    for layout in reversed(LAYOUTS):  # most engines take channels last
+        if places and all(layout in tensors[place].spec.layouts for place in places):
+            return [
+                tensor
+                if kept and value.role == "input" and tensor.spec.shape not in shapes
+                else _packed(tensor, layout)
+                for tensor, value in zip(tensors, problem.values, strict=True)
+            ]
+    return tensors
+
+
+def _packed(tensor: Tensor, layout: Layout) -> Tensor:
+    spec = tensor.spec
+    if tensor.value is not None or layout not in spec.layouts:
+        return tensor
+    return tensor._replace(spec=TensorSpec.packed(spec.shape, spec.dtype, layout))
+
+
+def _check_ranks(problem: GraphProblem, rank: _Ranks) -> None:
+    """Raise if nodes of one graph need tensors of different ranks."""
+    for one in problem.nodes:
+        axes = {len(problem.values[place].spec.shape) for _, place in (*one.operands, *one.results)}
+        if one.kind in _OF_WINDOWS and axes != {rank.own}:
+            raise NotSupportedError(
+                f"{one.kind} has {max(axes)} axes and another node of the graph {rank.own}; compute them in "
+                "two graphs"
+            )
+        if rank.inserted and one.kind in _OF_MATRICES:
+            raise NotSupportedError(
+                f"{one.kind} cannot be in one graph with a convolution of one spatial axis; compute them in "
+                "two graphs"
+            )
+
+
 class _Whole(NamedTuple):
     """The graph that a node belongs to, and further numbers for tensors."""
 
@@ -159,6 +212,11 @@ def _pointwise(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> Non
 def _convolution(attributes: dict[str, Any], _: GraphNode, whole: _Whole) -> None:
     number = AsDouble if whole.problem.compute == "float64" else float
     attributes |= {"alpha": number(1), "beta": number(0)}
+    if attributes["pre_paddings"] != attributes["post_paddings"]:
+        raise NotSupportedError(
+            "padding differs between the two sides of an axis, for which engines write wrong numbers; pad "
+            "the operand, or use ct.conv, which does"
+        )
     if whole.rank.inserted:
         attributes["spatial_dims"] = 2
         for name, default in _PER_SPATIAL_AXIS.items():

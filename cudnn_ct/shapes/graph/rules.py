@@ -78,6 +78,8 @@ def ordered(shape: Shape, like: TensorSpec | None) -> Shape:
     """
     if like is None or len(like.shape) != len(shape):
         return packed_strides(shape)
+    if like.layout is not None:
+        return packed_strides(shape, like.layout)
     # Axes of length 1 in the other tensor have arbitrary strides: keep them where C order has them.
     rank = len(shape)
     order = sorted(range(rank), key=lambda axis: (-abs(like.strides[axis]), axis))
