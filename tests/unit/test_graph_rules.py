@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import PointwiseMode
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.attributes import kind
+from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import OPERATIONS, Tensor
 from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops.graph.errata import rules_of
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.graph.kinds import KINDS
 from cudnn_ct.shapes.graph.pointwise import BACKWARD, BINARY, COMPARISONS, LOGICAL, UNARY
@@ -223,7 +228,7 @@ MALFORMED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
         "window of resample_forward must be given: got None",
     ),
     "no operand": (lambda g, x: g.rms_norm(x, None), "scale of norm_forward must be given: got None"),
-    "no operands": (lambda g, x: g.cos(None), "x is not a GraphTensor: got None"),
+    "no operands": (lambda g, x: g.cos(None), "x of cos must be given: got None"),
     "bounds": (lambda g, x: g.rng((1,), x, x, bounds=3), "bounds must be two numbers: got 3"),
 }
 
@@ -324,3 +329,101 @@ def test_reference_rejects_arrays_that_do_not_fit() -> None:
     with pytest.raises(TypeError, match="built is not a graph: got int"):
         ct.reference.graph(3)
     np.testing.assert_array_equal(ct.reference.graph(problem, x=np.ones(3, "f")), -np.ones(3))
+
+
+# --- what engines compute wrong, and arguments that were accepted ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layouts", "size", "message"),
+    [
+        (("nhwc", "nhwc", None), 6, ""),
+        (("nhwc", "nhwc", "nchw"), 3, ""),  # of one pixel: the same memory
+        (("nhwc", "nchw", None), 6, "have one layout"),
+        (("nchw", "nchw", None), 3, "have the layout nhwc"),
+    ],
+)
+def test_fused_convolutions_have_one_layout(layouts: Any, size: int, message: str) -> None:
+    g = ct.Graph()
+    x, w = g.input((2, 8, size, size), layout=layouts[0]), g.input((8, 8, 3, 3), layout=layouts[1])
+    y = g.relu(g.conv(x, w))
+    if layouts[2]:
+        y.output(layout=layouts[2])
+    with pytest.raises(NotSupportedError, match=message) if message else nullcontext():
+        check_layouts(lowered(g.define(y)))
+
+
+def test_axes_of_length_1_get_the_strides_of_the_common_layout() -> None:
+    g = ct.Graph()
+    x, w = g.input((2, 1, 6, 6), layout="nhwc"), g.input((8, 1, 3, 3))
+    y = g.relu(g.conv(x, w))
+    strides = [tensor.spec.strides for tensor in lowered(g.define(y)).operands]
+    assert strides == [(36, 1, 6, 1), (9, 1, 3, 1), (128, 1, 32, 8)]
+
+
+def test_a_bias_of_a_filter_gradient_is_rejected() -> None:
+    g = ct.Graph()
+    dy, x = (g.input((2, 8, n, n), layout="nhwc") for n in (4, 6))
+    y = g.conv_backward_filter(dy, x, (8, 8, 3, 3)) + g.input((1, 8, 1, 1), layout="nhwc")
+    with pytest.raises(NotSupportedError, match="is broadcast to"):
+        check_layouts(lowered(g.define(y)))
+
+
+@pytest.mark.parametrize("engine", [78, 4])
+def test_errata_of_convolutions_hold_in_graphs(engine: int) -> None:
+    g = ct.Graph()
+    dy, w = g.input((2, 8, 4, 4)), g.input((8, 8, 3, 3))
+    problem = g.define(g.conv_backward_data(dy, w, (2, 8, 6, 6)))
+    assert bool(rules_of(problem).why_wrong(Engine(engine, ()), ())) == (engine == 78)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda g, x, w, m: g.conv(x, w, padding=((0, 1),)), "padding differs"),
+        (lambda g, x, w, m: g.matmul(g.conv(x, w), m), "matmul cannot be in one graph"),
+        (lambda g, x, w, m: g.reshape(g.conv(x, w), (2, 2, 2, 4)), "conv_forward has 3 axes"),
+    ],
+)
+def test_graphs_that_cannot_be_lowered_are_rejected(make: Any, message: str) -> None:
+    g = ct.Graph()
+    x, w, m = g.input((2, 3, 5)), g.input((4, 3, 2)), g.input((1, 4, 6))
+    y = make(g, x, w, m)
+    problem = g.define(y, m + 1.0)
+    with pytest.raises(NotSupportedError, match=message):
+        lowered(problem)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda g, x: g.constant(2**40, "int32"), ValueError, "out of range"),
+        (lambda g, x: g.constant(-1, "uint8"), ValueError, "out of range"),
+        (lambda g, x: g.define(y := g.relu(x), y), ValueError, "passed twice"),
+        (lambda g, x: g.add(x, None), TypeError, "b of add must be given"),
+        (lambda g, x: g.gelu(x, approximate="no"), TypeError, "approximate must be True or False"),
+        (lambda g, x: g.relu(x, upper="6"), TypeError, "upper must be"),
+        (lambda g, x: g.input((2,), name="out"), ValueError, "argument of calls"),
+        (
+            lambda g, x: g.rms_norm(x, g.input((1, 4)), g.input((3, 5))),
+            ValueError,
+            "bias has the wrong shape",
+        ),
+        (
+            lambda g, x: g.norm(x, g.input((1, 4)), g.input((1, 4)), mode="batch_norm", axes=(1,)),
+            ValueError,
+            "axes are not those of batch_norm",
+        ),
+    ],
+)
+def test_arguments_that_were_accepted_are_rejected(call: Any, error: type[Exception], message: str) -> None:
+    g = ct.Graph()
+    x = g.input((3, 4))
+    with pytest.raises(error, match=message):
+        call(g, x)
+
+
+def test_numpy_integers_keep_whole_numbers_whole() -> None:
+    g = ct.Graph()
+    index = g.gen_index(g.input((4,)), 0)
+    assert (index + np.int64(1)).dtype == (index + 1).dtype == "int32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...shapes.parse import as_bool, as_float
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
@@ -33,19 +34,20 @@ class ActivationMethods(GraphBuilder):
 
     def elu(self, x: Operand, *, alpha: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return x where it is positive, and ``alpha * (exp(x) - 1)`` elsewhere."""
-        return self._activation("elu_fwd", x, name, elu_alpha=alpha)
+        return self._activation("elu_fwd", x, name, elu_alpha=as_float(alpha, "alpha"))
 
     def gelu(self, x: Operand, *, approximate: bool = False, name: str | None = None) -> GraphTensor:
         """Return ``x * Phi(x)``; ``approximate`` computes the normal distribution Phi by tanh."""
-        return self._activation("gelu_approx_tanh_fwd" if approximate else "gelu_fwd", x, name)
+        by_tanh = as_bool(approximate, "approximate")
+        return self._activation("gelu_approx_tanh_fwd" if by_tanh else "gelu_fwd", x, name)
 
     def softplus(self, x: Operand, *, beta: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return ``log(1 + exp(beta * x)) / beta``."""
-        return self._activation("softplus_fwd", x, name, softplus_beta=beta)
+        return self._activation("softplus_fwd", x, name, softplus_beta=as_float(beta, "beta"))
 
     def swish(self, x: Operand, *, beta: float = 1.0, name: str | None = None) -> GraphTensor:
         """Return ``x * sigmoid(beta * x)``; with beta 1 also called SiLU."""
-        return self._activation("swish_fwd", x, name, swish_beta=beta)
+        return self._activation("swish_fwd", x, name, swish_beta=as_float(beta, "beta"))
 
     def relu_backward(
         self,
@@ -72,25 +74,26 @@ class ActivationMethods(GraphBuilder):
         self, dy: Operand, x: Operand, *, alpha: float = 1.0, name: str | None = None
     ) -> GraphTensor:
         """Return the gradient of :meth:`elu` at x, times dy."""
-        return self._gradient("elu_bwd", dy, x, name, elu_alpha=alpha)
+        return self._gradient("elu_bwd", dy, x, name, elu_alpha=as_float(alpha, "alpha"))
 
     def gelu_backward(
         self, dy: Operand, x: Operand, *, approximate: bool = False, name: str | None = None
     ) -> GraphTensor:
         """Return the gradient of :meth:`gelu` at x, times dy."""
-        return self._gradient("gelu_approx_tanh_bwd" if approximate else "gelu_bwd", dy, x, name)
+        by_tanh = as_bool(approximate, "approximate")
+        return self._gradient("gelu_approx_tanh_bwd" if by_tanh else "gelu_bwd", dy, x, name)
 
     def softplus_backward(
         self, dy: Operand, x: Operand, *, beta: float = 1.0, name: str | None = None
     ) -> GraphTensor:
         """Return the gradient of :meth:`softplus` at x, times dy."""
-        return self._gradient("softplus_bwd", dy, x, name, softplus_beta=beta)
+        return self._gradient("softplus_bwd", dy, x, name, softplus_beta=as_float(beta, "beta"))
 
     def swish_backward(
         self, dy: Operand, x: Operand, *, beta: float = 1.0, name: str | None = None
     ) -> GraphTensor:
         """Return the gradient of :meth:`swish` at x, times dy."""
-        return self._gradient("swish_bwd", dy, x, name, swish_beta=beta)
+        return self._gradient("swish_bwd", dy, x, name, swish_beta=as_float(beta, "beta"))
 
     def _activation(self, mode: str, x: Operand, name: str | None, **parameters: float | None) -> GraphTensor:
         return self._apply("pointwise", {"x": x}, name, mode=mode, **parameters)["y"]
@@ -104,7 +107,7 @@ class ActivationMethods(GraphBuilder):
 def _relu(lower: float, upper: float | None, slope: float) -> dict[str, float | None]:
     """Return the attributes of a relu; those with cuDNN's default values are not set."""
     return {
-        "relu_lower_clip": lower or None,
-        "relu_upper_clip": upper,
-        "relu_lower_clip_slope": slope or None,
+        "relu_lower_clip": as_float(lower, "lower") or None,
+        "relu_upper_clip": None if upper is None else as_float(upper, "upper"),
+        "relu_lower_clip_slope": as_float(slope, "slope") or None,
     }

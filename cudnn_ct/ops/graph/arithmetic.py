@@ -5,6 +5,8 @@ Operands broadcast as in NumPy. Numbers are passed by value.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from ...shapes.parse import as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
@@ -19,7 +21,7 @@ class ArithmeticMethods(GraphBuilder):
         tensors = [one for one in operands.values() if isinstance(one, GraphTensor)]
         if tensors and all(one.dtype == "int32" for one in tensors):  # indices: whole numbers stay whole
             for role, one in operands.items():
-                if isinstance(one, int) and not isinstance(one, bool):
+                if isinstance(one, Integral) and not isinstance(one, bool):
                     operands[role] = self.constant(one, "int32")
         return self._apply("pointwise", operands, name, mode=mode)["y"]
 

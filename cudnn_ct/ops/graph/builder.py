@@ -21,6 +21,10 @@ __all__ = ["GraphBuilder"]
 
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _HALF = ("float16", "bfloat16")
+_LIMITS = {
+    "int8": (-(2**7), 2**7 - 1), "uint8": (0, 2**8 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+}  # fmt: skip
 
 
 class _State(NamedTuple):
@@ -76,6 +80,8 @@ class GraphBuilder:
             raise ValueError(
                 f"shape is empty: got {dims}, expected at least one axis and lengths of at least 1"
             )
+        if name in ("out", "stream"):
+            raise ValueError(f"name is an argument of calls: got {name!r}, expected another one")
         count = sum(state.role == "input" for state in self._states)
         spec = TensorSpec(dims, _strides(dims, strides, layout), as_dtype(dtype).name)
         return self._new(_State(self._named(name, f"input_{count}"), spec, "input"))
@@ -91,6 +97,8 @@ class GraphBuilder:
         spec = TensorSpec((), (), own)
         if "int" in own and value != value // 1:
             raise ValueError(f"value is not a whole number: got {value!r}, expected one for {own}")
+        if own in _LIMITS and not _LIMITS[own][0] <= value <= _LIMITS[own][1]:
+            raise ValueError(f"value is out of range: got {value!r}, expected {own}")
         number = int(value) if "int" in own else as_float(value, "value")
         return self._new(_State(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number))
 
@@ -105,9 +113,15 @@ class GraphBuilder:
         Raises
         ------
         ValueError
-            The graph has no inputs or no outputs, an input is unused, or an output is an input or a constant.
+            The graph has no inputs or no outputs, an input is unused, an output is passed twice, or is an
+            input or a constant.
         """
-        places = dict.fromkeys([self._place(one, "output") for one in outputs] + list(self._marked))
+        given = [self._place(one, "output") for one in outputs]
+        if twice := next((place for place in given if given.count(place) > 1), None):
+            raise ValueError(
+                f"output {self._states[twice].name!r} is passed twice, expected different tensors"
+            )
+        places = dict.fromkeys([*given, *self._marked])
         if not places:
             raise ValueError("graph has no outputs: pass tensors to build, or call their method output()")
         for place in places:
@@ -133,6 +147,9 @@ class GraphBuilder:
     ) -> dict[str, GraphTensor]:
         """Add an operation, and return its results by their roles; None stands for an absent operand."""
         row = KINDS[kind]
+        absent = [role for role, one in operands.items() if one is None]
+        if absent and kind.startswith("pointwise"):
+            raise TypeError(f"{absent[0]} of {attributes['mode']} must be given: got None")
         given = {role: self._operand(one, role) for role, one in operands.items() if one is not None}
         if not given:
             raise TypeError(f"{next(iter(operands))} is not a GraphTensor: got None")
@@ -142,10 +159,10 @@ class GraphBuilder:
         try:
             results = row.infer(specs, params)
         except KeyError as error:
-            absent = error.args[0]
-            if absent not in {*operands, *attributes} - {*given, *params}:
+            missing = error.args[0]
+            if missing not in {*operands, *attributes} - {*given, *params}:
                 raise
-            raise TypeError(f"{absent} of {label} must be given: got None") from None
+            raise TypeError(f"{missing} of {label} must be given: got None") from None
         except (TypeError, ValueError) as error:
             shapes = ", ".join(f"{role} {self._states[place].name}" for role, place in given.items())
             error.add_note(f"in {label} of {shapes}")

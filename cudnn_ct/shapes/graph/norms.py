@@ -20,12 +20,14 @@ def normalized_axes(mode: str, x: Shape, scale: Shape, axes: Any = None) -> Shap
     Layer and RMS norm take the axes along which ``scale`` varies, adaptive layer norm the last one, instance
     norm the spatial axes, and batch norm these and the batch.
     """
-    if axes is not None:
-        return tuple(sorted(some_axes(axes, len(x), "axes")))
-    if mode in ("instance_norm", "group_norm"):
-        return tuple(range(2, len(x)))
-    if mode == "batch_norm":
-        return (0, *range(2, len(x)))
+    given = None if axes is None else tuple(sorted(some_axes(axes, len(x), "axes")))
+    if mode in ("instance_norm", "group_norm", "batch_norm"):
+        own = (*((0,) if mode == "batch_norm" else ()), *range(2, len(x)))
+        if given not in (None, own):
+            raise ValueError(f"axes are not those of {mode}: got {given}, expected {own}")
+        return own
+    if given is not None:
+        return given
     if mode == "ada_layer_norm":
         return (len(x) - 1,)
     aligned = (1,) * (len(x) - len(scale)) + scale
@@ -35,9 +37,7 @@ def normalized_axes(mode: str, x: Shape, scale: Shape, axes: Any = None) -> Shap
 def _norm_forward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, scale = specs["x"], specs["scale"]
     mode, phase = _checked(specs, attributes)
-    if mode == "rms_norm" and phase == "inference":
-        pass  # bias is optional
-    elif "bias" in specs:
+    if "bias" in specs:
         expect_shape(specs["bias"], "bias", scale.shape)
     axes = normalized_axes(mode, x.shape, scale.shape, attributes.pop("axes", None))
     attributes["normalized"] = axes
