@@ -188,6 +188,13 @@ def test_attention_rejects_a_seed_that_does_not_fit() -> None:
             ct.attention(q, q, q, dropout=0.5, **given)
 
 
+@pytest.mark.parametrize("seed", [1.5, [1.5], np.float64(1.5), "5", np.str_("5")])
+def test_attention_rejects_a_seed_that_is_no_whole_number(seed: Any) -> None:
+    q = ct.zeros((1, 2, 4, 8), "float16")
+    with pytest.raises(TypeError, match="seed must have whole numbers"):
+        ct.attention(q, q, q, dropout=0.5, seed=seed, offset=0)
+
+
 def test_offsets_of_packed_sequences_may_be_arrays() -> None:
     q = ct.full((6, 2, 8), 1, "float16")
     starts = np.array([0, 2, 6])

@@ -179,6 +179,18 @@ def test_core_copies_operands_that_kernels_cannot_load() -> None:
     assert copies["k"].strides[-1] == 1
 
 
+def test_bias_of_one_key_is_copied_unless_its_heads_are_adjacent() -> None:
+    bias = TensorSpec.packed((1, 4, 1, 48), "float16")
+    given = specs(1, 48, kv_heads=4) | {"bias": bias}
+    core = core_of(forward(given, causal="top_left"), LAST)  # the query has the first key alone
+    parts = {part.name: part for part in core.parts}
+    assert parts["bias"].spec.shape == (1, 4, 1, 1)
+    assert parts["bias"].spec.strides[1] == 48
+    assert core.problem.bias is not None
+    assert core.problem.bias.strides[1] == 1
+    assert not any(part.copy for part in core_of(forward(given), LAST).parts)
+
+
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_packed_statistics_with_gaps_have_the_offsets_of_packed_ones(tokens: int) -> None:
     gaps = TensorSpec((tokens, 3), (6, 2), "float32")

@@ -206,9 +206,10 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
         *outer, last = spec.strides
         loads = last == 1 and not any(step % HEAD_MULTIPLE for step in outer)
         return None if loads else _long_strides(like_axes(spec.shape, spec))
-    if name == "bias":
+    if name == "bias" and spec.shape[-1] > 1:
         return None if spec.strides[-1] == 1 else _long_strides(like_axes(spec.shape, spec))
-    # Statistics, and dbias, which no engine writes in another order.
+    # Statistics, dbias, which no engine writes in another order, and a bias of one key, whose heads engines
+    # read as if they were adjacent.
     return None if "nchw" in spec.layouts else _long_strides(TensorSpec.packed(spec.shape, spec.dtype))
 
 

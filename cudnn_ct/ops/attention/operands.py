@@ -83,13 +83,15 @@ def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> G
 
 
 def _is_in_host(value: Any) -> bool:
-    return isinstance(value, int | list | tuple) or type(value).__module__ == "numpy"
+    return isinstance(value, int | float | str | list | tuple) or type(value).__module__ == "numpy"
 
 
 def _uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> DeviceArray:
     import numpy as np
 
     row = DTYPES[dtype]
+    if np.asarray(values).dtype.kind not in "biuO":  # O of integers that do not fit
+        raise TypeError(f"{name} must have whole numbers: got {values!r}")
     try:
         host = np.atleast_1d(np.asarray(values, row.numpy))
     except OverflowError:
