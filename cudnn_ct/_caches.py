@@ -35,7 +35,8 @@ class CallCache(BoundedDict):
     """Prepared calls by keys, which contain one object for all parameters of a call: it is cheap to hash.
 
     ``parameters(*values)`` returns the object for values of the same types that were added; the types
-    distinguish 1, 1.0 and True, and members of enums from ints. It raises LookupError for others, so that
+    distinguish 1, 1.0 and True, and members of enums from ints, but not within a tuple, where 1.0 may pass
+    for a known 1. It raises LookupError for others, so that
     the values of a rejected call are not kept.
     """
 

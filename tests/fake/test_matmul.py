@@ -91,6 +91,13 @@ def test_matmul_of_no_terms_is_zero(fake: FakeCudnn) -> None:
         ct.matmul(a, b, activation="sigmoid")
 
 
+@pytest.mark.parametrize(("columns", "terms"), [(4, 0), (0, 4)])
+def test_gradient_of_a_shared_b_may_be_empty(fake: FakeCudnn, columns: int, terms: int) -> None:
+    dy, a, b = ct.zeros((2, 3, columns)), ct.zeros((2, 3, terms)), ct.zeros((terms, columns))
+    da, db, *_ = ct.matmul_backward(dy, a, b)
+    assert (da.shape, db.shape) == (a.shape, b.shape)
+
+
 def test_matmul_of_int8_is_int32(fake: FakeCudnn) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((16, 32), (32, 16)))

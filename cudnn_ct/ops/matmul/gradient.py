@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ...array import DeviceArray
@@ -174,7 +175,7 @@ def _folded(left: DeviceArray, right: DeviceArray) -> tuple[DeviceArray, DeviceA
 
 def _flat(array: DeviceArray) -> TensorSpec | None:
     """Return the spec of a view of two axes, or None if there is none."""
-    rows = array.size // max(array.shape[-1], 1)
+    rows = prod(array.shape[:-1])
     return reshape_view(array.spec, (rows, array.shape[-1]))
 
 
