@@ -32,7 +32,15 @@ def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, for its owner to change; a link stays a link."""
+    """Write a file as a whole or not at all, for its owner to change; a link stays a link.
+
+    A device or a pipe is written to, not replaced.
+    """
+    if path.exists() and not path.is_file():
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} cannot be written: it is a folder")
+        path.write_bytes(content)
+        return
     try:
         path = path.resolve()
     except RuntimeError as error:  # a link to itself, before Python 3.13
@@ -57,7 +65,8 @@ def read_file(path: Path, limit: int, owners: frozenset[int] | None = None) -> b
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         status = os.fstat(opened.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise ValueError("not a small file")
+            regular = stat.S_ISREG(status.st_mode)
+            raise ValueError(f"larger than {limit:,} bytes" if regular else "not a regular file")
         check_permissions(path, status)
         if owners is not None and status.st_uid not in owners:
             raise PermissionError(f"{path} belongs to user {status.st_uid}, who is not you")

@@ -194,12 +194,18 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     As of :func:`export_algo_cache`.
     """
     try:
-        content = json.loads(Path(path).read_bytes())
+        with open(path, "rb", opener=_without_waiting) as file:
+            content = json.loads(file.read())
         if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:
             raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "entries"')
         return store().load(content["entries"])
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open`; a pipe without a writer is empty."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _files(folder: Path) -> list[Path]:

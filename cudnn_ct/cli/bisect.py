@@ -28,7 +28,10 @@ from .wheels import Cudnn, find_all
 __all__ = ["Outcome", "command", "first_bad"]
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = "import sys; sys.path[:] = sys.argv[1:]; from cudnn_ct.cli.bisect_child import answer; answer()"
+CHILD = (
+    "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from cudnn_ct.cli.bisect_child import answer; answer()"
+)
 OLDEST_PLANNER = (9, 8)  # older versions cannot plan for a described device
 TOLERANCES = {"float64": 1e-9, "float32": 5e-3, "float16": 2e-2, "bfloat16": 5e-2}
 TOLERANCE = 2e-2  # of the results of a file
@@ -237,7 +240,8 @@ def _ask(cudnn: Cudnn, request: dict[str, Any], seconds: float) -> dict[str, Any
             env=environ,
             pass_fds=stub,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:

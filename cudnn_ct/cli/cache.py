@@ -75,6 +75,7 @@ def clear() -> None:
     left = len(kept.export())
     _end(kept)
     compiled = sum(bool(plan.text) for plan in plans.entries())
+    plans.failed = False  # a damaged plan can be deleted
     plans.clear()
     if plans.failed or plans.entries():
         fail(f"compiled plans remain in {plans.path}")

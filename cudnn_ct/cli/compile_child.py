@@ -116,8 +116,13 @@ def _check_gpu(planner: Planner) -> None:
 def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
     """Return the graphs of a file, and its calls without one."""
     if file.suffix == ".py":
+        sys.path.insert(0, str(file.parent))  # as Python does
         with record_plans(shapes_only=True) as recorded:
-            runpy.run_path(str(file), run_name="__main__")
+            try:
+                runpy.run_path(str(file), run_name="__main__")
+            except SystemExit as ended:
+                if ended.code not in (None, 0):
+                    raise
     else:
         try:
             content = json.loads(file.read_bytes())
@@ -142,7 +147,7 @@ def _of_calls(calls: Any) -> RecordedPlans:
             function = getattr(package, name) if name in package.__all__ else None
             # Other functions would run, too, and some of them write files.
             if not (isfunction(function) and function.__module__.startswith(f"{package.__name__}.ops.")):
-                near = get_close_matches(name, package.__all__, 1)
+                near = get_close_matches(name, set(package.__all__) - {name}, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"unknown operation: got {name!r}{hint}")
             function(**{key: _argument(value) for key, value in arguments.items()})

@@ -58,7 +58,7 @@ MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = "import sys; sys.path[:] = sys.argv[1:]; from {} import answer; answer()"
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
 
 
 class PlanningError(CudnnError):
@@ -143,7 +143,8 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
             env=environ,
             pass_fds=[stub],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=seconds,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

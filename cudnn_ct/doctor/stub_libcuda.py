@@ -50,7 +50,12 @@ def in_memory(names: Iterable[str], *, planning: bool = False) -> int:
     With ``planning`` it has all functions that cuDNN looks up to plan graphs. Only for a child process that
     does not use a GPU: it pretends that kernels are loaded.
     """
-    file = os.memfd_create(_SONAME)
+    import fcntl  # not on Windows, where nothing calls this
+
+    first = os.memfd_create(_SONAME)
+    # The child has streams of its own in the places of closed ones.
+    file = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(first)
     os.write(file, make(names, machine_here(), planning=planning))
     return file
 

@@ -102,6 +102,8 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
     ...         y = ct.softmax(ct.zeros((2, 3)))
     ...     exported, imported = ct.export_plans(path, recorded), ct.import_plans(path)
     """
+    if not isinstance(plans, RecordedPlans | None):
+        raise TypeError(f"plans is not a recording of record_plans: got {type(plans).__name__}")
     if plans is not None and plans.on_shapes and plans.requests:
         raise ValueError(
             "plans has no compiled plans, because its calls ran on shapes; save() its graphs and compile "

@@ -81,8 +81,10 @@ def _entry(body: bytes) -> StoredPlan | str:
     try:
         found = json.loads(line)
         key, facts = found["key"], found["facts"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        json.dumps(facts, allow_nan=False)
+        key.encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "the entry is malformed"
-    if not isinstance(key, str) or not isinstance(facts, dict):
+    if not isinstance(facts, dict):
         return "the entry is malformed"
     return StoredPlan(key, facts, text)

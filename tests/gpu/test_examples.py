@@ -48,7 +48,7 @@ def test_example_07_other_libraries(name: str, tmp_path: Path) -> None:
     if "jax: " in out and "computes on cpu here" in out:  # asked there, or JAX takes this process's memory
         pytest.skip("jax sees no GPU")
     assert "on the GPU by cuDNN 9" in out
-    assert number(f"{name}: largest difference (.*), beside", out) < 1e-5
+    assert number(f"{name}: largest difference (.*), relative", out) < 1e-5
     if name == "torch":
         assert "tensors on the CPU" not in out
         assert "both gradients are those of finite differences" in out

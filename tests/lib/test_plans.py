@@ -313,6 +313,29 @@ def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) ->
         testing.assert_supported(model)
 
 
+ORDINARY_PROGRAM = r"""
+import os, sys
+import shapes_of_the_model  # a module beside the program
+import cudnn_ct as ct
+
+assert sys.argv[1:] == [], sys.argv
+os.write(2, b"\xff")
+ct.activation(ct.zeros(shapes_of_the_model.SHAPE, "float16"))
+sys.exit({status})
+"""
+
+
+@pytest.mark.parametrize(("status", "closed"), [("0", ""), ("None", "1>&-"), ("0", "2>&-"), ("3", "")])
+def test_programs_run_as_by_python(tmp_path: Path, status: str, closed: str) -> None:
+    (tmp_path / "shapes_of_the_model.py").write_text("SHAPE = (64, 256, 32, 32)\n")
+    program = tmp_path / "program.py"
+    program.write_text(ORDINARY_PROGRAM.replace("{status}", status))
+    command = f"exec {sys.executable} -m cudnn_ct supports {program} --gpu h200 {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
+    assert done.returncode == (status == "3"), done.stderr
+    assert ("SystemExit: 3" in done.stderr) == (status == "3")
+
+
 def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
     command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200"]
     done = subprocess.run([*command, "--gpu", str(DEVICE)], capture_output=True, text=True, timeout=300)

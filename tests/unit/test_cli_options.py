@@ -199,7 +199,9 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     assert row in json.loads(run("show", "--json"))["plans"]
     file = tmp_path / "plans.file"
     assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
-    assert run("clear") == "deleted 0 tuned algorithms and 2 compiled plans\n"
+    damaged = next(iter(sorted((cache / "plans").glob("*.plan_1"))))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert "deleted 0 tuned algorithms and " in run("clear")
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     file.write_text("other")
     assert "is not a file of compiled plans" in run("import-plans", str(file), code=2)

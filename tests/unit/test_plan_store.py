@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct
+from cudnn_ct._cache_files import replace_file
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.graph import plan_store as module
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
@@ -38,6 +39,25 @@ def store(tmp_path: Path) -> Iterator[PlanStore]:
 
 def plan(number: int, size: int = 10) -> StoredPlan:
     return PLAN._replace(key=f"plan {number}", text=b"x" * size)
+
+
+def test_a_device_and_a_pipe_are_written_to(tmp_path: Path) -> None:
+    replace_file(Path("/dev/null"), b"x")
+    assert Path("/dev/null").is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    replace_file(pipe, b"content")
+    assert os.read(reader, 99) == b"content"
+    os.close(reader)
+    with pytest.raises(IsADirectoryError, match="it is a folder"):
+        replace_file(tmp_path, b"x")
+
+
+def test_a_pipe_is_no_exported_cache(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is not an exported algorithm cache"):
+        cudnn_ct.import_algo_cache(tmp_path / "pipe")
 
 
 # --- the format --------------------------------------------------------------------------------------------
@@ -68,8 +88,10 @@ def test_decode_raises_for_other_files(content: bytes) -> None:
 def test_decode_skips_entries_of_other_formats_and_malformed_ones() -> None:
     later = encode(PLAN).replace(FORMAT.encode(), b"cudnn_ct plan 2")
     odd = encode(PLAN._replace(key=3))  # type: ignore[arg-type]
-    assert list(decode(later + odd + encode(PLAN))) == [
+    alone = encode(PLAN._replace(key="\ud800"))  # half of a character, which no file name can have
+    assert list(decode(later + odd + alone + encode(PLAN))) == [
         "the format is 'cudnn_ct plan 2', expected 'cudnn_ct plan 1'",
+        "the entry is malformed",
         "the entry is malformed",
         PLAN,
     ]
