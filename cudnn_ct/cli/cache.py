@@ -110,9 +110,8 @@ def import_(file: str) -> None:
 @plainly
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
-    count = export_plans(file)
+    click.echo(f"wrote {export_plans(file)} compiled plans to {file}")
     _end(folder_store())
-    click.echo(f"wrote {count} compiled plans to {file}")
 
 
 @command.command("import-plans")

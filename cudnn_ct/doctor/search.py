@@ -38,9 +38,11 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
         if folder == found.folder:
             break  # its own libraries come first
         # Only names of version 9: .so.8 is never opened, and .so only after these.
-        if folder and folder not in seen and any(name.major == 9 for name in _files.cudnn_files(folder)):
+        names = list(_files.cudnn_files(folder)) if folder and folder not in seen else []
+        if any(name.major == 9 for name in names):
             seen.add(folder)
-            yield _shadow(found, entry)
+            if any(os.path.dirname(_files.real(name.path)) != found.folder for name in names):
+                yield _shadow(found, entry)  # not of links to its own libraries
     for place in locate.usual(environ).found:
         if place.folder in seen:
             continue

@@ -441,6 +441,7 @@ def test_check_companions_compares_the_versions_of_libnvrtc_and_its_builtins(
     [
         ("{own}:{other}", ["other-cudnn note"]),
         ("{link}:{other}", ["other-cudnn note"]),
+        ("{links}", []),
         ("{other}:{own}", ["shadowed error"]),
         ("{other}", ["shadowed error"]),
         (":{same}:{own}", ["shadowed warning"]),
@@ -455,7 +456,11 @@ def test_check_competition_reports_folders_before_its_own(
     (tmp_path / "link").symlink_to(folders["own"])
     (tmp_path / "eight").mkdir()
     (tmp_path / "eight/libcudnn.so.8").touch()
-    path = path.format(**folders, link=tmp_path / "link", eight=tmp_path / "eight")
+    (tmp_path / "links").mkdir()
+    for library in folders["own"].iterdir():
+        (tmp_path / "links" / library.name).symlink_to(library)
+    more = {name: tmp_path / name for name in ("link", "links", "eight")}
+    path = path.format(**folders, **more)
     findings = search.check_competition(read(folders["own"]), {"LD_LIBRARY_PATH": path})
     told = [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
     assert [f"{each.code} {each.severity.word}" for each in told] == expected
