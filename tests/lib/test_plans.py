@@ -334,6 +334,7 @@ def test_programs_run_as_by_python(tmp_path: Path, status: str, closed: str) -> 
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == (status == "3"), done.stderr
     assert ("SystemExit: 3" in done.stderr) == (status == "3")
+    assert ("yes   pointwise" in done.stdout) == (status != "3" and not closed.startswith("1"))
 
 
 def test_supports_prints_a_table_and_json(unsupported: Path) -> None:

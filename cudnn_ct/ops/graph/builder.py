@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple, NoReturn
 
-from ...dtypes import as_dtype
+from ...dtypes import DTYPES, as_dtype
 from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
@@ -21,10 +21,6 @@ __all__ = ["GraphBuilder"]
 
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _HALF = ("float16", "bfloat16")
-_LIMITS = {
-    "int8": (-(2**7), 2**7 - 1), "uint8": (0, 2**8 - 1),
-    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
-}  # fmt: skip
 
 
 class _State(NamedTuple):
@@ -89,7 +85,10 @@ class GraphBuilder:
     def constant(
         self, value: float, dtype: DTypeLike | None = None, *, name: str | None = None
     ) -> GraphTensor:
-        """Return a number as a tensor that the plan passes by value; its dtype is the compute dtype."""
+        """Return a number as a tensor that the plan passes by value; its dtype is the compute dtype.
+
+        Raises ValueError if the number is not one of an integer ``dtype``.
+        """
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"value is not a number: got {value!r}, expected an int or a float")
         value = int(value) if isinstance(value, Integral) else float(value)
@@ -97,8 +96,12 @@ class GraphBuilder:
         spec = TensorSpec((), (), own)
         if "int" in own and value != value // 1:
             raise ValueError(f"value is not a whole number: got {value!r}, expected one for {own}")
-        if own in _LIMITS and not _LIMITS[own][0] <= value <= _LIMITS[own][1]:
-            raise ValueError(f"value is out of range: got {value!r}, expected {own}")
+        if "int" in own and own in DTYPES:
+            import numpy as np
+
+            limits = np.iinfo(DTYPES[own].numpy)
+            if not limits.min <= value <= limits.max:
+                raise ValueError(f"value is out of range: got {value!r}, expected {own}")
         number = int(value) if "int" in own else as_float(value, "value")
         return self._new(_State(self._named(name, f"constant_{len(self._states)}"), spec, "constant", number))
 
@@ -117,10 +120,9 @@ class GraphBuilder:
             input or a constant.
         """
         given = [self._place(one, "output") for one in outputs]
-        if twice := next((place for place in given if given.count(place) > 1), None):
-            raise ValueError(
-                f"output {self._states[twice].name!r} is passed twice, expected different tensors"
-            )
+        twice = [self._states[place].name for place in given if given.count(place) > 1]
+        if twice:
+            raise ValueError(f"output {twice[0]!r} is passed twice, expected different tensors")
         places = dict.fromkeys([*given, *self._marked])
         if not places:
             raise ValueError("graph has no outputs: pass tensors to build, or call their method output()")
