@@ -13,6 +13,9 @@ __all__ = ["ATTENTION", "ATTENTION_ROUNDED", "ATTENTION_SCALES"]
 
 Array = np.ndarray
 
+# Of the dtypes that kernels round weights to. bfloat16 has no weights below its own.
+SMALLEST_NORMAL = {"float16": 2.0**-14, "float8_e4m3": 2.0**-6, "float8_e5m2": 2.0**-14}
+
 
 class Head(NamedTuple):
     """The operands of one head of one sequence, and where they are in arrays of shape (B, H, S, D).
@@ -183,10 +186,28 @@ def _scale(table: Any, operands: Operands, arguments: Arguments, values: Values)
 
 
 def _rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Kernels round weights to half precision before the second product."""
-    absolute = {**operands, "v": np.abs(operands["v"])}
-    found = attention(absolute, {**arguments, "return_stats": False})
-    return found | {"stats": np.zeros(values["stats"].shape)} if "stats" in values else found
+    """Kernels round weights, as multiples of the largest of a query, to the dtype of the operands."""
+    smallest = _smallest_normal(arguments)
+    found = {"y": _rounded_weights(operands, arguments, smallest)}
+    return found | ({"stats": np.zeros(values["stats"].shape)} if "stats" in values else {})
+
+
+def _rounded_weights(operands: Operands, arguments: Arguments, smallest: float) -> Array:
+    """Return the size of y by which the rounding of weights changes it.
+
+    Weights below ``smallest`` times the largest of their query are rounded with an absolute error.
+    """
+    y, _ = _results(operands)
+    for head in _heads(operands, arguments):
+        p, _ = _softmax(head, _scores(head, arguments))
+        least = smallest * p.max(-1, initial=0, keepdims=True)
+        y[head.rows] = np.where(head.seen, np.maximum(p, least), 0) @ np.abs(head.v)
+    return _as_given(y, operands)
+
+
+def _smallest_normal(arguments: Arguments) -> float:
+    """Return the smallest normal number of the dtype of weights; smaller ones have an absolute error."""
+    return SMALLEST_NORMAL.get(arguments.get("weights", ""), 0.0)
 
 
 def _backward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -202,12 +223,14 @@ def _backward_scale(table: Any, operands: Operands, arguments: Arguments, values
 
 
 def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Kernels round the weights and the gradients of the scores to half precision."""
+    """Kernels round the weights and the gradients of the scores to the dtype of the operands."""
+    smallest = _smallest_normal(arguments)
 
     def sizes(head: Head, saved: tuple[Array, Array, Array], factor: float) -> tuple[Array, ...]:
         dy, y, stats = saved
         p = _weights(head, head.q @ head.k.T * factor + head.bias, stats)
         ds = np.abs(p * (dy @ head.v.T - (dy * y).sum(-1, keepdims=True)))
+        p, ds = (np.where(head.seen, np.maximum(one, smallest), 0) for one in (p, ds))
         return factor * ds @ np.abs(head.k), factor * ds.T @ np.abs(head.q), p.T @ np.abs(dy), ds
 
     return _summed(operands, arguments, sizes)
@@ -225,22 +248,13 @@ def _scaled_scale(table: Any, operands: Operands, arguments: Arguments, values: 
     return _scaled_sizes(operands, _scale(table, _dequantised(operands), arguments, found), values)
 
 
-def _smallest_weight(operands: Operands, arguments: Arguments) -> float:
-    """Return the smallest normal number of the dtype of weights, relative to the largest weight."""
-    e5m2 = arguments.get("weights") == "float8_e5m2"
-    default, normal = (8192.0, 2.0**-14) if e5m2 else (32.0, 2.0**-6)
-    return normal / (default if operands.get("scale_s") is None else _factor_of(operands, "scale_s"))
-
-
 def _scaled_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Weights are rounded to float8; those below its smallest normal number with an absolute error."""
+    """Kernels round scaled weights to float8."""
     dequantised = _dequantised(operands)
-    y, stats = _results(dequantised)
-    for head in _heads(dequantised, arguments):
-        p, _ = _softmax(head, _scores(head, arguments))
-        top, smallest = p.max(-1, keepdims=True), _smallest_weight(operands, arguments)
-        y[head.rows] = np.where(head.seen, np.maximum(p, smallest * top), 0) @ np.abs(head.v)
-    return _scaled_sizes(operands, {"y": y, "stats": np.zeros(stats.shape)}, values)
+    default = 8192.0 if arguments.get("weights") == "float8_e5m2" else 32.0
+    scale = default if operands.get("scale_s") is None else _factor_of(operands, "scale_s")
+    y = _rounded_weights(dequantised, arguments, _smallest_normal(arguments) / scale)
+    return _scaled_sizes(operands, {"y": y, "stats": np.zeros(_results(dequantised)[1].shape)}, values)
 
 
 ATTENTION: dict[str, Any] = {

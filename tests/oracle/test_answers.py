@@ -1429,6 +1429,23 @@ def test_attention_backward_is_the_slope_of_attention() -> None:
             np.testing.assert_allclose((gradient * step).sum(), slope, rtol=1e-4, atol=1e-11)
 
 
+def test_weights_below_the_normal_numbers_of_float16_have_an_absolute_error() -> None:
+    """The second key has a weight of 7.4 times the smallest float16, which 2**-11 of it does not cover."""
+    tiny = 7.4 * 2.0**-24
+    q, k = np.ones((1, 1, 1, 8)), np.zeros((1, 1, 2, 8))
+    k[0, 0, 1] = np.log(tiny) / 8
+    operands = {"q": q, "k": k, "v": np.ones((1, 1, 2, 8)), "dy": np.ones((1, 1, 1, 8))}
+    operands |= {"y": np.ones((1, 1, 1, 8)), "stats": np.zeros((1, 1, 1))}
+    found = solve("attention_backward", operands, scale=1.0, weights="float16")["dv"]
+    np.testing.assert_allclose(found.value[0, 0, 1], tiny)
+    error = np.abs(np.float16(tiny).astype(float) - tiny)
+    assert found.rounded is not None
+    assert 2.0**-11 * tiny < error <= 2.0**-11 * found.rounded[0, 0, 1, 0] <= 2.0**-25
+    found = solve("attention_backward", operands, scale=1.0, weights="bfloat16")["dv"]
+    assert found.rounded is not None
+    np.testing.assert_allclose(found.rounded[0, 0, 1], tiny)
+
+
 def test_scaled_matmul_takes_the_magnitude_before_the_scale() -> None:
     two, half = array(2.0), array(0.5)
     given = {"a": array([1.0, -3.0]), "b": array([2.0], [1.0]), "descale_a": half, "scale": two}
