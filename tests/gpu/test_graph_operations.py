@@ -284,6 +284,36 @@ def test_matmul_of_int8_is_exact() -> None:
         assert torch.equal(got.cpu(), a.cpu().int() @ b.cpu().int())
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_graphs_of_integers_have_results_in_float32(dtype: str) -> None:
+    x, y = (
+        torch.randint(1, 128, (64, 128), device="cuda", dtype=getattr(torch, dtype), generator=seeded)
+        for seeded in (torch.Generator("cuda").manual_seed(seed) for seed in (0, 1))
+    )
+    for name, exact in (("add", True), ("mul", True), ("div", False), ("maximum", True), ("less", True)):
+        g = ct.Graph()
+        with g.build(getattr(g, name)(g.input((64, 128), dtype), g.input((64, 128), dtype))) as built:
+            got = torch.from_dlpack(built(x, y))
+        assert got.dtype == torch.float32
+        wanted = getattr(torch, {"less": "lt"}.get(name, name))(x.double(), y.double()).double()
+        assert (got - wanted).abs().max() <= (0 if exact else 1e-4)
+
+
+def test_convolution_of_int8_in_a_graph_is_exact() -> None:
+    g = ct.Graph()
+    x, w = (g.input(shape, "int8", layout="nhwc") for shape in ((2, 16, 14, 14), (32, 16, 3, 3)))
+    arrays = [
+        torch.randint(-128, 128, one.shape, dtype=torch.int8, device="cuda").to(
+            memory_format=torch.channels_last
+        )
+        for one in (x, w)
+    ]
+    with g.build(g.relu(g.conv(x, w, padding=1))) as built:
+        got = torch.from_dlpack(built(*arrays))
+    wanted = functional.conv2d(*(one.cpu().double() for one in arrays), padding=1).relu()
+    assert torch.equal(got.cpu().double(), wanted)
+
+
 @pytest.mark.parametrize("columns", [128, 24])
 def test_matmul_dequantises_int8_weights(columns: int) -> None:
     a = randn(48, 256, dtype=torch.bfloat16)

@@ -266,6 +266,26 @@ def test_dtypes_are_those_of_the_graph_and_of_its_first_input() -> None:
     assert (half.input((3,)) * 2).dtype == "float16"
 
 
+def test_results_of_integers_have_the_dtype_between_operations() -> None:
+    for dtype in ("int8", "uint8", "int64"):
+        g = ct.Graph()
+        x, w = g.input((4,), dtype), g.input((4,), dtype)
+        problem = g.define(x + w, x / w, x < w)
+        assert [spec.dtype for spec in problem.results] == ["float32"] * 3
+        operands = np.array([100, 7, 1, 3], dtype), np.array([100, 2, 4, 1], dtype)
+        total, quotient, less = ct.reference.graph(problem, *operands)
+        assert total.tolist() == [200, 9, 5, 4]
+        assert quotient.tolist() == [1, 3.5, 0.25, 3]
+        assert less.tolist() == [0, 0, 1, 0]
+    g = ct.Graph(intermediate_dtype="float16")
+    assert g.define(g.input((4,), "int8") * 2).results[0].dtype == "float16"
+    g = ct.Graph()
+    x, w = g.input((1, 4, 16), "float8_e4m3"), g.input((1, 16, 8), "float8_e4m3")
+    assert g.define(x @ w).results[0].dtype == "float8_e4m3"
+    moved = ct.Graph()
+    assert moved.define(moved.reshape(moved.input((4,), "int8"), (2, 2))).results[0].dtype == "int8"
+
+
 def test_strides_follow_the_operands_and_are_set_by_output() -> None:
     g = ct.Graph()
     x, w = g.input((2, 8, 6, 6), layout="nhwc"), g.input((4, 8, 3, 3), layout="nhwc")

@@ -250,7 +250,10 @@ class GraphBuilder:
         kept = sorted(used)
         new = {place: number for number, place in enumerate(kept)}
         dtypes = [self._states[place].spec.dtype for place in inputs]
-        first = next((dtype for dtype in dtypes if dtype in FLOATS), dtypes[0])
+        floats = [dtype for dtype in dtypes if dtype in FLOATS] + [
+            d for d in dtypes if d.startswith("float8")
+        ]
+        first = (floats or [self._intermediate])[0]
         read = self._read_by_products(nodes, first)
         values = [
             self._value(self._states[place], place in outputs, first, read.get(place, "")) for place in kept

@@ -37,9 +37,10 @@ class Graph(
 
     Notes
     -----
-    Outputs have the dtype of the first floating-point input, unless :meth:`GraphTensor.output` sets another
-    one. Statistics and sums are float32. cuDNN computes graphs of certain patterns only; :meth:`build`
-    raises NotSupportedError with the reasons if it has no engine for a graph.
+    Outputs have the dtype of the first floating-point input, or that between operations if there is none,
+    unless :meth:`GraphTensor.output` sets another one. Statistics and sums are float32. cuDNN computes graphs
+    of certain patterns only; :meth:`build` raises NotSupportedError with the reasons if it has no engine for
+    a graph.
 
     Examples
     --------
