@@ -18,7 +18,7 @@ from .. import _lib
 from .._config import config
 from ..doctor import libraryset, stub_libcuda
 from .bisect_child import difference
-from .child import NoAnswerError, answer_of
+from .child import NoAnswerError, answer_of, start
 from .errors import FAILED, NO_GPU, fail, plainly, usage
 from .offline import read_gpu
 from .options import Convolution, optional_convolution
@@ -28,10 +28,6 @@ from .wheels import Cudnn, find_all
 __all__ = ["Outcome", "command", "first_bad"]
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = (
-    "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from cudnn_ct.cli.bisect_child import answer; answer()"
-)
 OLDEST_PLANNER = (9, 8)  # older versions cannot plan for a described device
 TOLERANCES = {"float64": 1e-9, "float32": 5e-3, "float16": 2e-2, "bfloat16": 5e-2}
 TOLERANCE = 2e-2  # of the results of a file
@@ -234,16 +230,7 @@ def _ask(cudnn: Cudnn, request: dict[str, Any], seconds: float) -> dict[str, Any
         loaded = filter(None, [f"/proc/self/fd/{stub[0]}", os.environ.get("LD_PRELOAD")])
         environ["LD_PRELOAD"] = ":".join(loaded)
     try:
-        done = subprocess.run(
-            [sys.executable or "python3", "-c", CHILD, *sys.path],
-            input=json.dumps(request),
-            env=environ,
-            pass_fds=stub,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-        )
+        done = start("cudnn_ct.cli.bisect_child", request, environ, stub, seconds)
     except subprocess.TimeoutExpired:
         return {"failed": f"it takes more than {seconds:.0f} s"}
     except OSError as error:

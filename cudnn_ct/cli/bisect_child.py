@@ -31,6 +31,7 @@ from ..ops.conv.padded_candidates import with_even_padding
 from ..ops.graph.lower import lowered
 from ..plans.base import Candidate
 from ..shapes.graph.problem import GraphProblem
+from .child import read_request
 from .errors import first_line, words_of
 from .offline import _convolution
 from .options import Convolution
@@ -42,7 +43,7 @@ MAX_PRODUCTS = 1 << 27  # of a convolution that NumPy computes within seconds
 
 def answer() -> None:
     """Run as the child process."""
-    request = json.load(sys.stdin)
+    request = read_request()
     result: dict[str, Any]
     try:
         result = _planned(request) if request["device"] else _computed(request)

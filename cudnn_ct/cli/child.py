@@ -1,17 +1,51 @@
-"""The answer of a child process: JSON in the last line that it prints."""
+"""Child processes: a request in JSON to stdin, and an answer in JSON, in the last line of stdout."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["NoAnswerError", "answer_of"]
+from ..doctor.probe import end_with
+
+__all__ = ["NoAnswerError", "answer_of", "read_request", "start"]
+
+# The child imports the same package as this process: its own search path may lead to another cudnn_ct.
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
 
 
 class NoAnswerError(Exception):
     """A process has given no answer; the message says what it did instead."""
+
+
+def start(
+    module: str, request: dict[str, Any], environ: Mapping[str, str], files: Sequence[int], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``answer`` of a module in a child process that inherits these open files, and wait for its end.
+
+    Raises OSError if it does not start, and subprocess.TimeoutExpired after ``seconds``.
+    """
+    return subprocess.run(
+        [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
+        input=json.dumps({**request, "parent": os.getpid()}),
+        env=environ,
+        pass_fds=files,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=seconds,
+    )
+
+
+def read_request() -> dict[str, Any]:
+    """Return the request of this child process, which from now on is killed when its parent ends."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    end_with(request["parent"])
+    return request
 
 
 def answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

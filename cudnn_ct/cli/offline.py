@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
-from .child import NoAnswerError, answer_of
+from .child import NoAnswerError, answer_of, read_request, start
 from .errors import first_line, verdict_of
 from .options import Convolution
 
@@ -56,9 +55,6 @@ GPU_HELP = f"A GPU: {', '.join(gpu_names())}, or a file that `cudnn-ct device --
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
-
-# The child imports the same package as this process: its own search path may lead to another cudnn_ct.
-CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
 
 
 class PlanningError(CudnnError):
@@ -137,16 +133,7 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
     }
     request = {**request, "nvrtc": library.find_nvrtc()}
     try:
-        done = subprocess.run(
-            [sys.executable or "python3", "-c", CHILD.format(module), *sys.path],
-            input=json.dumps(request),
-            env=environ,
-            pass_fds=[stub],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-        )
+        done = start(module, request, environ, [stub], seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlanningError(f"the planning process did not run: {error}") from None
     finally:
@@ -190,7 +177,7 @@ def answer() -> None:
 def answer_with(work: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Read the request from stdin, and write the result of ``work`` or its error to stdout; exit."""
     try:
-        request = json.load(sys.stdin)
+        request = read_request()
         if request["nvrtc"]:
             open_library(request["nvrtc"])
         result = work(request)

@@ -29,18 +29,18 @@ def emit(step: str, **values: Any) -> None:
 
 def main(plan: dict[str, Any]) -> None:
     """Run the mode of the plan: ``cudnn`` or ``driver``."""
-    _end_with(plan["parent"])
+    end_with(plan["parent"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result
     {"cudnn": probe_cudnn, "driver": probe_driver}[plan["mode"]](plan)
     emit("done")
     os._exit(0)  # without the destructors of the libraries, which may fail
 
 
-def _end_with(parent: int) -> None:
-    """Let the kernel kill this process together with the doctor, which could no longer stop it."""
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process together with its parent, which could no longer stop it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the doctor was killed before
+    if os.getppid() != parent:  # the parent was killed before
         os._exit(1)
 
 
