@@ -14,6 +14,7 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, read_gpu
+from .table import counted
 
 __all__ = ["command"]
 
@@ -67,7 +68,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
         click.echo(f"wrote {output}, {len(content):,} bytes")
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:
-        fail(f"{rejected} graphs cannot be compiled")
+        fail(f"cannot compile {counted(rejected, 'graph')}")
 
 
 def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +85,8 @@ def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) 
 
 def _print(reports: list[dict[str, Any]]) -> None:
     for report in reports:
-        click.echo(f"{report['gpu']}: {report['compiled']} plans compiled in {report['seconds']:.1f} s")
+        plans = counted(report["compiled"], "plan")
+        click.echo(f"{report['gpu']}: {plans} compiled in {report['seconds']:.1f} s")
         if report["derived"]:
             click.echo(f"  {report['gpu']} is {DERIVED_NOTE}")
         for row in report["rejected"]:

@@ -18,7 +18,7 @@ from .._bad_combinations import defects
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..errors import CudnnError, NotSupportedError, format_version
-from ..graph.compile import compile_request, usable_candidates
+from ..graph.compile import compile_request, usable_candidates, why_not_named
 from ..graph.exchange import record_plans
 from ..graph.explain import explain_graph
 from ..graph.offline import Planner, compute_capability
@@ -91,8 +91,7 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     try:
         _check_gpu(planner)
         rows = usable_candidates(request, planner)
-        found = () if rows else explain_graph(request.graph, planner, changes=False).reasons
-        reason = "; ".join(dict.fromkeys(row.words for row in found))
+        reason = "" if rows else why_not_named(request, planner) or _reasons(request, planner)
     except CudnnError as error:
         rows, reason = [], first_line(error)
     first = rows[0] if rows else None
@@ -103,6 +102,11 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "compiled": first and first.compiled,
         "reason": "" if rows else reason or "cuDNN has no engine",
     }
+
+
+def _reasons(request: PlanRequest, planner: Planner) -> str:
+    found = explain_graph(request.graph, planner, changes=False).reasons
+    return "; ".join(dict.fromkeys(row.words for row in found))
 
 
 def _check_gpu(planner: Planner) -> None:

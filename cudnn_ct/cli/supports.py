@@ -12,7 +12,7 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, read_gpu
-from .table import show
+from .table import counted, show
 
 __all__ = ["command", "supported"]
 
@@ -42,7 +42,7 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     else:
         _print(reports)
     if missing:
-        fail(f"{len(missing)} graphs have no engine")
+        fail(f"no engine for {counted(len(missing), 'graph')}")
 
 
 def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import click
 
 from ..doctor.terminal import printable
 
-__all__ = ["Column", "Tick", "progress", "show", "styled"]
+__all__ = ["Column", "Tick", "counted", "progress", "show", "styled"]
 
 EMPTY = {"", "-"}
 COLORS = {"ok": "green", "failed": "red", "skipped": "yellow"}
@@ -22,6 +22,11 @@ Column = tuple[str, bool]
 
 Tick = Callable[[str], None]
 """Called after each step with the name of a step."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, such as ``1 graph`` or ``2 graphs``."""
+    return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -17,7 +17,7 @@ from .plan_file import StoredPlan
 from .recording import PlanRequest
 from .stored import CompiledPlan, choice_entry, to_store
 
-__all__ = ["compile_request", "usable_candidates"]
+__all__ = ["compile_request", "usable_candidates", "why_not_named"]
 
 
 def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
@@ -78,6 +78,15 @@ def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[
         if rows:
             return rows
     return []
+
+
+def why_not_named(request: PlanRequest, planner: Context | Planner) -> str:
+    """Return why the engine that a call names is not usable; empty if it is, or if the call names none."""
+    if not request.engine or request.choice:
+        return ""
+    (row,) = _candidates(request, planner)
+    reason = row.rejected or _exceeded(request, row)
+    return f"{request.engine}: {reason}" if reason else ""
 
 
 def _exceeded(request: PlanRequest, row: Candidate) -> str:

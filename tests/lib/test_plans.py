@@ -266,7 +266,7 @@ def test_calls_in_json_write_no_files(tmp_path: Path) -> None:
 
 def test_compile_names_what_must_change_for_an_engine(unsupported: Path, tmp_path: Path) -> None:
     done = compile_cli(unsupported, "--gpu", "h200", "-o", tmp_path / "plans", "--json", rejects=True)
-    assert "1 graphs cannot be compiled" in done.stderr
+    assert "cannot compile 1 graph" in done.stderr
     (row,) = json.loads(done.stdout)["gpus"][0]["rejected"]
     supports = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200", "--json"]
     listed = json.loads(subprocess.run(supports, capture_output=True, text=True, timeout=300).stdout)
@@ -349,7 +349,30 @@ def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
     (report,) = json.loads(done.stdout)["gpus"]
     assert [bool(row["engines"]) for row in report["graphs"]] == [False, True]
-    assert "1 graphs have no engine" in done.stderr
+    assert "no engine for 1 graph" in done.stderr
+
+
+NAMED = """
+import cudnn_ct as ct
+
+x, w = ct.empty((8, 16, 32, 32), "float16"), ct.empty((32, 16, 3, 3), "float16")
+for number in (0, 12345):
+    ct.conv(x, w, algo=f"engine {number}")
+"""
+
+
+def test_supports_gives_the_reason_of_an_engine_that_a_call_names(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(NAMED)
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--gpu", "h200", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    (report,) = json.loads(done.stdout)["gpus"]
+    yes, no = report["graphs"]
+    assert (yes["engines"], yes["reason"]) == (1, "")
+    assert (no["engines"], no["reason"]) == (
+        0,
+        "engine 12345: cuDNN does not support this engine for the problem",
+    )
 
 
 def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
