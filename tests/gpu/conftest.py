@@ -18,10 +18,14 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.errors import ExecutionFailedError
 from tests.mixed import own_stream
+from tests.spread import use_gpu
 from tests.strategies import Place
 from tests.strategies import own as place
 
 __all__ = ["captured", "library", "own_stream", "place"]
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    use_gpu(int(worker.removeprefix("gw")))
 
 
 @pytest.fixture(autouse=True)

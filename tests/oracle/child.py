@@ -21,6 +21,7 @@ os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 import cudnn_ct as ct
 from cudnn_ct.ops import _call, _replay
 from cudnn_ct.ops.conv import errata
+from tests.spread import use_gpu
 
 from .algorithms import judge_each
 from .devices import Device, Fakes, Gpu
@@ -48,6 +49,8 @@ def main() -> None:
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     place = on_fakes if asked["fakes"] else on_gpu
+    if not asked["fakes"]:
+        use_gpu(asked["process"])
     _replay.REPEATS = 1  # the second of two equal calls is a replay
     _count_replays()
     if asked["rejected"]:

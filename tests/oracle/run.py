@@ -66,15 +66,15 @@ def compare(
     batches = iter([numbers]) if numbers else _batches(calls, end, BATCH if fakes else GPU_BATCH)
     lock = threading.Lock()
 
-    def work() -> None:
+    def work(process: int) -> None:
         while True:
             with lock:
                 batch = next(batches, None)
             if batch is None:
                 return
-            _batch(asked | {"numbers": batch}, result, lock)
+            _batch(asked | {"numbers": batch, "process": process}, result, lock)
 
-    workers = [threading.Thread(target=work) for _ in range(jobs)]
+    workers = [threading.Thread(target=work, args=(process,)) for process in range(jobs)]
     for worker in workers:
         worker.start()
     for worker in workers:
