@@ -123,6 +123,40 @@ def attention_by_use(records: list[Record]) -> str:
     return f"{_about(records)}\n\n{markdown(heads, lines.values())}"
 
 
+def attention_in_short(records: list[Record]) -> str:
+    """Return a table of attention compared with PyTorch's backends, with a column for each use."""
+    lines: dict[str, list[str]] = {}
+    heads = [""]
+    for group in attention_report.groups(of_section(records, "rows")):
+        lines.setdefault(group.other, [BACKENDS[group.other]]).append(ratio(geomean(group.ratios)))
+        title = f"{group.use}, {group.direction}"
+        heads += [] if title in heads else [title]
+    return markdown(heads, lines.values())
+
+
+BACKENDS = {"cudnn": "cuDNN backend", "flash": "flash backend"}
+
+
+def norms_in_short(records: list[Record]) -> str:
+    """Return a table of autotuned normalisations compared with PyTorch, with a column for each operation."""
+    found: dict[str, list[float]] = {}
+    for row in of_section(records, "rows"):
+        if "ct_autotune" in row["times"]:
+            tuned = row["times"]["ct_autotune"] / row["times"]["torch"]
+            found.setdefault(row["id"].partition(" ")[0], []).append(tuned)
+    return markdown([f"`{name}`" for name in found], [[ratio(geomean(some)) for some in found.values()]])
+
+
+def products_in_short(records: list[Record]) -> str:
+    """Return a table of autotuned products compared with PyTorch, by what takes their time."""
+    rows = [row for row in of_section(records, "rows") if "ct_autotune" in row["times"]]
+    found = [
+        [row["times"]["ct_autotune"] / row["times"]["torch"] for row in _where(rows, kind=kind)]
+        for kind in PRODUCTS
+    ]
+    return markdown((title for title, _ in PRODUCTS.values()), [[ratio(geomean(some)) for some in found]])
+
+
 def norms_by_row(records: list[Record]) -> str:
     """Return a table of normalisations of rows compared with PyTorch, a copy and the best engine."""
     names = ("torch", "ct_heuristic", "ct_autotune", "ct_best")
@@ -315,6 +349,9 @@ Table = Callable[[list[Record]], str]
 # The name in the marks, the benchmark, the page, and the function that returns the table.
 TABLES: tuple[tuple[str, str, str, Table], ...] = (
     ("conv", "conv", "README.md", conv_in_short),
+    ("attention", "attention", "README.md", attention_in_short),
+    ("products", "matmul", "README.md", products_in_short),
+    ("norms", "layer_norms", "README.md", norms_in_short),
     ("layers", "layers", "README.md", layers_in_short),
     ("layers", "layers", "docs/layers.md", layers_by_family),
     ("conv", "conv", "docs/performance.md", conv_in_full),
