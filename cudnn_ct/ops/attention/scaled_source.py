@@ -216,6 +216,8 @@ class _CompletePlan:
         else:
             self._zero.run(context, (given[amax],), 1.0, 0.0)
         self._inner.run(context, given, alpha, beta)
+        if defaults:
+            _defaults_of(context).keep_until_done(context.stream)
 
     def describe(self) -> str:
         return self._inner.describe()

@@ -146,6 +146,8 @@ class _WithBuffers:
             added[name] = value.on(context, self).pointer
         given = [added[place] if isinstance(place, str) else pointers[place] for place in self._places]
         self._inner.run(context, given, alpha, beta)
+        for value in self._constants.values():
+            value.keep_until_done(context.stream)
 
     def describe(self) -> str:
         lines = [self._inner.describe()]
