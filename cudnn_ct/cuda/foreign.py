@@ -146,6 +146,10 @@ def _key_of_cupy(
 ) -> ArrayKey:
     name = as_dtype(dtype).name
     itemsize = DTYPES[name].itemsize
+    if any(step % itemsize for step in strides):
+        raise ValueError(
+            f"strides are not supported: got {strides} bytes for {name}, expected multiples of {itemsize}"
+        )
     return array_key(TensorSpec(shape, tuple(s // itemsize for s in strides), name), device, aligned, False)
 
 

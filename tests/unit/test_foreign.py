@@ -230,3 +230,13 @@ def test_library_is_skipped_while_another_thread_imports_it(monkeypatch: pytest.
     assert foreign.library_of(Array) is not None
     monkeypatch.setattr(interop, "device_of", lambda obj: 0)
     assert foreign.current_stream((object(), Array())) is not None
+
+
+@pytest.mark.parametrize(("strides", "dtype"), [((6, 4), "float32"), ((3, 2), "float16")])
+def test_strides_between_elements_are_rejected(strides: tuple[int, int], dtype: str) -> None:
+    """A view of bytes as wider elements has them; cupy's own export rounds them down."""
+    array: Any = SimpleNamespace(data=Array.data, shape=(5, 2), strides=strides, dtype=dtype)
+    with pytest.raises(
+        ValueError, match=f"strides are not supported: got .{strides[0]}, {strides[1]}. bytes"
+    ):
+        foreign._read_cupy(array)
