@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ...shapes.graph.problem import GraphProblem, GraphValue
+from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
 
 __all__ = ["coalesced"]
@@ -17,6 +17,7 @@ __all__ = ["coalesced"]
 CHANNELS = 1024  # elements of a pixel, if a whole tensor is reduced
 
 _NORMS = {"norm_forward", "norm_backward"}
+_OF_ROWS = {"layer_norm", "rms_norm"}
 
 Axes = list[tuple[int, int]]  # the length and the stride of each axis
 
@@ -30,9 +31,8 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
         return problem
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
-    if kinds & _NORMS:  # of rows: the last axis is normalised
-        rows = all(one.attribute("normalized", (rank - 1,)) == (rank - 1,) for one in problem.nodes)
-        if not rows or "ada_layer_norm" in {one.attribute("mode") for one in problem.nodes}:
+    if kinds & _NORMS:
+        if not all(_normalises_rows(one, rank) for one in problem.nodes if one.kind in _NORMS):
             return problem
         last = rank - 1
     axes = [_axes(value.spec, rank) for value in problem.values]
@@ -50,6 +50,11 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
         axes = [_image(one) for one in _split(axes)]
     values = tuple(_with_axes(value, own) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=values)
+
+
+def _normalises_rows(one: GraphNode, rank: int) -> bool:
+    """Whether a norm treats all axes before the last one alike; others tell samples and channels apart."""
+    return one.attribute("mode") in _OF_ROWS and one.attribute("normalized", (rank - 1,)) == (rank - 1,)
 
 
 def _axes(spec: TensorSpec, rank: int) -> Axes:

@@ -39,6 +39,7 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
     attention = attention_of(problem)
     if attention is not None:
         return graph_of(core_of(attention.problem, version).problem)
+    _check_statistics(problem)
     problem = _with_conditions(coalesced(problem))
     rank = _Ranks(problem)
     _check_ranks(problem, rank)
@@ -170,6 +171,24 @@ def _check_ranks(problem: GraphProblem, rank: _Ranks) -> None:
             raise NotSupportedError(
                 f"{one.kind} cannot be in one graph with a convolution of one spatial axis; compute them in "
                 "two graphs"
+            )
+
+
+def _check_statistics(problem: GraphProblem) -> None:
+    """Raise if a norm in training lacks a result: cuDNN 9.28 dies of an instance norm's y alone."""
+    for one in problem.nodes:
+        if one.kind != "norm_forward" or one.attribute("phase") != "training":
+            continue
+        mode, results = one.attribute("mode"), dict(one.results)
+        needed = ["inv_variance"]
+        needed += ["mean"] if mode == "batch_norm" else []
+        needed += ["next_running_mean", "next_running_var"] if "running_mean" in dict(one.operands) else []
+        missing = [name for name in needed if name not in results]
+        if missing:
+            alone = f"; Graph.{mode} computes y alone" if mode in ("layer_norm", "rms_norm") else ""
+            raise NotSupportedError(
+                f"cuDNN computes the results of norm together: {', '.join(missing)} of {mode} must be among "
+                f"the outputs, too{alone}"
             )
 
 
