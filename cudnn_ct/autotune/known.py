@@ -35,7 +35,9 @@ class KnownDefects(NamedTuple):
         known = _known(self.operation_of(problem), version, capability)
         return [row for row in known if all(self.conditions[text](problem) for text in row["when"])]
 
-    def wrong_engine(self, engine: int, problem: Any, version: int, capability: tuple[int, int]) -> str:
+    def wrong_engine(
+        self, engine: int, problem: Any, version: int, capability: tuple[int, int] | None
+    ) -> str:
         """Return why an engine must not compute a problem; empty if no defect of this engine is known."""
         rows = self.rows(problem, version, capability)
         found = (row for row in rows if engine in row.get("engines", ()))

@@ -39,6 +39,7 @@ class EngineRules(NamedTuple):
     Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
     ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``
     are tried after the others, and those named in ``first`` before them on GPUs like the measured one.
+    ``unordered`` is set if engines add in an order that varies, though their notes do not say so.
     """
 
     excluded: frozenset[str] = frozenset()
@@ -46,6 +47,7 @@ class EngineRules(NamedTuple):
     why_wrong: Callable[[Engine, tuple[str, ...]], str] = lambda engine, notes: ""  # noqa: ARG005
     last: Collection[int] = ()
     first: tuple[str, ...] = ()
+    unordered: bool = False
 
 
 def no_engine(reason: str, name: str = NO_ENGINE) -> Candidate:
@@ -213,7 +215,12 @@ def engine_plan(
 
 def _request(graph: Graph, rules: EngineRules, engine: str) -> PlanRequest:
     return PlanRequest(
-        graph, excluded=rules.excluded, last=tuple(rules.last), first=rules.first, engine=engine
+        graph,
+        excluded=rules.excluded,
+        last=tuple(rules.last),
+        first=rules.first,
+        engine=engine,
+        unordered=rules.unordered,
     )
 
 
@@ -229,7 +236,7 @@ def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candida
         algorithm=str(offer.engine),
         math=_math(offer.notes),
         workspace=place_scratch(graph, offer.workspace)[1],
-        deterministic="nondeterministic" not in offer.notes,
+        deterministic="nondeterministic" not in offer.notes and not rules.unordered,
         notes=notes,
         rejected=f"{', '.join(coarse)}: coarser than {rules.coarser_than}"
         if coarse

@@ -54,8 +54,12 @@ def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
     raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
 
 
+def _rules(request: PlanRequest) -> EngineRules:
+    return EngineRules(request.excluded, last=request.last, first=request.first, unordered=request.unordered)
+
+
 def _candidates(request: PlanRequest, planner: Context | Planner) -> Iterator[Candidate]:
-    rules = EngineRules(request.excluded, last=request.last, first=request.first)
+    rules = _rules(request)
     if request.engine and not request.choice:
         yield engine_by_name(request.graph, rules, request.engine, planner)
         return
@@ -71,7 +75,7 @@ def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[
     if request.engine and not request.choice:
         rows = list(_candidates(request, planner))
         return [row for row in rows if not (row.rejected or _exceeded(request, row))]
-    rules = EngineRules(request.excluded, last=request.last, first=request.first)
+    rules = _rules(request)
     for mode in heuristic_modes(request.graph):
         rows = engine_candidates(request.graph, rules, planner, [mode])
         rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]

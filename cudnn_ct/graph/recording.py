@@ -36,9 +36,9 @@ class PlanRequest(NamedTuple):
 
     ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. Of those, ``excluded`` are
     the numerical notes that an engine must not have, ``last`` the engines that are tried last, and ``first``
-    the names of those that are tried first. ``engine`` was used where the call was recorded. ``choice`` has
-    the problem and the limits of a call that took the heuristic choice, as text; ``limits`` has the limits as
-    JSON.
+    the names of those that are tried first; ``unordered`` is that of `EngineRules`. ``engine`` was used where
+    the call was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice,
+    as text; ``limits`` has the limits as JSON.
     """
 
     graph: Graph
@@ -49,6 +49,7 @@ class PlanRequest(NamedTuple):
     choice: str = ""
     limits: Mapping[str, Any] = MappingProxyType({})
     first: tuple[str, ...] = ()
+    unordered: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -177,6 +178,7 @@ def read_requests(content: object) -> list[PlanRequest]:
                 str(row.get("choice", "")),
                 dict(row.get("limits", {})),
                 tuple(map(str, row.get("first", ()))),
+                bool(row.get("unordered", False)),
             )
             for row in content["graphs"]
         ]

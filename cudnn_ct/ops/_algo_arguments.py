@@ -19,14 +19,14 @@ class AlgoArguments(NamedTuple):
     deterministic: Any
     workspace_limit: Any
 
-    def request(self, problem: Problem) -> AlgoRequest:
+    def request(self, problem: Problem, strict: Any = False, dynamic_shapes: Any = None) -> AlgoRequest:
         """Return the request for an algorithm of a problem."""
         given = (config.deterministic, config.workspace_limit)
         deterministic, limit = (
             setting if argument is None else argument
             for argument, setting in zip(self[1:], given, strict=True)
         )
-        return request(self._algo, deterministic, limit, False, problem, check_engine_name)
+        return request(self._algo, deterministic, limit, strict, problem, check_engine_name, dynamic_shapes)
 
     @property
     def _algo(self) -> Any:

@@ -284,6 +284,49 @@ def test_matmul_of_int8_is_exact() -> None:
         assert torch.equal(got.cpu(), a.cpu().int() @ b.cpu().int())
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 64), (4, 1, 64), (2, 8, 64), (1, 8, 9, 7), (4, 1, 9, 7)])
+def test_instance_norms_of_graphs(shape: tuple[int, ...]) -> None:
+    """One sample or one channel: axes that look as if they could be merged."""
+    channels, ones = (1, shape[1], *(1,) * (len(shape) - 2)), (1,) * (len(shape) - 2)
+    x, scale, bias = randn(*shape), randn(*channels, seed=1), randn(*channels, seed=2)
+    dy, wide = randn(*shape, seed=3), x.double().requires_grad_()
+    weights = [one.double().flatten().requires_grad_() for one in (scale, bias)]
+    wanted = functional.instance_norm(wide, weight=weights[0], bias=weights[1])
+    wanted.backward(dy.double())
+    g = ct.Graph()
+    made = g.norm(g.input(shape), g.input(channels), g.input(channels), mode="instance_norm")
+    with g.build(*made[:3]) as built:
+        y, mean, inverse = map(torch.from_dlpack, built(x, scale, bias))
+    assert mean.shape == inverse.shape == (*shape[:2], *ones)
+    near(y, wanted.detach(), torch.float32)
+    g = ct.Graph()
+    stats = g.input(mean.shape), g.input(inverse.shape)
+    gradients = g.norm_backward(
+        g.input(shape), g.input(shape), g.input(channels), *stats, mode="instance_norm"
+    )
+    with g.build(*gradients) as built:
+        dx, *sums = map(torch.from_dlpack, built(mean, inverse, dy, x, scale))
+    near(dx, wide.grad, torch.float32, 10)
+    for got, one in zip(sums, weights, strict=True):
+        near(got.flatten(), one.grad, torch.float32, 10)
+
+
+def test_products_of_float32_in_graphs_keep_the_precision_of_the_settings() -> None:
+    a, b = randn(64, 128), randn(128, 256, seed=1)
+    g = ct.Graph()
+    y = g.relu(g.input((64, 128)) @ g.input((128, 256)))
+    wanted = (a.double() @ b.double()).relu()
+    allowed = ct.config.allow_tf32
+    try:
+        ct.config.allow_tf32 = False
+        with g.build(y) as built:
+            near(torch.from_dlpack(built(a, b)), wanted, torch.float32)
+    except NotSupportedError as error:
+        assert "coarser than float32" in str(error)
+    finally:
+        ct.config.allow_tf32 = allowed
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
 def test_graphs_of_integers_have_results_in_float32(dtype: str) -> None:
     x, y = (

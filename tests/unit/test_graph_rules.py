@@ -5,19 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
 from cudnn_ct._bindings.enums import PointwiseMode
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import OPERATIONS, Tensor
-from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops._algo_arguments import AlgoArguments
+from cudnn_ct.ops.graph.built import BuiltGraph, newer_operations
 from cudnn_ct.ops.graph.errata import rules_of
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.graph.kinds import KINDS
@@ -395,6 +398,120 @@ def test_errata_of_convolutions_hold_in_graphs(engine: int) -> None:
     dy, w = g.input((2, 8, 4, 4)), g.input((8, 8, 3, 3))
     problem = g.define(g.conv_backward_data(dy, w, (2, 8, 6, 6)))
     assert bool(rules_of(problem).why_wrong(Engine(engine, ()), ())) == (engine == 78)
+
+
+def test_products_of_float32_keep_the_precision_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def excluded(dtype: str, make: Any = lambda x, w: x @ w) -> bool:
+        g = ct.Graph()
+        return bool(rules_of(g.define(make(g.input((64, 64), dtype), g.input((64, 64), dtype)))).excluded)
+
+    assert not excluded("float32")
+    monkeypatch.setattr(ct.config, "allow_tf32", False)
+    assert excluded("float32")
+    assert not excluded("bfloat16")
+    assert not excluded("float32", lambda x, w: x + w)
+
+
+def of_convolution(axes: int, dtype: str) -> Any:
+    g = ct.Graph()
+    x, w = g.input((2, 8, *(6,) * axes), dtype), g.input((8, 8, *(3,) * axes), dtype)
+    return g.define(g.conv(x, w))
+
+
+def of_experts(dtype: str) -> Any:
+    g = ct.Graph()
+    token, weight = g.input((1, 256, 64), dtype), g.input((4, 64, 128), dtype)
+    return g.define(g.moe_grouped_matmul(token, weight, g.input((4, 1, 1), "int32")))
+
+
+@pytest.mark.parametrize(
+    ("version", "problem", "excluded", "wrong"),
+    [
+        (91100, of_convolution(3, "float32"), True, ""),
+        (91600, of_convolution(3, "float32"), False, ""),
+        (91100, of_convolution(2, "float32"), False, ""),
+        (92301, of_convolution(2, "float16"), False, "engine 5"),
+        (92400, of_convolution(2, "float16"), False, ""),
+        (91900, of_experts("float8_e4m3"), False, "first group only"),
+        (91900, of_experts("bfloat16"), False, ""),
+        (92100, of_experts("float8_e4m3"), False, ""),
+    ],
+)
+def test_known_defects_of_versions_hold_in_graphs(
+    version: int, problem: Any, excluded: bool, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=version))
+    rules = rules_of(problem)
+    assert bool(rules.excluded) == excluded
+    reason = rules.why_wrong(Engine(5, ()), ())
+    assert wrong in reason if wrong else not reason
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 64), (4, 1, 64), (2, 8, 64)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_instance_norms_keep_samples_and_channels(shape: tuple[int, int, int], backward: bool) -> None:
+    g = ct.Graph()
+    x, stats = g.input(shape), (*shape[:2], 1)
+    channels = (1, shape[1], 1)
+    if backward:
+        made = g.norm_backward(
+            g.input(shape), x, g.input(channels), g.input(stats), g.input(stats), mode="instance_norm"
+        )
+        outputs: tuple[ct.GraphTensor | None, ...] = tuple(made)
+        kept = [shape, shape, channels, stats, stats, shape, channels, channels]
+    else:
+        outputs = g.norm(x, g.input(channels), g.input(channels), mode="instance_norm")[:3]
+        kept = [shape, channels, channels, shape, stats, stats]
+    graph = lowered(g.define(*outputs))  # type: ignore[arg-type]
+    assert sorted(tensor.spec.shape for tensor in graph.operands) == sorted((*one, 1) for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("mode", "outputs", "message"),
+    [
+        ("instance_norm", ("y",), "inv_variance of instance_norm must be among the outputs"),
+        ("batch_norm", ("y", "inv_variance"), "mean of batch_norm"),
+        ("layer_norm", ("y",), "Graph.layer_norm computes y alone"),
+        ("instance_norm", ("y", "mean", "inv_variance"), ""),
+        ("layer_norm", ("y", "inv_variance"), ""),
+    ],
+)
+def test_norms_in_training_have_their_statistics(mode: Any, outputs: tuple[str, ...], message: str) -> None:
+    g = ct.Graph()
+    shape, channels = ((64, 32), (32,)) if mode == "layer_norm" else ((2, 32, 8, 8), (1, 32, 1, 1))
+    x = g.input(shape)
+    made = g.norm(x, g.input(channels), g.input(channels), mode=mode)
+    with pytest.raises(NotSupportedError, match=message) if message else nullcontext():
+        lowered(g.define(*(getattr(made, name) for name in outputs)))
+
+
+def test_settings_hold_for_built_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = ct.Graph()
+    problem = g.define(g.relu(g.input((4, 8))))
+    assert not BuiltGraph(problem, AlgoArguments(None, None, None), False, None)._request.deterministic
+    monkeypatch.setattr(ct.config, "deterministic", True)
+    monkeypatch.setattr(ct.config, "workspace_limit", 0)
+    monkeypatch.setattr(ct.config, "algo", "autotune")
+    request = BuiltGraph(problem, AlgoArguments(None, None, None), False, None)._request
+    assert (request.algo, request.deterministic, request.workspace_limit) == ("autotune", True, 0)
+    request = BuiltGraph(problem, AlgoArguments("heuristic", False, 9), False, None)._request
+    assert (request.algo, request.deterministic, request.workspace_limit) == ("heuristic", False, 9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "op", "ordered"),
+    [
+        ((8192, 512), 1, "add", True),
+        ((8192, 512), 0, "add", False),
+        ((8192, 512), 0, "max", True),
+        ((64, 64), None, "norm2", False),
+        ((8, 16, 32, 32), (2, 3), "avg", True),
+        ((8, 16, 32, 32), (0, 2, 3), "avg", False),
+    ],
+)
+def test_sums_of_rows_only_are_deterministic(shape: Any, axes: Any, op: Any, ordered: bool) -> None:
+    g = ct.Graph()
+    assert rules_of(g.define(g.reduce(g.input(shape), op, axes))).unordered != ordered
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple, NoReturn
 
+from ..._config import config
 from ...dtypes import DTYPES, as_dtype
 from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
@@ -271,6 +272,7 @@ class GraphBuilder:
             tuple(new[place] for place in inputs),
             tuple(new[place] for place in outputs),
             self._compute,
+            tensor_cores=config.allow_tf32,
         )
 
     def _read_by_products(self, nodes: list[GraphNode], first: str) -> dict[int, str]:

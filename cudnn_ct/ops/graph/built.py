@@ -9,24 +9,24 @@ from ... import algo_cache, array_shapes, context
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import as_operand
-from ...autotune.request import request
 from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
-from ...graph.offline import ShapesOnly
+from ...graph.offline import ShapesOnly, compute_capability
 from ...plans.base import Candidate, SelectedPlan
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
 from ...shapes.specs import TensorSpec, equivalent_strides
-from ...typing import Algo, ArrayLike, StreamLike
+from ...typing import ArrayLike, StreamLike
+from .._algo_arguments import AlgoArguments
 from .._call import ONE, ZERO, run
-from .._graph_source import check_engine_name
 from .._known_calls import ThreadPlan, launch_known, run_known
 from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._state import PerContext
 from .attention_problem import with_deterministic_sums
+from .errata import warn_of_defects
 from .source import source_of
 
 __all__ = ["BuiltGraph", "Destinations"]
@@ -59,16 +59,12 @@ class BuiltGraph(Generic[Results]):
     def __init__(
         self,
         problem: GraphProblem,
-        algo: Algo,
-        deterministic: bool,
-        workspace_limit: int | None,
+        arguments: AlgoArguments,
         strict: bool,
         dynamic_shapes: bool | None,
     ) -> None:
-        self.problem = with_deterministic_sums(problem) if deterministic else problem
-        self._request = request(
-            algo, deterministic, workspace_limit, strict, problem, check_engine_name, dynamic_shapes
-        )
+        self._request = arguments.request(problem, strict, dynamic_shapes)
+        self.problem = with_deterministic_sums(problem) if self._request.deterministic else problem
         self._inputs = tuple(problem.values[place].name for place in problem.inputs)
         self._outputs = tuple(problem.values[place].name for place in problem.outputs)
         self._specs = tuple(problem.tensors.values())
@@ -237,6 +233,7 @@ class BuiltGraph(Generic[Results]):
         )
 
     def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
+        warn_of_defects(problem, ctx.library.version, compute_capability(ctx))
         try:
             return algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
+from ... import _lib
 from ...autotune.errata import Errata, Erratum
+from ...autotune.known import KnownDefects
 from ...graph.candidates import EngineRules
 from ...graph.engines import Engine
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.graph.problem import GraphProblem
 from .._first_engines import engines_for_exact_gelu
 from ..conv.errata import erratum
+from ..conv.known import DEFECTS, without_wrong_tf32
 
-__all__ = ["rules_of"]
+__all__ = ["rules_of", "warn_of_defects"]
 
 DIRECTIONS = {
     "conv_forward": "forward",
@@ -47,16 +50,67 @@ KNOWN_WRONG = Errata(
 )
 
 
+_EXTREMES = ("max", "min", "amax")
+_PRODUCTS = ("matmul", *DIRECTIONS)
+
+OF_GROUPS = KnownDefects(
+    lambda problem: "moe_grouped_matmul",  # noqa: ARG005
+    {"FP8": lambda problem: any(value.spec.dtype.startswith("float8") for value in problem.values)},
+)
+
+
 def rules_of(problem: GraphProblem) -> EngineRules:
     """Return the rules for the engines of a graph."""
-    convolutions = convolutions_of(problem)
-    ended = "this gather ended the CUDA context on an H200" if _gathers(problem) else ""
+    convolutions, version = convolutions_of(problem), _lib.load().version
+    never = _why_never(problem, version)
 
     def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:  # noqa: ARG001
-        reasons = [erratum(engine.number, one) for one in convolutions]
-        return ended or KNOWN_WRONG.reason(engine.number, problem) or "".join(filter(None, reasons))
+        reasons = (
+            erratum(engine.number, one) or DEFECTS.wrong_engine(engine.number, one, version, None)
+            for one in convolutions
+        )
+        return never or KNOWN_WRONG.reason(engine.number, problem) or next(filter(None, reasons), "")
 
-    return EngineRules(why_wrong=why_wrong, first=_first_engines(problem))
+    excluded = frozenset({"tensor_core", "down_convert_inputs"}) if _is_exact(problem) else frozenset()
+    first, unordered = _first_engines(problem), _adds_in_any_order(problem)
+    return EngineRules(excluded, "float32", why_wrong, first=first, unordered=unordered)
+
+
+def warn_of_defects(problem: GraphProblem, version: int, capability: tuple[int, int]) -> None:
+    """Warn once of each known defect of this cuDNN in convolutions of a graph."""
+    for one in convolutions_of(problem):
+        DEFECTS.warn(one, version, capability)
+
+
+def _why_never(problem: GraphProblem, version: int) -> str:
+    """Return why no engine must compute a graph; empty if engines may."""
+    grouped = [one for one in problem.nodes if one.kind == "moe_grouped_matmul"]
+    if any(one.attribute("mode") == "gather" for one in grouped):
+        return "this gather ended the CUDA context on an H200"
+    found = OF_GROUPS.rows(problem, version) if grouped else []
+    return "".join(f"{row['message']}; {row['advice']} ({row['source']})" for row in found)
+
+
+def _is_exact(problem: GraphProblem) -> bool:
+    """Whether products of float32 must not be computed in TF32."""
+    products = [one for one in problem.nodes if one.kind in _PRODUCTS]
+    operands = [value for one in products for value in problem.operands_of(one).values()]
+    if all(value.spec.dtype != "float32" for value in operands):
+        return False
+    return not problem.tensor_cores or any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
+
+
+def _adds_in_any_order(problem: GraphProblem) -> bool:
+    """Whether a reduction adds in an order that varies: all but those of the innermost axes in memory."""
+    reductions = [one for one in problem.nodes if one.kind == "reduction"]
+    for one in (one for one in reductions if one.attribute("operator") not in _EXTREMES):
+        x, y = problem.operands_of(one)["x"].spec, problem.results_of(one)["y"].spec
+        axes = [axis for axis, length in enumerate(x.shape) if length > 1]
+        axes.sort(key=lambda axis: -x.strides[axis])
+        kept = [y.shape[axis] > 1 for axis in axes]
+        if kept[:1] == [False] or kept != sorted(kept, reverse=True):
+            return True
+    return False
 
 
 def convolutions_of(problem: GraphProblem) -> list[ConvProblem]:
@@ -82,7 +136,7 @@ def convolutions_of(problem: GraphProblem) -> list[ConvProblem]:
                 groups=x.shape[1] // w.shape[1],
                 mode=one.attribute("conv_mode"),
                 compute=problem.compute,
-                tensor_cores=x.dtype != "float64",
+                tensor_cores=problem.tensor_cores if x.dtype == "float32" else x.dtype != "float64",
             )
         )
     return found
@@ -98,9 +152,3 @@ def _first_engines(problem: GraphProblem) -> tuple[str, ...]:
     a = problem.operands_of(products[0])["a"].spec
     sums = math.prod(problem.results_of(products[0])["c"].spec.shape)
     return engines_for_exact_gelu(a.dtype, a.shape[-1], sums)
-
-
-def _gathers(problem: GraphProblem) -> bool:
-    return any(
-        one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in problem.nodes
-    )

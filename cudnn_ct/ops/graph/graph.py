@@ -7,6 +7,7 @@ from typing import Self, overload
 from ...array import DeviceArray
 from ...shapes.graph.problem import GraphProblem
 from ...typing import Algo, StreamLike
+from .._algo_arguments import AlgoArguments
 from .activations import ActivationMethods
 from .arithmetic import ArithmeticMethods
 from .attention import AttentionMethods
@@ -60,8 +61,8 @@ class Graph(
         output: GraphTensor,
         /,
         *,
-        algo: Algo = ...,
-        deterministic: bool = ...,
+        algo: Algo | None = ...,
+        deterministic: bool | None = ...,
         workspace_limit: int | None = ...,
         strict: bool = ...,
         dynamic_shapes: bool | None = ...,
@@ -72,8 +73,8 @@ class Graph(
     def build(
         self,
         *outputs: GraphTensor,
-        algo: Algo = ...,
-        deterministic: bool = ...,
+        algo: Algo | None = ...,
+        deterministic: bool | None = ...,
         workspace_limit: int | None = ...,
         strict: bool = ...,
         dynamic_shapes: bool | None = ...,
@@ -83,8 +84,8 @@ class Graph(
     def build(
         self,
         *outputs: GraphTensor,
-        algo: Algo = "heuristic",
-        deterministic: bool = False,
+        algo: Algo | None = None,
+        deterministic: bool | None = None,
         workspace_limit: int | None = None,
         strict: bool = False,
         dynamic_shapes: bool | None = None,
@@ -99,12 +100,13 @@ class Graph(
         ----------
         *outputs : GraphTensor
             The results, before the tensors that :meth:`GraphTensor.output` made outputs.
-        algo : str or Candidate
-            "heuristic", "autotune", the name of an engine such as ``"engine 4 knobs 2=1"``, or a candidate.
-        deterministic : bool
-            Reject engines whose results differ from run to run.
+        algo : str or Candidate, optional
+            "heuristic", "autotune", the name of an engine such as ``"engine 4 knobs 2=1"``, or a candidate;
+            by default the policy of ``ct.config.algo``.
+        deterministic : bool, optional
+            Reject engines whose results differ from run to run; by default ``ct.config.deterministic``.
         workspace_limit : int, optional
-            In bytes; engines that need more are rejected.
+            In bytes; engines that need more are rejected. By default ``ct.config.workspace_limit``.
         strict : bool
             Whether no other engine replaces a named one that cuDNN rejects.
         dynamic_shapes : bool, optional
@@ -123,9 +125,8 @@ class Graph(
             The loaded cuDNN lacks an operation; the message has the version that introduced it.
         """
         problem: GraphProblem = self.define(*outputs)
-        built: BuiltGraph[DeviceArray] = BuiltGraph(
-            problem, algo, deterministic, workspace_limit, strict, dynamic_shapes
-        )
+        arguments = AlgoArguments(algo, deterministic, workspace_limit)
+        built: BuiltGraph[DeviceArray] = BuiltGraph(problem, arguments, strict, dynamic_shapes)
         built.prepare(stream)
         return built
 

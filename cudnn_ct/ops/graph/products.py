@@ -82,7 +82,10 @@ class ProductMethods(GraphBuilder):
         *,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return the reduction of x over ``axes``, all by default; reduced axes have length 1."""
+        """Return the reduction of x over ``axes``, all by default; reduced axes have length 1.
+
+        Unlike NumPy's, maxima and minima pass over NaN, and those of infinities only may be finite.
+        """
         operator = as_choice(op, REDUCE_OPS, "op")
         if not isinstance(x, GraphTensor):
             raise TypeError(f"x is not a GraphTensor: got {type(x).__name__}")

@@ -45,14 +45,15 @@ class _Fields(NamedTuple):
     compute: str = "float32"
     scaled: str = ""
     aligned: bool = True
+    tensor_cores: bool = True
 
 
 class GraphProblem(_Fields):
     """The computation of a graph, as :meth:`cudnn_ct.Graph.define` returns it.
 
     ``values`` has all tensors, ``nodes`` the operations in the order of their definition, and ``inputs`` and
-    ``outputs`` the indices of the tensors in memory. ``compute`` is the accumulation dtype. ``scaled`` and
-    ``aligned`` are facts of one call.
+    ``outputs`` the indices of the tensors in memory. ``compute`` is the accumulation dtype. ``tensor_cores``
+    allows products of float32 in TF32. ``scaled`` and ``aligned`` are facts of one call.
     """
 
     __slots__ = ()
