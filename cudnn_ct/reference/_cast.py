@@ -24,10 +24,18 @@ def operands(
     operation: str, allowed: tuple[str, ...] = FLOATS, /, **arrays: ArrayLike
 ) -> tuple[np.dtype[Any], list[Float64]]:
     """Return the dtype that all arrays must share, and copies of them in float64."""
-    given = {name: np.asarray(array) for name, array in arrays.items()}
+    given = required(**arrays)
     dtypes = {name: array.dtype for name, array in given.items()}
     one_dtype(operation, allowed, **dtypes)
     return next(iter(dtypes.values())), [wide(array) for array in given.values()]
+
+
+def required(**arrays: ArrayLike | None) -> dict[str, Array]:
+    """Return the arrays by name; raise TypeError if one is None, which NumPy makes an array of an object."""
+    for name, array in arrays.items():
+        if array is None:
+            raise TypeError(f"{name} is not an array: got NoneType")
+    return present(**arrays)
 
 
 def present(**arrays: ArrayLike | None) -> dict[str, Array]:

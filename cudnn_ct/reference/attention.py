@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..dtypes import as_dtype
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
 from ..shapes.attention_lengths import longest_sequence, sequence_lengths, sequence_offsets
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver_each, present, wide
+from ._cast import Array, Float64, Outs, deliver_each, packed_spec, present, required, wide
 
 _STATS = np.dtype(np.float32)
+_LENGTHS = ("lengths_q", "lengths_kv")
 
 
 @np.errstate(all="ignore")
@@ -42,10 +42,11 @@ def attention(
     out: Outs | None = None,
 ) -> AttentionResult[Array]:
     """Compute ``softmax(scale * q @ k.T + bias) @ v``, with a mask. See :func:`cudnn_ct.attention`."""
-    operands = present(q=q, k=k, v=v, bias=bias, page_table=page_table)
+    operands = required(q=q, k=k, v=v) | present(bias=bias, page_table=page_table)
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
     arguments = (scale, causal, window, dropout, batch.longest)
     problem = attention_problem(batch.specs, (None, None), return_stats, *arguments)
+    batch.check_kept(problem)
     y = np.zeros((*batch.arrays["q"].shape[:-1], batch.arrays["v"].shape[-1]))
     stats = np.full(y.shape[:-1], -np.inf)
     for part in batch.sequences():
@@ -81,12 +82,14 @@ def attention_backward(
     out: Outs | None = None,
 ) -> AttentionGradients[Array]:
     """Compute the gradients of :func:`attention`. See :func:`cudnn_ct.attention_backward`."""
-    operands = present(dy=dy, q=q, k=k, v=v, y=y, bias=bias)
+    operands = required(dy=dy, q=q, k=k, v=v, y=y) | present(bias=bias)
+    saved = required(stats=stats)["stats"]
     batch = _Batch(operands, (lengths_q, lengths_kv), (offsets_q, offsets_kv), dropout, kept)
-    batch.specs["stats"] = TensorSpec.packed(np.shape(stats), as_dtype(np.asarray(stats).dtype))
+    batch.specs["stats"] = packed_spec(saved)
     arguments = (scale, causal, window, dropout, batch.longest)
     problem = attention_gradient_problem(batch.specs, (None,) * 4, dbias, *arguments)
-    arrays, sums = batch.arrays, wide(np.asarray(stats))
+    batch.check_kept(problem)
+    arrays, sums = batch.arrays, wide(saved)
     dq, dk, dv = (np.zeros(arrays[name].shape) for name in "qkv")
     db = np.zeros(_scores_shape(batch)) if dbias else None
     for part in batch.sequences():
@@ -151,18 +154,22 @@ class _Batch:
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
         if self.table is not None:
+            if self.table.dtype.kind not in "iu":
+                raise TypeError(f"page_table has the wrong dtype: got {self.table.dtype}, expected integers")
             self.specs["page_table"] = TensorSpec.packed(self.table.shape, "int32")
         dropout = as_float(dropout, "dropout")
         if dropout:
             self.specs |= dict.fromkeys(("seed", "offset"), TensorSpec.packed((1,), "int64"))
         if dropout and kept is None:
             raise ValueError("dropout needs kept, the mask of ones and zeros: got None")
+        if kept is not None and not dropout:
+            raise ValueError("kept needs dropout: got dropout=0")
         self.offsets: list[tuple[int, ...]] | None = None
         self.longest = (0, 0)
         self._lengths = lengths
         if any(one is not None for one in offsets):
             self._pack(offsets)
-        for name, given in zip(("lengths_q", "lengths_kv"), lengths, strict=True):
+        for name, given in zip(_LENGTHS, lengths, strict=True):
             if given is not None:
                 self.specs[name] = TensorSpec.packed(np.shape(given), "int32")
 
@@ -181,6 +188,20 @@ class _Batch:
         count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
         self.specs |= {"lengths_q": count, "lengths_kv": count}
 
+    def check_kept(self, problem: AttentionProblem) -> None:
+        """Raise unless kept has the shape of the weights, or a larger one for packed sequences."""
+        if self.kept is None:
+            return
+        sizes, shape = problem.sizes, self.kept.shape
+        expected: tuple[int, ...] = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+        if self.offsets is not None:
+            lengths = [max(b - a for a, b in pairwise(numbers)) for numbers in self.offsets]
+            expected = (*expected[:2], *lengths)
+            if len(shape) == 4 and shape[:2] == expected[:2]:
+                shape = (*shape[:2], *map(min, shape[2:], expected[2:]))
+        if shape != expected:
+            raise ValueError(f"kept has the wrong shape: got {self.kept.shape}, expected {expected}")
+
     def sequences(self) -> Iterator[_Sequence]:
         """Yield the sequences of the batch."""
         if self.offsets is not None:
@@ -190,10 +211,8 @@ class _Batch:
             return
         queries, keys = self.arrays["q"].shape[2], self._most_keys()
         lengths = [
-            [longest] * len(self.arrays["q"])
-            if given is None
-            else sequence_lengths(given, longest, "lengths")
-            for given, longest in zip(self._lengths, (queries, keys), strict=True)
+            [longest] * len(self.arrays["q"]) if given is None else sequence_lengths(given, longest, name)
+            for given, longest, name in zip(self._lengths, (queries, keys), _LENGTHS, strict=True)
         ]
         for place, (rows, columns) in enumerate(zip(*lengths, strict=True)):
             yield _Sequence(place, (0, 0), rows, columns)
@@ -214,8 +233,13 @@ class _Batch:
         """Return k or v of a sequence, collected from its pages."""
         if self.table is None:
             return self.keys_of(self.arrays[name], part)
-        pages = self.arrays[name][self.table[part.place]]  # (pages, heads, block length, D)
-        return np.concatenate(list(pages), axis=1)[:, : part.keys]
+        blocks, heads, length, head = self.arrays[name].shape
+        pages = self.table[part.place, : -(-part.keys // max(length, 1))]  # entries past the keys are unused
+        for page in pages:
+            if not 0 <= page < blocks:
+                raise ValueError(f"page_table is out of range: got {page}, expected 0 to {blocks - 1}")
+        found = self.arrays[name][pages].swapaxes(0, 1)  # (heads, pages, block length, D)
+        return found.reshape(heads, len(pages) * length, head)[:, : part.keys]
 
     def _view(self, array: Float64, place: int, start: int, count: int) -> Float64:
         if self.offsets is not None:

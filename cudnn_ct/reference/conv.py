@@ -14,7 +14,7 @@ from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
 from ..shapes.fused import fused_activation
 from ..shapes.parse import as_choice, as_float, per_axis
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
-from ._cast import Array, Float64, deliver, wide
+from ._cast import Array, Float64, deliver, required, wide
 from .activation import CURVES
 from .windows import Windows
 
@@ -123,7 +123,9 @@ def conv_transpose(
 ) -> Array:
     """Compute ``y[q] = sum(w[i] * x[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_transpose`."""
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    shape = conv_transpose_output_shape(np.shape(x), np.shape(w), output_padding=output_padding, **geometry)
+    given = required(x=x, w=w)
+    shapes = given["x"].shape, given["w"].shape
+    shape = conv_transpose_output_shape(*shapes, output_padding=output_padding, **geometry)
     return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
 
 
@@ -208,7 +210,7 @@ class _Geometry:
 
 def _operands(direction: str, /, **arrays: ArrayLike) -> dict[str, Array]:
     """Return operands as arrays of one dtype that a direction supports."""
-    given = {name: np.asarray(array) for name, array in arrays.items()}
+    given = required(**arrays)
     check_conv_dtypes(direction, {name: as_dtype(array.dtype).name for name, array in given.items()})
     return given
 

@@ -23,7 +23,19 @@ from ..shapes.training_fusions import (
     statistics_problem,
 )
 from ..typing import FusedActivation, MatmulActivation, Padding, PerAxis, Shape
-from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, packed_spec, round_once, wide
+from ._cast import (
+    Array,
+    Float64,
+    Outs,
+    deliver,
+    deliver_each,
+    given_out,
+    packed_spec,
+    present,
+    required,
+    round_once,
+    wide,
+)
 from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
 
@@ -46,8 +58,7 @@ def conv_scale_bias_activation(
     out: Array | None = None,
 ) -> Array:
     """Compute ``act(conv(x, w) * scale + bias + z)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
-    given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    arrays = required(x=x, w=w, scale=scale, bias=bias) | present(z=z)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
@@ -81,9 +92,8 @@ def scaled_conv(
     out: Outs | None = None,
 ) -> ScaledConvResult[Array]:
     """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
-    optional = {"descale_x": descale_x, "descale_w": descale_w, "scale": scale, "bias": bias}
-    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    optional = present(descale_x=descale_x, descale_w=descale_w, scale=scale, bias=bias)
+    arrays = required(x=x, w=w) | optional
     absent = "" if amax else WITHOUT_AMAX
     slots = result_slots(out, ScaledConvResult._fields, absent=absent)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
@@ -119,8 +129,7 @@ def conv_batch_norm_statistics(
     out: Outs | None = None,
 ) -> ConvStatisticsResult[Array]:
     """Compute a convolution and its sums. See :func:`cudnn_ct.conv_batch_norm_statistics`."""
-    given = {"x": x, "w": w, "scale": scale, "bias": bias}
-    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    arrays = required(x=x, w=w) | present(scale=scale, bias=bias)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     statistics_problem(conv_problem("forward", specs["x"], specs["w"], **geometry), specs, (None,) * 3)
@@ -147,14 +156,8 @@ def batch_norm_finalize(
     out: Outs | None = None,
 ) -> BatchNormFinalizeResult[Array]:
     """Compute statistics from sums. See :func:`cudnn_ct.batch_norm_finalize`."""
-    arrays = {
-        "sums": np.asarray(sums),
-        "square_sums": np.asarray(square_sums),
-        "scale": np.asarray(scale),
-        "bias": np.asarray(bias),
-        "running_mean": np.asarray(running_mean),
-        "running_var": np.asarray(running_var),
-    }
+    running = {"running_mean": running_mean, "running_var": running_var}
+    arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
     values = {name: wide(array).reshape(-1) for name, array in arrays.items()}
@@ -191,8 +194,7 @@ def conv_backward_data_relu_batch_norm(
     out: Outs | None = None,
 ) -> ConvBatchNormGradients[Array]:
     """Compute gradients before a relu. See :func:`cudnn_ct.conv_backward_data_relu_batch_norm`."""
-    given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    arrays = required(dy=dy, w=w, x=x, mean=mean, invstd=invstd, scale=scale, bias=bias)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     shape = arrays["x"].shape
@@ -230,8 +232,7 @@ def conv_backward_filter_scale_bias_relu(
     out: Array | None = None,
 ) -> Array:
     """Compute the gradient of a filter. See :func:`cudnn_ct.conv_backward_filter_scale_bias_relu`."""
-    given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    arrays = required(dy=dy, x=x, scale=scale, bias=bias)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation}
     filter_gradient(

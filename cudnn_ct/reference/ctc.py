@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..shapes.checks import one_dtype
 from ..shapes.ctc import CTCLoss, check_ctc_operands, ctc_min_steps, ctc_outs, ctc_spec
-from ._cast import Array, Float64, check_out, round_once, wide
+from ._cast import Array, Float64, check_out, required, round_once, wide
 
 
 def ctc_loss(
@@ -30,7 +30,7 @@ def ctc_loss(
     alignment has the symbol at that step. If all alignments have probability 0, the gradient is NaN, unless
     there are no labels.
     """
-    logits, spec = np.asarray(logits), ctc_spec(normalization, out_of_bound, blank)
+    logits, spec = required(logits=logits)["logits"], ctc_spec(normalization, out_of_bound, blank)
     one_dtype("ctc_loss", logits=logits.dtype)
     rows, steps = check_ctc_operands(logits.shape, labels, label_lengths, input_lengths, spec.blank)
     outs = ctc_outs(out)

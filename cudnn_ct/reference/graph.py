@@ -16,7 +16,7 @@ __all__ = ["graph"]
 
 
 @np.errstate(all="ignore")
-def graph(built: Any, *arrays: ArrayLike, **named: ArrayLike) -> Any:
+def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
     """Compute the outputs of a built graph, or of a graph's ``define(...)``. See :class:`cudnn_ct.Graph`."""
     problem = built if isinstance(built, GraphProblem) else getattr(built, "problem", None)
     if not isinstance(problem, GraphProblem):

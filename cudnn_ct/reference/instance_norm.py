@@ -17,7 +17,7 @@ from ..shapes.norm import (
     check_norm_parameters,
     norm_parameter_dtype,
 )
-from ._cast import Array, Float64, Outs, deliver_each, operands, wide
+from ._cast import Array, Float64, Outs, deliver_each, operands, present, required, wide
 from .norm import batch_norm_backward, batch_norm_training
 
 
@@ -34,8 +34,8 @@ def instance_norm(
     out: Outs | None = None,
 ) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each image. See :func:`cudnn_ct.instance_norm`."""
-    x = np.asarray(x)
-    parameters = {"scale": np.asarray(scale), "bias": np.asarray(bias)}
+    parameters = required(x=x, scale=scale, bias=bias)
+    x = parameters.pop("x")
     shape = check_norm_parameters(x, INSTANCE, **parameters)
     tiled = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
     step = batch_norm_training(_one_image(wide(x)), *tiled, epsilon=epsilon)
@@ -61,8 +61,7 @@ def instance_norm_backward(
     """Compute ``scale * invstd * (dy - E(dy) - n E(dy n))``. See :func:`cudnn_ct.instance_norm_backward`."""
     dtype, (values, gradient) = operands("instance normalisation", x=x, dy=dy)
     same_shape(x=values.shape, dy=gradient.shape)
-    parameters = {"scale": scale, "mean": mean, "invstd": invstd}
-    arrays = {name: np.asarray(array) for name, array in parameters.items() if array is not None}
+    arrays = required(scale=scale) | present(mean=mean, invstd=invstd)
     check_norm_parameters(np.asarray(x), INSTANCE, **arrays)
     tiled = np.tile(wide(arrays.pop("scale")), values.shape[0])
     statistics: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}

@@ -22,7 +22,7 @@ from ..shapes.layer_norm import (
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
 from ..shapes.specs import Shape, TensorSpec
-from ._cast import Array, Float64, Outs, Result, check_out, deliver, deliver_each, wide
+from ._cast import Array, Float64, Outs, Result, check_out, deliver, deliver_each, present, required, wide
 
 
 def layer_norm(
@@ -133,8 +133,7 @@ class _Rows(NamedTuple):
 def _forward(
     mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
 ) -> list[Any]:
-    given = {"x": x, "scale": scale} | ({} if bias is None else {"bias": bias})
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    arrays = required(x=x, scale=scale) | present(bias=bias)
     problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
     at = _Rows(*problem.shape)
     values = at.data(wide(arrays["x"]))
@@ -160,8 +159,7 @@ def _forward(
 @np.errstate(all="ignore")
 def _backward(mode: LayerNormMode, dy: Any, x: Any, scale: Any, statistics: dict[str, Any]) -> list[Result]:
     """Return dx, dscale and dbias in float64, with their dtypes."""
-    given = {"dy": dy, "x": x, "scale": scale} | statistics
-    arrays = {name: np.asarray(array) for name, array in given.items()}
+    arrays = required(dy=dy, x=x, scale=scale, **statistics)
     problem = row_norm_gradient(mode, _specs(arrays), (None, None, None))
     at = _Rows(*problem.shape)
     moments = [at.statistic(wide(arrays[name])) for name in statistics]

@@ -20,7 +20,18 @@ from ..shapes.matmul import (
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import MatmulActivation
-from ._cast import Array, Float64, Outs, deliver, deliver_each, given_out, packed_spec, present, wide
+from ._cast import (
+    Array,
+    Float64,
+    Outs,
+    deliver,
+    deliver_each,
+    given_out,
+    packed_spec,
+    present,
+    required,
+    wide,
+)
 from .activation import activated
 
 
@@ -37,7 +48,7 @@ def matmul(
     out: Array | None = None,
 ) -> Array:
     """Compute ``act(alpha * (a @ b) + bias + residual)``. See :func:`cudnn_ct.matmul`."""
-    arrays = present(a=a, b=b, bias=bias, residual=residual, b_scale=b_scale)
+    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, b_scale=b_scale)
     outs = (None if out is None else packed_spec(given_out(out)),)
     problem = matmul_problem(_specs(arrays), outs, activation, alpha, None, out_dtype)
     values = _computed(problem, arrays)
@@ -60,7 +71,7 @@ def scaled_matmul(
 ) -> ScaledMatmulResult[Array]:
     """Compute a product of float8 matrices with scales. See :func:`cudnn_ct.scaled_matmul`."""
     factors = {"descale_a": descale_a, "descale_b": descale_b, "scale": scale}
-    arrays = present(a=a, b=b, bias=bias, residual=residual, **factors)
+    arrays = required(a=a, b=b) | present(bias=bias, residual=residual, **factors)
     slots = result_slots(out, ("y", "amax"), absent="" if amax else WITHOUT_AMAX)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
@@ -85,7 +96,7 @@ def matmul_backward(
     out: Outs | None = None,
 ) -> MatmulGradients[Array]:
     """Compute ``alpha * dy @ b.T`` and ``alpha * a.T @ dy``. See :func:`cudnn_ct.matmul_backward`."""
-    arrays = present(dy=dy, a=a, b=b)
+    arrays = required(dy=dy, a=a, b=b)
     dtype, alpha = arrays["a"].dtype, as_float(alpha, "alpha")
     check_gradient(_specs(arrays), bias_gradient)
     left, right, gradient = (wide(arrays[name]) for name in ("a", "b", "dy"))

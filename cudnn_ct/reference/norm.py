@@ -24,7 +24,7 @@ from ..shapes.norm import (
 )
 from ..shapes.parse import as_float
 from ..typing import NormMode
-from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands, wide
+from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands, required, wide
 
 
 # Infinities and NaN are valid data, and so are the means of empty batches.
@@ -46,7 +46,8 @@ def batch_norm_training(
     out: Outs | None = None,
 ) -> BatchNormResult[Array]:
     """Compute ``act(scale * (x - mean) * invstd + bias + z)``. See :func:`cudnn_ct.batch_norm_training`."""
-    x, epsilon, function = np.asarray(x), check_epsilon(epsilon), norm_activation(activation)
+    x = required(x=x)["x"]
+    epsilon, function = check_epsilon(epsilon), norm_activation(activation)
     updates = check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
     running = {"running_mean": running_mean, "running_var": running_var} if updates else {}
     for name, array in running.items():
@@ -84,7 +85,7 @@ def batch_norm_inference(
     out: Array | None = None,
 ) -> Array:
     """Compute :func:`batch_norm_training` by given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
-    x, epsilon = np.asarray(x), check_epsilon(epsilon)
+    x, epsilon = required(x=x)["x"], check_epsilon(epsilon)
     s, b, m, v = _parameters(x, mode, scale=scale, bias=bias, mean=mean, var=var)
     return deliver((wide(x) - m) / np.sqrt(v + epsilon) * s + b, x.dtype, alpha, beta, out)
 
@@ -106,7 +107,7 @@ def batch_norm_backward(
     out: Outs | None = None,
 ) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n * E(dy * n))``. See :func:`cudnn_ct.batch_norm_backward`."""
-    x, scale = np.asarray(x), np.asarray(scale)
+    _, x, scale = required(dy=dy, x=x, scale=scale).values()
     epsilon, function = check_epsilon(epsilon), norm_activation(activation)
     dz = _like(x, dy=dy)
     if (mean is None) != (invstd is None):
@@ -145,7 +146,8 @@ def batch_norm_inference_backward(
     out: Outs | None = None,
 ) -> BatchNormGradients[Array]:
     """Compute the gradients of inference. See :func:`cudnn_ct.batch_norm_inference_backward`."""
-    x, scale, epsilon = np.asarray(x), np.asarray(scale), check_epsilon(epsilon)
+    _, x, scale = required(dy=dy, x=x, scale=scale).values()
+    epsilon = check_epsilon(epsilon)
     dz = _like(x, dy=dy)
     s, m, v = _parameters(x, mode, scale=scale, mean=mean, var=var)
     i = 1 / np.sqrt(v + epsilon)
@@ -168,7 +170,7 @@ def _like(x: Array, **named: ArrayLike) -> Float64:
 
 def _parameters(x: Array, mode: Any, **parameters: ArrayLike | None) -> list[Float64]:
     """Return parameters in shapes that broadcast to x."""
-    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    arrays = required(**parameters)
     shape = check_norm_parameters(x, norm_mode(mode), **arrays)
     return [wide(array).reshape(shape) for array in arrays.values()]
 

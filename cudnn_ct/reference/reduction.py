@@ -27,8 +27,8 @@ def reduce(
     out: Array | None = None,
 ) -> Array:
     """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""
-    name = reduce_op(op, np.shape(x), axis)
     dtype, (x,) = operands("reduce", x=x)
+    name = reduce_op(op, x.shape, axis)
     values = _reduced(_rows(x, axis), name, as_bool(propagate_nan, "propagate_nan"))
     return deliver(values.reshape(reduced_shape(x.shape, axis, keepdims)), dtype, alpha, beta, out)
 
@@ -45,8 +45,8 @@ def reduce_with_indices(
     out: Outs | None = None,
 ) -> IndexedReduction[Array]:
     """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
-    name = reduce_op(op, np.shape(x), axis, indices=True)
     dtype, (x,) = operands("reduce", x=x)
+    name = reduce_op(op, x.shape, axis, indices=True)
     rows, shape = _rows(x, axis), reduced_shape(x.shape, axis, keepdims)
     values = _reduced(rows, name, as_bool(propagate_nan, "propagate_nan"))
     found = (rows == values[..., None]) | (np.isnan(rows) & np.isnan(values[..., None]))

@@ -16,7 +16,7 @@ from ..shapes.scaled_attention import (
     scaled_attention_problem,
     scaled_attention_slots,
 )
-from ._cast import Array, Float64, Outs, deliver, given_out, packed_spec, wide
+from ._cast import Array, Float64, Outs, deliver, given_out, packed_spec, present, required, wide
 
 _LARGEST = {"float8_e4m3": 448.0, "float8_e5m2": 57344.0}
 
@@ -41,9 +41,8 @@ def scaled_attention(
     out: Outs | None = None,
 ) -> ScaledAttentionResult[Array]:
     """Compute attention of float8 operands with scales. See :func:`cudnn_ct.scaled_attention`."""
-    given = (q, k, v, descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
-    pairs = zip(("q", "k", "v", *SCALES), given, strict=True)
-    arrays = {name: np.asarray(array) for name, array in pairs if array is not None}
+    scales = (descale_q, descale_k, descale_v, descale_s, scale_s, scale_o)
+    arrays = required(q=q, k=k, v=v) | present(**dict(zip(SCALES, scales, strict=True)))
     slots = scaled_attention_slots(out, return_stats, amax)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     specs = {name: packed_spec(array) for name, array in arrays.items()}

@@ -14,7 +14,7 @@ from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
 from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
 from ..typing import DTypeLike, Layout, OpTensorOp
-from ._cast import Array, deliver, given_out, operands, round_once, wide
+from ._cast import Array, deliver, given_out, operands, required, round_once, wide
 
 _UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -82,7 +82,7 @@ def transform(
     out: Array | None = None,
 ) -> Array:
     """Compute ``alpha * x + beta * out`` with other strides or dtype. See :func:`cudnn_ct.transform`."""
-    x = np.asarray(x)
+    x = required(x=x)["x"]
     spec = transformed_spec(_spec(x), layout, strides, dtype)
     if out is not None and given_out(out).shape == x.shape and (layout is not None or strides is not None):
         given = _spec(out)

@@ -84,6 +84,8 @@ def some_axes(axes: Any, rank: int, name: str) -> Shape:
         given = tuple(map(operator.index, axes if isinstance(axes, Sequence) else (axes,)))
     except TypeError:
         raise TypeError(f"{name} must be an int or a tuple of ints: got {axes!r}") from None
+    if given and not rank:
+        raise ValueError(f"{name} is out of range: got {axes!r}, but the tensor has no axes")
     for axis in given:
         if not -rank <= axis < rank:
             raise ValueError(f"{name} is out of range: got {axes!r}, expected {-rank} to {rank - 1}")

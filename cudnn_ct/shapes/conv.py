@@ -15,6 +15,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 MODES: tuple[ConvMode, ...] = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
+_OTHER_PADDINGS = f", pairs (before, after) of each axis, or one of {', '.join(PADDINGS)}"
 
 
 class DirectionOperands(NamedTuple):
@@ -272,7 +273,7 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
         if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):
             raise ValueError(f"padding {padding!r}: expected {len(window)} pairs (before, after)")
         return tuple((p[0], p[1]) for p in (per_axis(pair, 2, "padding", 0) for pair in padding))
-    return tuple((n, n) for n in per_axis(padding, len(window), "padding", 0))
+    return tuple((n, n) for n in per_axis(padding, len(window), "padding", 0, _OTHER_PADDINGS))
 
 
 def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:

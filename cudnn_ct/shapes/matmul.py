@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from ..typing import MatmulActivation
-from .checks import Outs, Specs, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .conv_dtype import resolve_precision
 from .epilogue import (
     FLOAT8,
@@ -238,6 +238,7 @@ def _arithmetic(
         raise TypeError(f"a is {a} and b is {b}: products of float8 are ct.scaled_matmul")
     if a != b:
         raise TypeError(f"a is {a} and b is {b}; a product needs one dtype, or a half precision a and int8 b")
+    one_dtype("a product of matrices", (*FLOATS, "int8"), a=a)
     return resolve_precision(precision, a, allow_tf32)
 
 

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 Name = TypeVar("Name", bound=str)
 
 
-def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
-    """Return an int, or one int per spatial axis, as a tuple of ``axes`` ints of at least ``minimum``."""
+def per_axis(value: Any, axes: int, name: str, minimum: int, other: str = "") -> Shape:
+    """Return an int, or one int per spatial axis, as a tuple of ``axes`` ints of at least ``minimum``.
+
+    ``other`` describes the other accepted values in the message of the error.
+    """
     given = value if isinstance(value, Sequence) else (value,) * axes
     try:
         numbers = tuple(operator.index(n) for n in given)
     except TypeError:
-        raise TypeError(f"{name} must be an int or {axes} ints: got {value!r}") from None
+        raise TypeError(f"{name} must be an int or a tuple of {axes} ints{other}: got {value!r}") from None
     if len(numbers) != axes:
         raise ValueError(f"{name} {value!r} has {len(numbers)} numbers; the window has {axes} axes")
     for n in numbers:

@@ -90,7 +90,13 @@ def test_pad_pairs_computes_named_paddings() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"padding": 1.5}, TypeError, "padding must be an int or 2 ints: got 1.5"),
+        (
+            {"padding": np.array([1, 1])},
+            TypeError,
+            r"padding must be an int or a tuple of 2 ints, pairs \(before, after\) of each axis, or one of "
+            r"valid, half, full: got array\(\[1, 1\]\)",
+        ),
+        ({"dilation": 1.5}, TypeError, "dilation must be an int or a tuple of 2 ints: got 1.5"),
         ({"padding": ((1, 2),)}, ValueError, "expected 2 pairs"),
         ({"padding": ((1, 2), (3, -4))}, ValueError, "padding must be between 0"),
         ({"stride": (1, 2, 3)}, ValueError, "3 numbers; the window has 2 axes"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cudnn_ct import reference
+from cudnn_ct import Graph, reference
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.dropout import dropout
@@ -196,6 +197,11 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("op_tensor", {"alpha2": ones(3)}, "TypeError: alpha2 must be a number"),
     ("add", {"a": ones(2, 1), "b": ones(2, 3)}, r"ValueError: b has shape \(2, 3\)"),
     ("scale", {"x": [1.0]}, "TypeError: .* x must be an array, not"),
+    ("attention", {"kept": ones(1, 2, 4, 4)}, "ValueError: kept needs dropout: got dropout=0"),
+    ("attention", {"lengths_q": [4], "lengths_kv": [5]}, "ValueError: lengths_kv must be from 0 to 4: got 5"),
+    ("matmul", {"a": ones(2, 3, dtype=int), "b": ones(3, 4, dtype=int)}, "TypeError: a product of matrices"),
+    ("softmax", {"x": np.float32(1), "axis": 0}, "ValueError: axis is out of range: got 0, but .* no axes"),
+    ("reduce", {"x": np.float32(1), "axis": 0}, "ValueError: axis is out of range: got 0, but .* no axes"),
     ("attention", {"out": ()}, "ValueError: out has 0 arrays; the results are y, stats"),
     ("attention", {"out": (None, ones(1, 2, 4, dtype="f"))}, "ValueError: out has stats, but return_stats=F"),
     ("scaled_attention", {"out": (None,), "amax": True}, "ValueError: out has 1 arrays; the results are y, "),
@@ -233,6 +239,83 @@ GRADIENTS = [name for name in ACCEPTED if "dy" in arrays(name) and len(arrays(na
 
 def parameters(name: str) -> set[str]:
     return set(inspect.signature(FUNCTIONS.get(name) or getattr(reference, name)).parameters)
+
+
+OPTIONAL = {("op_tensor", "b"), ("conv_bias_activation", "b")}
+IN_PLACE = {("scale", "x"), ("fill", "x")}  # these have another message
+REQUIRED = [
+    (name, operand)
+    for name in ACCEPTED
+    if name not in FUNCTIONS
+    for operand in arrays(name)
+    if operand in required(name) and (name, operand) not in OPTIONAL | IN_PLACE
+]
+
+
+@pytest.mark.parametrize(("name", "operand"), REQUIRED)
+def test_reference_names_a_missing_operand(name: str, operand: str) -> None:
+    with pytest.raises(TypeError, match=f"^{operand} is not an array: got NoneType$"):
+        call(name, **{operand: None})
+
+
+def test_reference_graph_accepts_an_input_named_built() -> None:
+    g = Graph()
+    problem = g.define(g.neg(g.input((3,), name="built")))
+    np.testing.assert_array_equal(reference.graph(problem, built=ones(3, dtype="f")), -np.ones(3))
+
+
+def paged(**changes: Any) -> Any:
+    """Return attention with three pages of four keys for each of two sequences, of nine and five keys."""
+    table: dict[str, Any] = {"page_table": [[0, 1, 2], [4, 3, 0]], "lengths_q": [6, 6], "lengths_kv": [9, 5]}
+    blocks = np.random.default_rng(0).standard_normal((5, 2, 4, 8))
+    return reference.attention(ones(2, 4, 6, 8), blocks, blocks, **(table | changes)).y
+
+
+@pytest.mark.parametrize("unused", [-1, 5, 99])
+def test_reference_attention_ignores_unused_pages(unused: int) -> None:
+    np.testing.assert_array_equal(paged(page_table=[[0, 1, 2], [4, 3, unused]]), paged())
+    none = paged(page_table=[[unused] * 3, [4, 3, 0]], lengths_kv=[0, 5])
+    np.testing.assert_array_equal(none[0], np.zeros((4, 6, 8)))
+    np.testing.assert_array_equal(none[1], paged()[1])
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "message"),
+    [
+        ([[0, 1, -1], [4, 3, 0]], ValueError, "page_table is out of range: got -1, expected 0 to 4"),
+        ([[0, 1, 2], [4, 5, 0]], ValueError, "page_table is out of range: got 5, expected 0 to 4"),
+        (ones(2, 3, dtype="f"), TypeError, "page_table has the wrong dtype: got float32, expected integers"),
+    ],
+)
+def test_reference_attention_rejects_pages(table: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        paged(page_table=table)
+
+
+DROPPED: dict[str, Any] = {name: ones(2, 4, 9, 8) for name in "kv"} | {"q": ones(2, 4, 6, 8), "dropout": 0.5}
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (2, 4, 6, 8), (2, 4, 6, 1), (2, 4, 6, 10), (1, 4, 6, 9)])
+def test_reference_attention_rejects_the_shape_of_kept(shape: tuple[int, ...]) -> None:
+    message = re.escape(f"kept has the wrong shape: got {shape}, expected (2, 4, 6, 9)")
+    with pytest.raises(ValueError, match=message):
+        call("attention", **DROPPED, kept=ones(*shape))
+    gradients = {"dy": DROPPED["q"], "y": DROPPED["q"], "stats": ones(2, 4, 6, dtype="f")}
+    with pytest.raises(ValueError, match=message):
+        call("attention_backward", **DROPPED, **gradients, kept=ones(*shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"), [((2, 4, 6, 9), True), ((2, 4, 8, 12), True), ((2, 4, 6, 8), False)]
+)
+def test_reference_attention_takes_kept_of_packed_sequences(shape: tuple[int, ...], fits: bool) -> None:
+    packed: dict[str, Any] = {"q": ones(10, 4, 8), "k": ones(13, 4, 8), "v": ones(13, 4, 8), "dropout": 0.5}
+    arguments = packed | {"offsets_q": [0, 6, 10], "offsets_kv": [0, 9, 13], "kept": ones(*shape)}
+    if fits:
+        np.testing.assert_allclose(reference.attention(**arguments).y, 2 * ones(10, 4, 8))
+    else:
+        with pytest.raises(ValueError, match="kept has the wrong shape"):
+            reference.attention(**arguments)
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), REJECTED)
