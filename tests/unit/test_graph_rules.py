@@ -410,6 +410,12 @@ def test_products_of_float32_keep_the_precision_of_the_settings(monkeypatch: pyt
     assert excluded("float32")
     assert not excluded("bfloat16")
     assert not excluded("float32", lambda x, w: x + w)
+    g = ct.Graph()
+    rules = rules_of(g.define(g.input((64, 64)) @ g.input((64, 64))))
+    assert "ct.matmul" in rules.why_wrong(Engine(4, ()), ())
+    rules = rules_of(of_convolution(2, "float32"))
+    assert "TF32" in rules.why_wrong(Engine(8, ()), ("runtime_compilation",))
+    assert not rules.why_wrong(Engine(28, ()), ())
 
 
 def of_convolution(axes: int, dtype: str) -> Any:

@@ -62,16 +62,18 @@ OF_GROUPS = KnownDefects(
 def rules_of(problem: GraphProblem) -> EngineRules:
     """Return the rules for the engines of a graph."""
     convolutions, version = convolutions_of(problem), _lib.load().version
-    never = _why_never(problem, version)
+    never, exact = _why_never(problem, version), _is_exact(problem)
 
-    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:  # noqa: ARG001
+    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
+        if exact and "runtime_compilation" in notes:  # without a note, a product on an H100 was in TF32
+            return "it may multiply float32 in TF32"
         reasons = (
             erratum(engine.number, one) or DEFECTS.wrong_engine(engine.number, one, version, None)
             for one in convolutions
         )
         return never or KNOWN_WRONG.reason(engine.number, problem) or next(filter(None, reasons), "")
 
-    excluded = frozenset({"tensor_core", "down_convert_inputs"}) if _is_exact(problem) else frozenset()
+    excluded = frozenset({"tensor_core", "down_convert_inputs"}) if exact else frozenset()
     first, unordered = _first_engines(problem), _adds_in_any_order(problem)
     return EngineRules(excluded, "float32", why_wrong, first=first, unordered=unordered)
 
@@ -87,6 +89,8 @@ def _why_never(problem: GraphProblem, version: int) -> str:
     grouped = [one for one in problem.nodes if one.kind == "moe_grouped_matmul"]
     if any(one.attribute("mode") == "gather" for one in grouped):
         return "this gather ended the CUDA context on an H200"
+    if _is_exact(problem) and any(one.kind == "matmul" for one in problem.nodes):
+        return 'graphs multiply matrices of float32 in TF32; ct.matmul(precision="float32") does not'
     found = OF_GROUPS.rows(problem, version) if grouped else []
     return "".join(f"{row['message']}; {row['advice']} ({row['source']})" for row in found)
 
