@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     Needs cuDNN >= 9.8.
     """
     with usage():
+        _check_output(output, (file, *gpus))
         descriptions = [(read_gpu(gpu), is_derived(gpu)) for gpu in gpus]
     reports, content = [], b""
     with tempfile.TemporaryDirectory() as folder:
@@ -69,6 +71,17 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:
         fail(f"cannot compile {counted(rejected, 'graph')}")
+
+
+def _check_output(output: str, inputs: tuple[str, ...]) -> None:
+    """Raise ValueError for an output that replaces an input, or cannot be written after minutes of work."""
+    given = [one for one in inputs if os.path.exists(one)]
+    if os.path.exists(output) and any(os.path.samefile(output, one) for one in given):
+        raise ValueError(f"{output} is an input: expected another file for the plans")
+    folder = os.path.dirname(os.path.abspath(output))
+    if not os.path.exists(output) and not os.access(folder, os.W_OK | os.X_OK):
+        missing = "does not exist" if not os.path.isdir(folder) else "is not writable"
+        raise ValueError(f"{output} cannot be written: the folder {folder} {missing}")
 
 
 def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .candidates import EngineRules, engine_by_name, engine_candidates
-from .engines import Engine, execution_plan
+from .engines import Engine, execution_plan, is_engine
 from .explain import heuristic_modes
 from .first import first_engine
 from .offline import Planner
@@ -54,13 +54,18 @@ def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
     raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
 
 
+def _names_engine(request: PlanRequest) -> bool:
+    """Whether a call names its engine. A legacy algorithm has no plan; its graph is planned by heuristics."""
+    return is_engine(request.engine) and not request.choice
+
+
 def _rules(request: PlanRequest) -> EngineRules:
     return EngineRules(request.excluded, last=request.last, first=request.first, unordered=request.unordered)
 
 
 def _candidates(request: PlanRequest, planner: Context | Planner) -> Iterator[Candidate]:
     rules = _rules(request)
-    if request.engine and not request.choice:
+    if _names_engine(request):
         yield engine_by_name(request.graph, rules, request.engine, planner)
         return
     for mode in heuristic_modes(request.graph):
@@ -72,7 +77,7 @@ def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[
 
     The engines of `graph.first` have no limits.
     """
-    if request.engine and not request.choice:
+    if _names_engine(request):
         rows = list(_candidates(request, planner))
         return [row for row in rows if not (row.rejected or _exceeded(request, row))]
     rules = _rules(request)
@@ -86,7 +91,7 @@ def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[
 
 def why_not_named(request: PlanRequest, planner: Context | Planner) -> str:
     """Return why the engine that a call names is not usable; empty if it is, or if the call names none."""
-    if not request.engine or request.choice:
+    if not _names_engine(request):
         return ""
     (row,) = _candidates(request, planner)
     reason = row.rejected or _exceeded(request, row)

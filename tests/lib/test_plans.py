@@ -375,6 +375,28 @@ def test_supports_gives_the_reason_of_an_engine_that_a_call_names(tmp_path: Path
     )
 
 
+@pytest.mark.parametrize("algo", ["fft", "winograd", "none"])
+def test_calls_that_name_a_legacy_algorithm_are_planned_by_heuristics(tmp_path: Path, algo: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(NAMED.replace('f"engine {number}"', repr(algo)))
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--gpu", "h200", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert all(row["engines"] for row in json.loads(done.stdout)["gpus"][0]["graphs"])
+
+
+@pytest.mark.parametrize(("output", "message"), [("program.py", "is an input"), ("none/x", "does not exist")])
+def test_compile_looks_at_its_output_before_it_runs_the_program(
+    tmp_path: Path, output: str, message: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("raise SystemExit(7)\n")
+    command = [sys.executable, "-m", "cudnn_ct", "compile", str(program), "--gpu", "h200"]
+    done = subprocess.run([*command, "-o", str(tmp_path / output)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert program.read_text() == "raise SystemExit(7)\n"
+
+
 def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
     command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported)]
     gpus = [word for gpu in ("h200", "a100", "t4") for word in ("--gpu", gpu)]
