@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from ._files import without_waiting
+
 __all__ = ["cache_folder", "check_permissions", "modified", "read_file", "replace_file"]
 
 
@@ -52,6 +54,8 @@ def replace_file(path: Path, content: bytes) -> None:
         new.touch(mode=0o644)
         new.write_bytes(content)
         new.replace(path)
+    except OSError as error:  # it names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         new.unlink(missing_ok=True)
 
@@ -61,8 +65,7 @@ def read_file(path: Path, limit: int, owners: frozenset[int] | None = None) -> b
 
     A world-writable file raises PermissionError, as does a file whose owner is not among ``owners``.
     """
-    # Opening a pipe must not wait.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+    with open(path, "rb", opener=without_waiting) as opened:
         status = os.fstat(opened.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
             regular = stat.S_ISREG(status.st_mode)

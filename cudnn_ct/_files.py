@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = [
     "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "equal", "library_name", "mapped",
     "names_in", "noexec", "private", "real", "resource", "text_of",
+    "without_waiting",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -115,6 +116,11 @@ def cudnn_files(folder: str) -> Iterator[LibraryName]:
     yield from filter(None, (library_name(os.path.join(folder, name)) for name in names_in(folder)))
 
 
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open`; a pipe without a writer is empty."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def text_of(path: str | os.PathLike[str]) -> str:
     """Read a text file with the limits of `bytes_of`."""
     return bytes_of(path).decode("utf-8", "replace")
@@ -122,10 +128,6 @@ def text_of(path: str | os.PathLike[str]) -> str:
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
     """Read a file; raise OSError if it is not a regular file, cannot be read, or is too large."""
-
-    def without_waiting(path: str, flags: int) -> int:  # opening a pipe would block
-        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
     with open(path, "rb", opener=without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
+from .._files import without_waiting
 from ..errors import warn_caller
 
 __all__ = ["Store", "export_algo_cache", "import_algo_cache", "store"]
@@ -194,18 +195,13 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     As of :func:`export_algo_cache`.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=without_waiting) as file:
             content = json.loads(file.read())
         if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:
             raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "entries"')
         return store().load(content["entries"])
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open`; a pipe without a writer is empty."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -52,6 +53,14 @@ def test_a_device_and_a_pipe_are_written_to(tmp_path: Path) -> None:
     os.close(reader)
     with pytest.raises(IsADirectoryError, match="it is a folder"):
         replace_file(tmp_path, b"x")
+
+
+def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
+    """Not the temporary file that is written, nor the number of an open file."""
+    with pytest.raises(OSError, match=r"'/proc/plans\.file'$"):  # no user can write there
+        replace_file(Path("/proc/plans.file"), b"x")
+    with pytest.raises(IsADirectoryError, match=re.escape(f"'{tmp_path}'")):
+        cudnn_ct.import_plans(tmp_path)
 
 
 def test_a_pipe_is_no_exported_cache(tmp_path: Path) -> None:
