@@ -102,6 +102,7 @@ def import_(file: str) -> None:
         count = import_algo_cache(file)
     if store().path is None:
         fail(OFF)
+    _end(store())
     click.echo(f"imported {count} tuned algorithms from {file}")
 
 

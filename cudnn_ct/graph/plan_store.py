@@ -204,13 +204,16 @@ class PlanStore:
                     check_permissions(folder, folder.stat())
             return work(self.path)
         except OSError as error:
-            self._warn(f"the stored plans in {self.path} cannot be {doing}: {error}")
+            self._warn(
+                f"the stored plans in {self.path} cannot be {doing}: {error}; set CUDNN_CT_ALGO_CACHE to "
+                "another folder or to 'off'"
+            )
             return otherwise
 
     def _warn(self, trouble: str) -> None:
         first, self.failed = not self.failed, True
         if first:
-            warn_caller(f"{trouble}. Plans are compiled again in this process")
+            warn_caller(trouble)
 
 
 def uses_plans(compiled: bool = True) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.random_array import some
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
-from cudnn_ct.graph.plan_file import StoredPlan
+from cudnn_ct.graph.plan_file import StoredPlan, encode
 from cudnn_ct.graph.plan_store import file_name, folder_store
 
 MonkeyPatch = pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 KEY = "cuDNN 92700 | NVIDIA H200 | a problem | limits | (16, True)"
+GET_VERSION = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 92800)
 ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected": ""}
 
 
@@ -219,6 +221,23 @@ def test_cache_commands_fail_when_compiled_plans_cannot_be_read_or_written(
     (cache / "plans").chmod(0o777)
     told = run(command, *([str(file)] if command.endswith("-plans") else []), code=1)
     assert f"{cache / 'plans'} is world-writable; run chmod o-w" in told
+
+
+def test_cache_imports_fail_when_the_cache_cannot_be_written(cache: Path, tmp_path: Path) -> None:
+    plans, algorithms = tmp_path / "plans.file", tmp_path / "algorithms"
+    plans.write_bytes(encode(StoredPlan("plan | cuDNN 9.28.0 | a GPU | engine 1 | {}", {}, b"x")))
+    store().put(KEY, {"rows": [ROW]})
+    run("export", str(algorithms))
+    run("clear")
+    cache.rmdir()
+    cache.write_text("a file")
+    testing.reset()
+    assert run("import", str(algorithms), code=1).startswith(f"cudnn-ct: the algorithm cache {cache} cannot")
+    with testing.install({"cudnnGetVersion": GET_VERSION}.get):
+        told = run("import-plans", str(plans), code=1)
+        folder_store().clear()  # the process has the plan
+    assert told.startswith(f"cudnn-ct: the stored plans in {cache / 'plans'} cannot be written: ")
+    assert told.endswith("; set CUDNN_CT_ALGO_CACHE to another folder or to 'off'\n")
 
 
 @pytest.mark.parametrize(
