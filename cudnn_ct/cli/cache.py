@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -122,6 +123,8 @@ def import_plans_(file: str) -> None:
     """Read compiled plans from FILE. They are machine code: import only files that you trust."""
     if folder_store().path is None:
         fail(OFF)
+    if not os.path.getsize(file):  # `export-plans` writes such a file if it has no plans
+        fail(f"{file} is empty: it has no compiled plans")
     with usage():
         count = import_to(folder_store(), file)
     _end(folder_store())

@@ -138,7 +138,7 @@ def import_plans(path: str | os.PathLike[str], *, verify: bool = False) -> int:
     Raises
     ------
     ValueError
-        The file has another format.
+        The file has another format, or all of its plans are damaged.
     PermissionError
         The file is world-writable.
     OSError
@@ -157,7 +157,10 @@ def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = 
     kept: dict[str, StoredPlan] = {}
     reasons: dict[str, int] = {}
     try:
-        for found in decode(read_file(file, MAX_FILE)):
+        entries = list(decode(read_file(file, MAX_FILE)))
+        if entries and all(isinstance(one, str) for one in entries):
+            raise ValueError(entries[0])
+        for found in entries:
             reason = found if isinstance(found, str) else _misfit(found)
             if isinstance(found, str) or reason:
                 reasons[reason] = reasons.get(reason, 0) + 1

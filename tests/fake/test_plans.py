@@ -244,6 +244,23 @@ def test_import_rejects_files_that_are_world_writable_or_of_another_kind(
         ct.import_plans(file)
 
 
+def test_import_warns_of_damaged_plans_and_rejects_a_file_with_no_others(
+    fake: FakeCudnn, tmp_path: Path
+) -> None:
+    file = tmp_path / "plans.file"
+    ct.activation(x_of())
+    ct.export_plans(file)
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match="is not a file of compiled plans: the hash does not match"):
+        ct.import_plans(file)
+    file.write_bytes(content + content[:-1])
+    with pytest.warns(CudnnWarning, match="1 of 2 entries in .* are ignored: the hash does not match"):
+        assert ct.import_plans(file) == 1
+    file.write_bytes(b"")  # as an export without plans
+    assert ct.import_plans(file) == 0
+
+
 def test_import_ignores_plans_for_other_gpus_with_one_line(fake: FakeCudnn, tmp_path: Path) -> None:
     file = tmp_path / "plans.file"
     ct.activation(x_of())

@@ -208,6 +208,8 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     file.write_text("other")
     assert "is not a file of compiled plans" in run("import-plans", str(file), code=2)
+    file.write_bytes(b"")
+    assert run("import-plans", str(file), code=1) == f"cudnn-ct: {file} is empty: it has no compiled plans\n"
 
 
 @pytest.mark.parametrize("command", ["show", "export-plans", "import-plans", "clear"])
