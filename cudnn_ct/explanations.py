@@ -65,8 +65,8 @@ def explain(
         ``what`` is none of these, or a call has ``device=``.
     ValueError
         An error has no explanation: the operation is not computed by a graph, or engines support it and the
-        limits of the request exclude them. The description cannot be read. The outputs of a graph are
-        missing.
+        limits of the request exclude them. The description cannot be read, or cuDNN rejects it. The outputs
+        of a graph are missing.
     CudnnError
         The call fails for another reason, or cuDNN cannot plan for a described device (before 9.8).
 
@@ -138,7 +138,8 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
     if not isinstance(device, Mapping | str | os.PathLike):
         raise TypeError(f"device is not a name, a path or a description: got {device!r}")
     description = device if isinstance(device, Mapping) else offline.read_gpu(device)
-    return offline.explain(dict(description), graph, problem, names)
+    with offline.naming("device" if isinstance(device, Mapping) else device):
+        return offline.explain(dict(description), graph, problem, names)
 
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:

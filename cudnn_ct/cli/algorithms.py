@@ -11,13 +11,13 @@ import click
 import cudnn_ct as ct
 
 from .._config import config
-from ..errors import BadParamError, Explanation
+from ..errors import Explanation
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here
 from .errors import need_gpu, plainly, usage
-from .offline import GPU_HELP, plan, read_gpu
+from .offline import GPU_HELP, naming, plan, read_gpu
 from .options import Convolution, convolution_options
 from .random_array import some
 from .table import Column, show
@@ -106,12 +106,9 @@ def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
 
 
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
-    with usage():
+    with usage(), naming(path):
         description = read_gpu(path)
-    try:
         (rows,) = plan(description, [convolution])
-    except BadParamError as error:
-        raise click.UsageError(f"cuDNN rejected {path} as a description of a device: {error}") from None
     where = str(description.get("deviceName", "an unnamed device"))
     return rows, f"{where} ({DERIVED_NOTE})" if is_derived(path) else where
 

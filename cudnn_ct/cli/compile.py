@@ -14,7 +14,7 @@ from .._cache_files import replace_file
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
-from .offline import GPU_HELP, read_gpu
+from .offline import GPU_HELP, naming, read_gpu
 from .table import counted
 
 __all__ = ["command"]
@@ -48,15 +48,15 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     """
     with usage():
         _check_output(output, (file, *gpus))
-        descriptions = [(read_gpu(gpu), is_derived(gpu)) for gpu in gpus]
+        descriptions = [(gpu, read_gpu(gpu)) for gpu in gpus]
     reports, content = [], b""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "plans"
-        for description, derived in descriptions:
+        for gpu, description in descriptions:
             part.write_bytes(b"")
-            with usage():
+            with usage(), naming(gpu):
                 answer = each_graph(file, description, str(part))
-            reports.append(_report(description, derived, answer))
+            reports.append(_report(description, is_derived(gpu), answer))
             content += part.read_bytes()
     replace_file(Path(output), content)
     if as_json:

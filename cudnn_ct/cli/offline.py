@@ -12,7 +12,8 @@ import os
 import pickle
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .. import _lib
@@ -45,6 +46,7 @@ __all__ = [
     "answer",
     "answer_with",
     "explain",
+    "naming",
     "plan",
     "read_description",
     "read_gpu",
@@ -83,6 +85,15 @@ def read_gpu(gpu: str | os.PathLike[str]) -> dict[str, Any]:
         names = ", ".join(gpu_names())
         raise ValueError(f"unknown GPU: got {os.fspath(gpu)!r}, expected a file or one of {names}")
     return read_description(gpu)
+
+
+@contextmanager
+def naming(gpu: object) -> Iterator[None]:
+    """Raise ValueError with the name or the file of a GPU if cuDNN rejects its description in the block."""
+    try:
+        yield
+    except BadParamError as error:
+        raise ValueError(f"cuDNN rejected {gpu} as a description of a device: {error}") from None
 
 
 def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[list[Candidate]]:

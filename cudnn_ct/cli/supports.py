@@ -11,7 +11,7 @@ import click
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
-from .offline import GPU_HELP, read_gpu
+from .offline import GPU_HELP, naming, read_gpu
 from .table import counted, show
 
 __all__ = ["command", "supported"]
@@ -50,11 +50,11 @@ def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
 
     Raises ValueError for an unknown GPU and a wrong file, and PlanningError for a program that fails.
     """
-    described = [(gpu, read_gpu(gpu)) for gpu in gpus]
-    return [
-        {"gpu": gpu, "derived": is_derived(gpu), **each_graph(file, description)}
-        for gpu, description in described
-    ]
+    reports = []
+    for gpu, description in [(gpu, read_gpu(gpu)) for gpu in gpus]:
+        with naming(gpu):
+            reports.append({"gpu": gpu, "derived": is_derived(gpu), **each_graph(file, description)})
+    return reports
 
 
 def _print(reports: list[dict[str, Any]]) -> None:

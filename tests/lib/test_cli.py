@@ -78,12 +78,18 @@ def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> Non
 
 
 @pytest.mark.usefixtures("planner")
-def test_algorithms_fails_when_cudnn_rejects_the_description(tmp_path: Path) -> None:
-    path = tmp_path / "device.json"
+def test_commands_name_the_description_that_cudnn_rejects(tmp_path: Path) -> None:
+    path, calls = tmp_path / "device.json", tmp_path / "calls.json"
     path.write_text('{"deviceVer": 900}')
-    ran = run("algorithms", *CONV, "--device", str(path))
-    assert ran.returncode == 2, ran.stderr
-    assert f"cuDNN rejected {path} as a description of a device" in ran.stderr
+    calls.write_text('{"calls": []}')
+    for command in (
+        ("algorithms", *CONV, "--device"),
+        ("supports", str(calls), "--gpu", "h200", "--gpu"),
+        ("compile", str(calls), "-o", str(tmp_path / "plans"), "--gpu"),
+    ):
+        ran = run(*command, str(path))
+        assert ran.returncode == 2, ran.stderr
+        assert f"cuDNN rejected {path} as a description of a device" in ran.stderr
 
 
 # --- without a GPU -----------------------------------------------------------------------------------------
