@@ -24,7 +24,8 @@ from ..graph.explain import explain_graph
 from ..graph.offline import Planner, compute_capability
 from ..graph.plan_file import encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
-from ..shapes.specs import TensorSpec
+from ..shapes.parse import as_ints
+from ..shapes.specs import TensorSpec, check_shape
 from .errors import first_line, words_of
 from .offline import answer_with
 
@@ -144,18 +145,33 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
 
 def _of_calls(calls: Any) -> RecordedPlans:
     """Make calls on shapes: ``{"function": "conv", "arguments": {"x": {"shape": [...], ...}, ...}}``."""
-    package = import_module("..", __package__)
-    with record_plans(shapes_only=True) as recorded:
-        for call in calls if isinstance(calls, list) else [calls]:
-            name, arguments = _call(call)
-            function = getattr(package, name) if name in package.__all__ else None
-            # Other functions would run, too, and some of them write files.
-            if not (isfunction(function) and function.__module__.startswith(f"{package.__name__}.ops.")):
-                near = get_close_matches(name, set(package.__all__) - {name}, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown operation: got {name!r}{hint}")
-            function(**{key: _argument(value) for key, value in arguments.items()})
+    rows = calls if isinstance(calls, list) else [calls]
+    made = 0
+    try:
+        with record_plans(shapes_only=True) as recorded:
+            for row in rows:
+                name, arguments = _call(row)
+                _operation(name)(**{key: _argument(value, key) for key, value in arguments.items()})
+                made += 1
+    except (TypeError, ValueError, CudnnError) as error:
+        raise ValueError(f"calls[{made}]: {first_line(error)}") from error
     return recorded
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """Return the operation of a name. Other functions would run, too, and some of them write files."""
+    package = import_module("..", __package__)
+
+    def operation(name: str) -> Callable[..., Any] | None:
+        function = getattr(package, name)
+        made_here = isfunction(function) and function.__module__.startswith(f"{package.__name__}.ops.")
+        return function if made_here else None
+
+    if name in package.__all__ and (function := operation(name)):
+        return function
+    near = get_close_matches(name, filter(operation, package.__all__), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown operation: got {name!r}{hint}")
 
 
 def _call(row: Any) -> tuple[str, dict[str, Any]]:
@@ -166,18 +182,20 @@ def _call(row: Any) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Any, name: str) -> Any:
     """Return an argument: an array for an object with a shape, and tuples for lists."""
     if isinstance(value, dict) and "shape" in value:
         known = {"shape", "dtype", "layout", "strides"}
         if set(value) - known:
-            raise ValueError(f"unknown key of an array: got {sorted(set(value) - known)}")
-        shape, dtype = tuple(value["shape"]), value.get("dtype", "float32")
-        spec = TensorSpec.packed(shape, dtype, value.get("layout", "nchw"))
+            raise ValueError(f"unknown key of {name}: got {sorted(set(value) - known)}")
+        shape = check_shape(value["shape"], f"shape of {name}")
+        spec = TensorSpec.packed(shape, value.get("dtype", "float32"), value.get("layout", "nchw"))
         if "strides" in value:
-            spec = spec._replace(strides=tuple(value["strides"]))
+            spec = spec._replace(strides=as_ints(value["strides"], f"strides of {name}"))
+            if len(spec.strides) != len(shape):
+                raise ValueError(f"strides of {name} must be {len(shape)} integers: got {spec.strides}")
         return ShapeArray.of(spec)
-    return tuple(map(_argument, value)) if isinstance(value, list) else value
+    return tuple(_argument(each, name) for each in value) if isinstance(value, list) else value
 
 
 def _label(request: PlanRequest) -> str:

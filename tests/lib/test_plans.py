@@ -13,6 +13,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.cli import compile_child
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
 from cudnn_ct.graph.compile import compile_request
@@ -240,9 +241,8 @@ def test_compile_names_the_error_of_a_program(tmp_path: Path, content: str, word
     [
         ("{}", 'expected a JSON object with "calls", or the "graphs" that a recording saved'),
         ("nothing", "neither a Python program, with a name that ends in .py, nor JSON"),
-        ('{"calls": [{"function": "exit"}]}', "unknown operation: got 'exit'"),
-        ('{"calls": {"activation": {}}}', 'expected an object with "function" and "arguments"'),
-        ('{"calls": [{"function": "activation", "arguments": [1]}]}', 'expected an object with "function"'),
+        ('{"calls": [{"function": "exit"}]}', "calls[0]: unknown operation: got 'exit'"),
+        ('{"calls": {"activation": {}}}', 'calls[0]: expected an object with "function" and "arguments"'),
     ],
 )
 def test_compile_rejects_other_json(tmp_path: Path, content: str, words: str) -> None:
@@ -251,6 +251,28 @@ def test_compile_rejects_other_json(tmp_path: Path, content: str, words: str) ->
     done = compile_cli(file, "--gpu", DEVICE, "-o", tmp_path / "plans", rejects=True)
     assert f"calls.json cannot be planned: ValueError: {words}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            {"function": "activation", "arguments": [1]},
+            'expected an object with "function" and "arguments": got',
+        ),
+        ({"function": "convs"}, r"unknown operation: got 'convs'; did you mean 'conv'\?$"),
+        ({"function": "zeross"}, "unknown operation: got 'zeross'$"),  # `zeros` is not an operation
+        ({"x": {"shape": [2, 3]}, "mode": "rel"}, "mode must be one of .*: got 'rel'"),
+        ({"x": {"shape": [2, 3], "strides": [3]}}, r"strides of x must be 2 integers: got \(3,\)"),
+        ({"x": {"shape": [2, 3], "strides": [3, "a"]}}, "strides of x must be a sequence of integers: got"),
+        ({"x": {"shape": 6}}, "shape of x must be a sequence of integers: got 6"),
+        ({"x": {"shape": [2, 3], "stride": [3, 1]}}, r"unknown key of x: got \['stride'\]"),
+    ],
+)
+def test_a_wrong_call_in_json_is_named_by_its_place(call: dict[str, Any], message: str) -> None:
+    wrong = call if "function" in call else {"function": "activation", "arguments": call}
+    with pytest.raises(ValueError, match=rf"^calls\[1\]: {message}"):
+        compile_child._of_calls([*CALLS["calls"], wrong])
 
 
 def test_calls_in_json_write_no_files(tmp_path: Path) -> None:
