@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import time
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import isfunction
@@ -32,6 +33,7 @@ from .offline import answer_with
 __all__ = ["SECONDS", "answer"]
 
 SECONDS = 3600.0  # for one file and one GPU
+OUTPUTS = (1, 2)  # the descriptors of stdout and stderr
 
 
 def answer() -> None:
@@ -44,7 +46,7 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
         setattr(config, name, value)
     planner = Planner(request["device"])
     try:
-        with redirect_stdout(sys.stderr):
+        with _output_to(request["terminal"]):
             requests, skipped = _requests(Path(request["file"]))
     except (Exception, SystemExit) as error:  # the file may raise anything
         return {"wrong_file": words_of(error, request["file"]), "is_program": request["file"].endswith(".py")}
@@ -55,6 +57,26 @@ def _compiled(request: dict[str, Any]) -> dict[str, Any]:
     else:
         _each(rest, lambda one: _support(one, planner), progress)
     return {"skipped": skipped}
+
+
+@contextmanager
+def _output_to(terminal: int | None) -> Iterator[None]:
+    """Send the output of a block to the terminal of the user, not to the pipes that the parent reads."""
+    pipes = [os.dup(number) for number in OUTPUTS]
+    for number in OUTPUTS:
+        os.dup2(OUTPUTS[-1] if terminal is None else terminal, number)
+    try:
+        with ExitStack() as streams:  # a program may close them
+            out, err = (
+                streams.enter_context(open(number, "w", 1, errors="backslashreplace", closefd=False))
+                for number in OUTPUTS
+            )
+            with redirect_stdout(out), redirect_stderr(err):
+                yield
+    finally:
+        for pipe, number in zip(pipes, OUTPUTS, strict=True):
+            os.dup2(pipe, number)
+            os.close(pipe)
 
 
 def _each(requests: list[PlanRequest], work: Callable[[PlanRequest], dict[str, Any]], progress: str) -> None:

@@ -7,11 +7,13 @@ driver, so that the results are the same on all machines. Such a process must no
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import pickle
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -142,19 +144,31 @@ def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) ->
         "CUDNN_CT_LIBRARY": library.path,
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
     }
-    request = {**request, "nvrtc": library.find_nvrtc()}
+    terminal = _copy_of_stderr()
+    request = {**request, "nvrtc": library.find_nvrtc(), "terminal": terminal}
+    files = [stub] if terminal is None else [stub, terminal]
     try:
-        done = start(module, request, environ, [stub], seconds)
+        done = start(module, request, environ, files, seconds)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlanningError(f"the planning process did not run: {error}") from None
     finally:
-        os.close(stub)
+        for file in files:
+            os.close(file)
     _warn_of_missing(done.stderr)
     try:
         return _result(done)
     except PlanningError as error:
         library.with_diagnosis(error)
         raise
+
+
+def _copy_of_stderr() -> int | None:
+    """Return a copy of the descriptor of stderr for a child process; None if it is closed or not a file."""
+    try:
+        # The child has streams of its own in the places of closed ones.
+        return fcntl.fcntl(sys.stderr.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def _warn_of_missing(errors: str) -> None:

@@ -225,6 +225,7 @@ def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> 
     [
         ("raise RuntimeError('here')", "RuntimeError: here"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import argparse; argparse.ArgumentParser().error('no input')", "error: no input\ncudnn-ct: "),
         ("import cudnn_ct as ct; ct.conv(ct.zeros((1, 3, 4, 4)), ct.zeros((5, 4, 1, 1)))", "ValueError"),
     ],
 )
@@ -342,6 +343,8 @@ import cudnn_ct as ct
 
 assert sys.argv[1:] == [], sys.argv
 os.write(2, b"\xff")
+print("printed")
+os.system("echo by another process")
 ct.activation(ct.zeros(shapes_of_the_model.SHAPE, "float16"))
 sys.exit({status})
 """
@@ -353,8 +356,9 @@ def test_programs_run_as_by_python(tmp_path: Path, status: str, closed: str) -> 
     program = tmp_path / "program.py"
     program.write_text(ORDINARY_PROGRAM.replace("{status}", status))
     command = f"exec {sys.executable} -m cudnn_ct supports {program} --gpu h200 {closed}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, errors="replace", timeout=300)
     assert done.returncode == (status == "3"), done.stderr
+    assert ("\ufffdprinted\nby another process\n" in done.stderr) == (not closed.startswith("2"))
     assert ("SystemExit: 3" in done.stderr) == (status == "3")
     assert ("yes   pointwise" in done.stdout) == (status != "3" and not closed.startswith("1"))
 

@@ -108,7 +108,7 @@ def test_words_name_the_line_of_a_program(tmp_path: Path) -> None:
     program.write_text("def layer():\n    raise ValueError('wrong\\nmore')\n\nlayer()\n")
     asserting = tmp_path / "asserting.py"
     asserting.write_text("assert 1 == 2\n")
-    request = {"settings": {}, "device": {}}
+    request = {"settings": {}, "device": {}, "terminal": None}
     for file, words in (
         (program, "line 2 in layer: ValueError: wrong"),
         (asserting, "line 1: AssertionError (assert 1 == 2)"),
@@ -129,7 +129,7 @@ def test_words_name_the_line_of_a_program(tmp_path: Path) -> None:
 def test_compile_names_the_error_of_a_json_file(tmp_path: Path, content: Any, words: str) -> None:
     file = tmp_path / "calls.json"
     file.write_text(json.dumps(content))
-    found = compile_child._compiled({"settings": {}, "device": {}, "file": str(file)})
+    found = compile_child._compiled({"settings": {}, "device": {}, "terminal": None, "file": str(file)})
     assert words in found["wrong_file"]
     assert not found["is_program"]
 
