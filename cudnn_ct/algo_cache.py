@@ -265,7 +265,7 @@ def select(
         request = request._replace(dynamic_shapes=dynamic is not source)
         source = dynamic
     if isinstance(context, ShapesOnly):
-        return _recorded(problem, source, context, request)
+        return _recorded(problem, source, request)
     return Selection(problem, source, context, request)
 
 
@@ -275,17 +275,15 @@ def with_dynamic_shapes(source: Any) -> Any:
     return source if change is None else change()
 
 
-def _recorded(
-    problem: Problem, source: CandidateSource, context: ShapesOnly, request: AlgoRequest
-) -> SelectedPlan:
+def _recorded(problem: Problem, source: CandidateSource, request: AlgoRequest) -> SelectedPlan:
     """Record the graph of a problem where no GPU is.
 
     The first engine is the heuristic choice where all candidates are engines of the graph.
     """
     named = str(request.algo) if request.algo and request.algo not in POLICIES else ""
-    place: Any = context
+    context: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
     recording.begin_choice()
-    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), place)
+    plan = source.plan(problem, Candidate("graph", named, "any", 0, True), context)
     only_graphs = getattr(source, "only_graphs", None)
     if request.algo == "heuristic" and only_graphs is not None and only_graphs(problem, context):
         recording.note_choice(*choice_of(problem, request))

@@ -110,11 +110,18 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
 
 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
-    """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none."""
+    """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none.
+
+    The reason is also that of an engine which a call names and which is replaced.
+    """
     try:
         _check_gpu(planner)
         rows = usable_candidates(request, planner)
-        reason = "" if rows else why_not_named(request, planner) or _reasons(request, planner)
+        reason = why_not_named(request, planner)
+        if reason and rows:
+            reason += "; another algorithm takes its place, because the call is not strict"
+        elif not rows and (request.replaceable or not reason):
+            reason = "; ".join(filter(None, [reason, _reasons(request, planner)]))
     except CudnnError as error:
         rows, reason = [], first_line(error)
     first = rows[0] if rows else None
@@ -123,7 +130,7 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "engines": len(rows),
         "first": first and first.algorithm,
         "compiled": first and first.compiled,
-        "reason": "" if rows else reason or "cuDNN has no engine",
+        "reason": reason if rows or reason else "cuDNN has no engine",
     }
 
 

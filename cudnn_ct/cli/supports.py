@@ -48,6 +48,7 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
 def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return for each GPU its graphs with the number of engines, the first engine and the reason if none.
 
+    The reason is also that of an engine which a call names and which is replaced.
     Raises ValueError for an unknown GPU and a wrong file, and PlanningError for a program that fails.
     """
     reports = []
@@ -73,7 +74,7 @@ def _print(reports: list[dict[str, Any]]) -> None:
         click.echo(f"* {DERIVED_NOTE}")
     for name, report in zip(names, reports, strict=True):
         for row in report["graphs"]:
-            if not row["engines"]:
+            if row["reason"]:
                 click.echo(f"{name}: {row['graph']}: {row['reason']}")
     for call, reason in reports[0]["skipped"].items():
         click.echo(f"no graph: {call}: {reason}")

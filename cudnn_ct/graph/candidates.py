@@ -179,7 +179,7 @@ def engine_plan(
     """
     graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):
-        request = _request(graph, rules, candidate.algorithm)
+        request = _request(graph, rules, candidate.algorithm)._replace(replaceable=context.replaceable)
         return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
@@ -40,7 +41,7 @@ def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
 def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
     """Build the engine that was named, or the first engine that keeps the limits."""
     reasons = []
-    for row in _candidates(request, planner):
+    for row in chain.from_iterable(_stages(request, planner)):
         wrong = row.rejected or _exceeded(request, row)
         if not wrong:
             try:
@@ -63,26 +64,23 @@ def _rules(request: PlanRequest) -> EngineRules:
     return EngineRules(request.excluded, last=request.last, first=request.first, unordered=request.unordered)
 
 
-def _candidates(request: PlanRequest, planner: Context | Planner) -> Iterator[Candidate]:
+def _stages(request: PlanRequest, planner: Context | Planner) -> Iterator[list[Candidate]]:
+    """Yield the engine that a call names, unless it names none, then those of each heuristic mode."""
     rules = _rules(request)
     if _names_engine(request):
-        yield engine_by_name(request.graph, rules, request.engine, planner)
-        return
+        yield [engine_by_name(request.graph, rules, request.engine, planner)]
+        if not request.replaceable:
+            return
     for mode in heuristic_modes(request.graph):
-        yield from engine_candidates(request.graph, rules, planner, [mode])
+        yield engine_candidates(request.graph, rules, planner, [mode])
 
 
 def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[Candidate]:
-    """Return the engines of the first heuristic mode that has one within the limits; nothing is compiled.
+    """Return the engine that a call names, or the engines of the first heuristic mode that has one.
 
-    The engines of `graph.first` have no limits.
+    Only those within the limits are usable. Nothing is compiled. The engines of `graph.first` have no limits.
     """
-    if _names_engine(request):
-        rows = list(_candidates(request, planner))
-        return [row for row in rows if not (row.rejected or _exceeded(request, row))]
-    rules = _rules(request)
-    for mode in heuristic_modes(request.graph):
-        rows = engine_candidates(request.graph, rules, planner, [mode])
+    for rows in _stages(request, planner):
         rows = [row for row in rows if not (row.rejected or _exceeded(request, row))]
         if rows:
             return rows
@@ -93,7 +91,7 @@ def why_not_named(request: PlanRequest, planner: Context | Planner) -> str:
     """Return why the engine that a call names is not usable; empty if it is, or if the call names none."""
     if not _names_engine(request):
         return ""
-    (row,) = _candidates(request, planner)
+    (row,) = next(_stages(request, planner))
     reason = row.rejected or _exceeded(request, row)
     return f"{request.engine}: {reason}" if reason else ""
 

@@ -66,9 +66,15 @@ def target(context: Context | Planner, kind: str) -> dict[str, object]:
 
 
 class ShapesOnly:
-    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run."""
+    """Replaces a context where no GPU is: graphs are recorded, and nothing is planned or run.
+
+    ``replaceable`` is whether another engine replaces the one that a call names if it is not usable.
+    """
 
     device = 0
+
+    def __init__(self, *, replaceable: bool = False) -> None:
+        self.replaceable = replaceable
 
     @property
     def library(self) -> Library:

@@ -38,7 +38,8 @@ class PlanRequest(NamedTuple):
     the numerical notes that an engine must not have, ``last`` the engines that are tried last, and ``first``
     the names of those that are tried first; ``unordered`` is that of `EngineRules`. ``engine`` was used where
     the call was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice,
-    as text; ``limits`` has the limits as JSON.
+    as text; ``limits`` has the limits as JSON. If a call named an engine that is not usable, the
+    heuristics select another one if it is ``replaceable``.
     """
 
     graph: Graph
@@ -50,12 +51,14 @@ class PlanRequest(NamedTuple):
     limits: Mapping[str, Any] = MappingProxyType({})
     first: tuple[str, ...] = ()
     unordered: bool = False
+    replaceable: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:
         """Two requests with the same identity are one."""
         engine = "" if self.choice else self.engine
-        return graph_text(self.graph), repr(self.order), repr(sorted(self.excluded)), engine, self.choice
+        selected = repr(sorted(self.excluded)), engine, str(self.replaceable), self.choice
+        return graph_text(self.graph), repr(self.order), *selected
 
 
 class RecordedPlans:
@@ -179,6 +182,7 @@ def read_requests(content: object) -> list[PlanRequest]:
                 dict(row.get("limits", {})),
                 tuple(map(str, row.get("first", ()))),
                 bool(row.get("unordered", False)),
+                bool(row.get("replaceable", False)),
             )
             for row in content["graphs"]
         ]

@@ -44,7 +44,7 @@ def call_on_shapes(
         elif not _plan(op, problem, where, any(scaled)):
             reason = "no implementation supports it without copies"
     except Exception as error:  # an implementation without a graph may need anything that a context has
-        needs_gpu = isinstance(error, AttributeError) and error.obj is where
+        needs_gpu = isinstance(error, AttributeError) and isinstance(error.obj, ShapesOnly)
         reason = "its plan needs a GPU" if needs_gpu else f"{type(error).__name__}: {error}"
     finally:
         end(recorded)

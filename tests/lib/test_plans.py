@@ -383,22 +383,28 @@ import cudnn_ct as ct
 
 x, w = ct.empty((8, 16, 32, 32), "float16"), ct.empty((32, 16, 3, 3), "float16")
 for number in (0, 12345):
-    ct.conv(x, w, algo=f"engine {number}")
+    for strict in (False, True):
+        ct.conv(x, w, algo=f"engine {number}", strict=strict)
 """
 
 
-def test_supports_gives_the_reason_of_an_engine_that_a_call_names(tmp_path: Path) -> None:
+def test_supports_follows_a_call_that_names_an_engine(tmp_path: Path) -> None:
+    """An engine that does not exist is replaced unless the call is strict."""
     program = tmp_path / "program.py"
     program.write_text(NAMED)
     command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--gpu", "h200", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     (report,) = json.loads(done.stdout)["gpus"]
-    yes, no = report["graphs"]
-    assert (yes["engines"], yes["reason"]) == (1, "")
-    assert (no["engines"], no["reason"]) == (
-        0,
-        "engine 12345: cuDNN does not support this engine for the problem",
+    *named, replaced, strict = report["graphs"]
+    assert [(row["engines"], row["first"], row["reason"]) for row in named] == [(1, "engine 0", "")] * 2
+    reason = "engine 12345: cuDNN does not support this engine for the problem"
+    assert replaced["engines"] > 1
+    assert replaced["reason"] == (
+        f"{reason}; another algorithm takes its place, because the call is not strict"
     )
+    assert (strict["engines"], strict["reason"]) == (0, reason)
+    done = subprocess.run(command[:-1], capture_output=True, text=True, timeout=300)
+    assert f": {replaced['reason']}\n" in done.stdout
 
 
 @pytest.mark.parametrize("algo", ["fft", "winograd", "none"])

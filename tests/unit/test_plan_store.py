@@ -129,14 +129,15 @@ def test_graphs_and_requests_survive_json(tmp_path: Path) -> None:
     for request in (
         PlanRequest(graph, (1, 0)),
         PlanRequest(graph, None, frozenset({"b", "a"}), (3,), "engine 7", "", {}),
+        PlanRequest(graph, None, frozenset({"b", "a"}), (3,), "engine 7", "", {}, replaceable=True),
         PlanRequest(graph, choice="problem", limits={"deterministic": True, "workspace_limit": 100}),
     ):
         recorded.requests[request.identity] = request
-    assert recorded.save(tmp_path / "graphs") == 3
+    assert recorded.save(tmp_path / "graphs") == 4
 
     back = read_requests(json.loads((tmp_path / "graphs").read_text()))
     assert [one.identity for one in back] == list(recorded.requests)
-    assert back[2].limits == {"deterministic": True, "workspace_limit": 100}
+    assert back[3].limits == {"deterministic": True, "workspace_limit": 100}
 
 
 def test_graph_text_differs_for_every_stride_attribute_and_dtype() -> None:
