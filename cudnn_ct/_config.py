@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import CudnnWarning
+from .errors import warn_caller
 
 __all__ = ["Config", "config"]
 
@@ -188,13 +187,10 @@ class Config:
                 if text:
                     setattr(self, name, setting.parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
-                message = f"{_variable(name)}={text!r} is ignored: {error}"
-                warnings.warn(message, CudnnWarning, stacklevel=2)
+                warn_caller(f"{_variable(name)}={text!r} is ignored: {error}")
         for variable in environ:
             if meant := _suggest(variable):
-                warnings.warn(
-                    f"unknown setting {variable}; did you mean {meant}?", CudnnWarning, stacklevel=2
-                )
+                warn_caller(f"unknown setting {variable}; did you mean {meant}?")
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in SETTINGS:

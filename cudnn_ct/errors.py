@@ -218,9 +218,11 @@ _ADVICE: dict[int, str] = {
 def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
     """Warn at the line that called the package."""
     frame, level = sys._getframe(1), 2
-    inner = (_PACKAGE, "contextlib")  # functions of the package may be decorated by a context manager
+    # Functions of the package may be decorated by a context manager, and modules are imported when needed.
+    inner = (_PACKAGE, "contextlib", "importlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inner:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += "_bootstrap" not in frame.f_code.co_filename  # such frames have no level
     warnings.warn(message, category, stacklevel=level)
 
 

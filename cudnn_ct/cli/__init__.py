@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .. import __version__
-from .errors import fail, first_line
+from .errors import fail, first_line, plain_warnings
 from .table import styled
 
 __all__ = ["main"]
@@ -39,7 +39,8 @@ class Commands(click.Group):
     def main(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the command; print one line if its output cannot be written."""
         try:
-            return super().main(*arguments, **keywords)
+            with plain_warnings():
+                return super().main(*arguments, **keywords)
         except (OSError, Warning) as error:  # a warning under `python -W error`
             sys.stdout = StringIO()  # Python flushes it at exit, which would fail again
             fail(first_line(error))

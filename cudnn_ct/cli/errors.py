@@ -16,8 +16,8 @@ from ..doctor.terminal import printable
 from ..errors import CudnnError, CudnnWarning
 
 __all__ = [
-    "FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "need_library", "plainly", "usage", "verdict_of",
-    "words_of",
+    "FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "need_library", "plain_warnings", "plainly",
+    "usage", "verdict_of", "words_of",
 ]  # fmt: skip
 
 FAILED = 1
@@ -61,20 +61,26 @@ def usage() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of the package in one line each, without the place that they come from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", CudnnWarning)
+        warnings.showwarning = lambda message, *_, **__: _print(str(message))
+        yield
+
+
 def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Print errors and warnings of the package in one line each, with the doctor's verdict."""
+    """Print errors of the package in one line each, with the doctor's verdict."""
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("default", CudnnWarning)
-            warnings.showwarning = lambda message, *_, **__: _print(str(message))
-            try:
-                return command(*arguments, **keywords)
-            except CudnnError as error:
-                for line in verdict_of(error):
-                    click.echo(printable(line), err=True)
-                fail(first_line(error))
+        try:
+            return command(*arguments, **keywords)
+        except CudnnError as error:
+            for line in verdict_of(error):
+                click.echo(printable(line), err=True)
+            fail(first_line(error))
 
     return wrapped
 

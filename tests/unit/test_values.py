@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -142,6 +146,20 @@ def test_settings_warn_of_variables_that_they_ignore(variable: str, text: str, m
         config = Config({**known, f"CUDNN_CT_{variable}": text})
     assert len(caught) == 1
     assert config.snapshot == Config({}).snapshot
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("use", ["ct.config.replay", "from cudnn_ct import (\n    conv)"])
+def test_warnings_of_settings_show_the_line_that_uses_the_package(tmp_path: Path, use: str) -> None:
+    """Not the line of the package that reads the variables at the first use."""
+    program = tmp_path / "program.py"
+    program.write_text(f"import cudnn_ct as ct\n{use}\n")
+    environ = {**os.environ, "CUDNN_CT_ALLOW_TF32": "maybe"}
+    environ["PYTHONPATH"] = str(Path(ct.__file__).parents[1])
+    done = subprocess.run([sys.executable, program], env=environ, capture_output=True, text=True, check=True)
+    first, line = done.stderr.splitlines()
+    assert first.startswith(f"{program}:2: CudnnWarning: CUDNN_CT_ALLOW_TF32='maybe' is ignored: ")
+    assert line.strip() == use.splitlines()[0]
 
 
 # --- the owner ---------------------------------------------------------------------------------------------
