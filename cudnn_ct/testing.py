@@ -137,7 +137,9 @@ class CacheSize(NamedTuple):
     limit: int | None
 
 
-def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus: str) -> None:
+def assert_supported(
+    calls: Callable[[], object] | str | os.PathLike[str], *gpus: str | os.PathLike[str]
+) -> None:
     """Assert that cuDNN has an engine for each graph of a program on each GPU; no GPU is needed.
 
     cuDNN's heuristics are queried in a child process, for a GPU that is only described. Needs cuDNN >= 9.8.
@@ -149,7 +151,7 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     calls : callable or path
         A function without arguments, whose calls run on shapes as in :func:`record_plans`; or a file for
         ``cudnn-ct compile``.
-    gpus : str
+    gpus : str or path
         Names of ``cudnn-ct supports --help``, or files that ``cudnn-ct device --export`` wrote. Only the
         ``"h200"`` was recorded on a device; others are derived from public sources.
 
@@ -157,6 +159,8 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
     ------
     AssertionError
         A graph has no engine; the message has a line for each, with cuDNN's reason.
+    TypeError
+        ``calls`` is the result of a call instead of a function, or GPUs are in a list.
     ValueError
         No GPU is given, or one is unknown.
     CudnnError
@@ -174,6 +178,13 @@ def assert_supported(calls: Callable[[], object] | str | os.PathLike[str], *gpus
 
     if not gpus:
         raise ValueError("no GPU is given: pass the name of at least one, such as 'h200'")
+    if not (callable(calls) or isinstance(calls, str | os.PathLike)):
+        raise TypeError(f"calls is not a function or a path: got {type(calls).__name__}")
+    for gpu in gpus:
+        if not isinstance(gpu, str | os.PathLike):
+            raise TypeError(
+                f"GPU is not a name or a path: got {gpu!r}; write assert_supported(calls, 'h200', 't4')"
+            )
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "graphs.json")
         if callable(calls):

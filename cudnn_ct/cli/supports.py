@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
         fail(f"no engine for {counted(len(missing), 'graph')}")
 
 
-def supported(file: str | Path, gpus: tuple[str, ...]) -> list[dict[str, Any]]:
+def supported(file: str | Path, gpus: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """Return for each GPU its graphs with the number of engines, the first engine and the reason if none.
 
     The reason is also that of an engine which a call names and which is replaced.

@@ -24,7 +24,7 @@ def gpu_names() -> tuple[str, ...]:
     return (*table["recorded"], *table["derived"])
 
 
-def is_derived(name: str) -> bool:
+def is_derived(name: object) -> bool:
     """Return whether a name belongs to a description that was not recorded on a device."""
     return name in _table()["derived"]
 

@@ -324,7 +324,7 @@ def unsupported(tmp_path: Path, cudnn: int) -> Path:
 
 
 def test_assert_supported_passes_for_a_model_that_has_engines() -> None:
-    testing.assert_supported(model, "h200", str(DEVICE))
+    testing.assert_supported(model, "h200", DEVICE)
 
 
 def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) -> None:
@@ -334,6 +334,11 @@ def test_assert_supported_names_the_graphs_without_engines(unsupported: Path) ->
         testing.assert_supported(model, "h900")
     with pytest.raises(ValueError, match="no GPU is given"):
         testing.assert_supported(model)
+    wrong: Any = ["h200"]
+    with pytest.raises(TypeError, match=r"got \['h200'\]; write assert_supported\(calls, 'h200', 't4'\)"):
+        testing.assert_supported(model, wrong)
+    with pytest.raises(TypeError, match="calls is not a function or a path: got list"):
+        testing.assert_supported(wrong, "h200")
 
 
 ORDINARY_PROGRAM = r"""
