@@ -103,7 +103,7 @@ Index: TypeAlias = (
 """The key of a view ``x[key]``."""
 
 PerAxis: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
-"""One integer for all spatial axes, or one for each."""
+"""One integer for all spatial axes, or one for each; also a NumPy array of them, which checkers reject."""
 
 Padding: TypeAlias = (
     Literal["valid", "half", "full"]

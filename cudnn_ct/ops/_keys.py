@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from ..array import DeviceArray
+from ..shapes.parse import as_list
 
 __all__ = ["PLAIN", "as_key", "enum_names", "freeze", "scaling_kind"]
 
@@ -44,6 +45,7 @@ def freeze(value: Any) -> Any:
     """
     if type(value) in PLAIN or isinstance(value, Enum):
         return value
+    value = as_list(value)
     if isinstance(value, list | tuple):
         parts = tuple(map(freeze, value))
         if isinstance(value, tuple) and all(map(operator.is_, parts, value)):

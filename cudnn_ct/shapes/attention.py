@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .layer import describe
-from .parse import as_bool, as_choice, as_int
+from .parse import as_bool, as_choice, as_int, as_list
 from .specs import INT_MAX, TensorSpec
 
 T = TypeVar("T")
@@ -67,6 +67,7 @@ def attention_band(causal: Any, window: Any) -> Band:
 
 
 def _window(window: Any) -> tuple[int | None, int | None]:
+    window = as_list(window)
     if window is None:
         return None, None
     if not isinstance(window, Sequence) or isinstance(window, str) or len(window) != 2:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..dtypes import as_dtype
+from .parse import as_list
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 Specs = dict[str, TensorSpec]  # of operands, by the names of parameters
@@ -81,6 +82,7 @@ def result_slots(out: Any, names: Sequence[str], *, absent: str = "", count: int
 def some_axes(axes: Any, rank: int, name: str) -> Shape:
     """Return an int or a sequence of ints as a tuple of distinct axes, counted from 0."""
     try:
+        axes = as_list(axes)
         given = tuple(map(operator.index, axes if isinstance(axes, Sequence) else (axes,)))
     except TypeError:
         raise TypeError(f"{name} must be an int or a tuple of ints: got {axes!r}") from None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..typing import ConvMode, Layout, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
-from .parse import as_choice, as_int, per_axis
+from .parse import as_choice, as_int, as_list, per_axis
 from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
@@ -269,6 +269,7 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
         size = {"valid": lambda _: 0, "half": lambda span: span // 2, "full": lambda span: span - 1}
         sizes = map(size[as_choice(padding, PADDINGS, "padding")], spans)
         return tuple((n, n) for n in sizes)
+    padding = as_list(padding)
     if isinstance(padding, Sequence) and padding and all(isinstance(p, Sequence) for p in padding):
         if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):
             raise ValueError(f"padding {padding!r}: expected {len(window)} pairs (before, after)")

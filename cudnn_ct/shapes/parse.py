@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 Name = TypeVar("Name", bound=str)
 
 
+def as_list(value: Any) -> Any:
+    """Return a NumPy array of integers as a list, nested for its axes; other values as they are."""
+    import numpy as np
+
+    integers = isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iu"
+    return value.tolist() if integers else value
+
+
 def per_axis(value: Any, axes: int, name: str, minimum: int, other: str = "") -> Shape:
     """Return an int, or one int per spatial axis, as a tuple of ``axes`` ints of at least ``minimum``.
 
     ``other`` describes the other accepted values in the message of the error.
     """
+    value = as_list(value)
     given = value if isinstance(value, Sequence) else (value,) * axes
     try:
         numbers = tuple(operator.index(n) for n in given)

@@ -9,7 +9,7 @@ from ..typing import Padding, PerAxis
 from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .layer import LayerProblem
-from .parse import as_bool, as_choice, per_axis
+from .parse import as_bool, as_choice, as_list, per_axis
 from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -130,6 +130,7 @@ def _window(window: Any, x: Shape) -> Shape:
         if window.lower() != "global":
             raise ValueError(f"window must be an int, one int per spatial axis or 'global': got {window!r}")
         return x[2:]
+    window = as_list(window)
     if isinstance(window, Sequence) and len(window) != len(x) - 2:
         raise ValueError(
             f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"

@@ -334,7 +334,7 @@ BAD_KEYWORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"padding": -1}, ValueError, "padding must be between 0"),
     ({"stride": 0}, ValueError, "stride must be between 1"),
     ({"stride": {}}, TypeError, r"\{\} is not a valid parameter"),
-    ({"padding": np.array([1, 1])}, TypeError, r"array\(\[1, 1\]\) is not a valid parameter; expected"),
+    ({"padding": np.array([0.5, 1])}, TypeError, r"array\(\[0.5, 1. \]\) is not a valid parameter; expected"),
     ({"dilation": 0}, ValueError, "dilation must be between 1"),
     ({"groups": 0}, ValueError, "groups must be at least 1"),
     ({"precision": "int8"}, ValueError, "precision must be one of"),

@@ -155,6 +155,30 @@ def test_equal_options_of_two_types_are_different_keys(fake: FakeCudnn) -> None:
         ct.softmax(x, axis=1.0)
 
 
+def test_arrays_of_integers_are_tuples_of_the_moment(fake: FakeCudnn) -> None:
+    """A call with such an array is found again by its numbers, and not by the array, which may change."""
+    x, w, padding = ct.full((1, 1, 5, 5), 1.0), ct.full((1, 1, 3, 3), 1.0), np.array([1, 0])
+    for numbers in ([1, 0], [0, 1], [1, 0]):
+        padding[:] = numbers
+        given: Any = padding
+        y = ct.conv(x, w, padding=given)
+        np.testing.assert_array_equal(y.numpy(), ct.conv(x, w, padding=tuple(numbers)).numpy())
+        np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy(), padding=given))
+    pairs, axes, window, floats = map(np.array, ([[0, 1], [2, 1]], [2, 3], [2, 3], [1.0, 1.0]))
+    calls: list[tuple[Any, Any, Any]] = [
+        (lambda sides: ct.conv(x, w, padding=sides), pairs, ((0, 1), (2, 1))),
+        (lambda axis: ct.reduce(x, axis=axis), axes, (2, 3)),
+        (lambda size: ct.pool(x, window=size), window, (2, 3)),
+        (lambda size: ct.reference.pool(x.numpy(), window=size), window, (2, 3)),
+        (lambda sides: ct.conv_plan(x, w, padding=sides).problem, pairs, ((0, 1), (2, 1))),
+    ]
+    for call, array, numbers in calls:
+        assert str(call(array)) == str(call(numbers))
+    wrong: Any = floats
+    with pytest.raises(TypeError, match="expected a number or a tuple of numbers"):
+        ct.conv(x, w, padding=wrong)
+
+
 @pytest.mark.parametrize("inner", ["plan", "graph"])
 def test_plan_that_interrupts_a_call_has_a_context_of_its_own(inner: str) -> None:
     """As in a finalizer or a signal handler, on a machine with one device."""

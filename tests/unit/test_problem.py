@@ -91,10 +91,10 @@ def test_pad_pairs_computes_named_paddings() -> None:
     ("arguments", "error", "message"),
     [
         (
-            {"padding": np.array([1, 1])},
+            {"padding": np.array([1.0, 1.0])},
             TypeError,
             r"padding must be an int or a tuple of 2 ints, pairs \(before, after\) of each axis, or one of "
-            r"valid, half, full: got array\(\[1, 1\]\)",
+            r"valid, half, full: got array\(\[1., 1.\]\)",
         ),
         ({"dilation": 1.5}, TypeError, "dilation must be an int or a tuple of 2 ints: got 1.5"),
         ({"padding": ((1, 2),)}, ValueError, "expected 2 pairs"),
