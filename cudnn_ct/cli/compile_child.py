@@ -135,8 +135,13 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
 
 
 def _reasons(request: PlanRequest, planner: Planner) -> str:
-    found = explain_graph(request.graph, planner, changes=False).reasons
-    return "; ".join(dict.fromkeys(row.words for row in found))
+    """Return why engines reject a graph, and changes of one property with which cuDNN has an engine."""
+    found = explain_graph(request.graph, planner)
+    reasons = "; ".join(dict.fromkeys(row.words for row in found.reasons))
+    if not found.changes:
+        return reasons
+    enough = "One of these changes is enough" if len(found.changes) > 1 else "This change is enough"
+    return f"{reasons}. {enough}: {'; '.join(found.changes)}"
 
 
 def _check_gpu(planner: Planner) -> None:

@@ -20,6 +20,7 @@ from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, gpu_names, is_derived
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner, compute_capability
+from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.stored import read_back
@@ -294,6 +295,17 @@ def test_compile_names_what_must_change_for_an_engine(unsupported: Path, tmp_pat
     supports = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported), "--gpu", "h200", "--json"]
     listed = json.loads(subprocess.run(supports, capture_output=True, text=True, timeout=300).stdout)
     assert row["reason"] == listed["gpus"][0]["graphs"][0]["reason"]
+
+
+def test_reasons_end_with_the_changes_that_are_enough(tmp_path: Path) -> None:
+    spec = ct.TensorSpec.packed((1, 64, 64), "bfloat16")
+    a, b, c = (Tensor(uid, spec) for uid in (1, 2, 3))
+    product = node("matmul", comp_type="float16", adesc=a, bdesc=b, cdesc=c)
+    recorded = RecordedPlans()
+    recorded.requests["",] = PlanRequest(Graph((product,), (a, b, c)))
+    recorded.save(tmp_path / "graphs.json")
+    with pytest.raises(AssertionError, match=r"enough: .*the compute type must be float32 \(is float16\)"):
+        testing.assert_supported(tmp_path / "graphs.json", "h200")
 
 
 def test_import_ignores_plans_of_another_version_and_reports_their_number(tmp_path: Path) -> None:
