@@ -19,6 +19,8 @@ def scalar_type(compute: str) -> Any:
     common: dict[float, Any] = {value: ctypes.byref(kind(value)) for value in (0, 1)}
 
     def scalar(value: float) -> Any:
+        if value == 0 and copysign(1, value) < 0:  # -0.0 equals the key 0
+            return ctypes.byref(kind(value))
         return common.get(value) or ctypes.byref(kind(value))
 
     return scalar

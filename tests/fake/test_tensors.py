@@ -19,6 +19,7 @@ from cudnn_ct.ops.reduce import fast_sum, graph
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
+from cudnn_ct.plans.scalars import scalar_type
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -283,6 +284,14 @@ def test_half_precision_is_reduced_in_float32_when_cudnn_rejects_it(fake: FakeCu
     np.testing.assert_array_equal(ct.reduce(x, op="norm1", axis=1).numpy().astype(float), np.full(4, 300.0))
     functions = [name for name in fake.names() if name in ("cudnnOpTensor", "cudnnReduceTensor")]
     assert functions == ["cudnnReduceTensor", "cudnnOpTensor", "cudnnReduceTensor", "cudnnOpTensor"]
+
+
+@pytest.mark.parametrize("compute", ["float32", "float64"])
+def test_scalar_keeps_the_sign_of_zero(compute: str) -> None:
+    scalar = scalar_type(compute)
+    for value in (0, 0.0, -0.0, 1.0, -1.0):
+        held = scalar(value)._obj.value
+        assert (held, math.copysign(1, held)) == (value, math.copysign(1, value))
 
 
 def test_scale_uses_op_tensor_when_scaling_is_rejected(fake: FakeCudnn) -> None:
