@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from numbers import Complex
 from typing import Any, NamedTuple
 
 from ..array import DeviceArray
@@ -26,13 +27,16 @@ class Leaf(NamedTuple):
 
 
 class _Constant:
-    """A value that is not an array. The type distinguishes 1, 1.0 and True, the text 0.0 and -0.0."""
+    """A value that is not an array. The type distinguishes 1, 1.0 and True, the text 0.0 and -0.0.
+
+    Numbers include those of NumPy: a float32 is not a Python float.
+    """
 
     __slots__ = ("_key", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        exact = isinstance(value, float | complex)
+        exact = isinstance(value, Complex)
         self._key = type(value), repr(value) if exact else value
 
     def __eq__(self, other: object) -> bool:

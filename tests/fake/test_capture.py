@@ -928,13 +928,14 @@ def test_torch_and_cupy_follow_the_recording(
 # --- signatures --------------------------------------------------------------------------------------------
 
 
-def test_zeros_of_both_signs_and_nan_are_signatures(fake: FakeCudnn) -> None:
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_zeros_of_both_signs_and_nan_are_signatures(fake: FakeCudnn, kind: type[float]) -> None:
     captured = ct.capture(lambda x, value: ct.fill(ct.transform(x), value))
     x = ct.zeros((3,))
     for _ in range(2):
-        assert not np.signbit(captured(x, 0.0).numpy()).any()
-        assert np.signbit(captured(x, -0.0).numpy()).all()
-        assert np.isnan(captured(x, float("nan")).numpy()).all()
+        assert not np.signbit(captured(x, kind(0.0)).numpy()).any()
+        assert np.signbit(captured(x, kind(-0.0)).numpy()).all()
+        assert np.isnan(captured(x, kind("nan")).numpy()).all()
     assert "graphs: 3" in captured.describe()
     captured.close()
 
