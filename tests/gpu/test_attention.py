@@ -152,6 +152,9 @@ def test_queries_without_keys_have_zeros_and_minus_infinity() -> None:
         case(lengths=((64, 64), (0, 0))),
         case(lengths=((0, 0), (64, 64))),
         case(lengths=((64, 30), (30, 10)), causal="bottom_right"),
+        case(queries=1, lengths=((1, 0), (64, 64))),
+        case(queries=1, kv_heads=1, lengths=((0, 1), (30, 64))),
+        case(queries=1, lengths=((0, 1), (64, 5)), causal="top_left"),
     ):
         (q, k, v), keywords, dy = operands_of(given)
         # Lengths on the device are not checked.

@@ -191,6 +191,14 @@ def test_bias_of_one_key_is_copied_unless_its_heads_are_adjacent() -> None:
     assert not any(part.copy for part in core_of(forward(given), LAST).parts)
 
 
+@pytest.mark.parametrize(
+    ("queries", "given", "multiplied"), [(1, True, True), (2, True, False), (1, False, False)]
+)
+def test_lengths_of_one_query_hold_by_those_of_the_keys(queries: int, given: bool, multiplied: bool) -> None:
+    lengths = dict.fromkeys(("lengths_q", "lengths_kv"), TensorSpec.packed((2,), "int32")) if given else {}
+    assert core_of(forward(specs(queries, 8) | lengths), LAST).one_query == multiplied
+
+
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_packed_statistics_with_gaps_have_the_offsets_of_packed_ones(tokens: int) -> None:
     gaps = TensorSpec((tokens, 3), (6, 2), "float32")

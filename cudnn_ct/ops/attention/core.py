@@ -71,7 +71,8 @@ class Core(NamedTuple):
 
     ``empty`` is set if no kernel runs. ``cleared`` is set if rows of the results may stay unwritten: those of
     queries and keys that were cut off or that lie behind the lengths. ``constants`` are the lengths that the
-    plan adds.
+    plan adds. ``one_query`` is set if each sequence has one query or, by its length, none: engines read only
+    the lengths of the keys then.
     """
 
     problem: AttentionProblem
@@ -79,6 +80,7 @@ class Core(NamedTuple):
     empty: bool
     cleared: bool
     constants: dict[str, tuple[int, ...]]
+    one_query: bool
 
 
 def core_of(problem: AttentionProblem, version: int) -> Core:
@@ -102,7 +104,9 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     batch = TensorSpec.packed((sizes.batch, 1, 1, 1), "int32")
     added: dict[str, Any] = dict.fromkeys(constants, batch)
     core = core._replace(**added)
-    return Core(core, parts, empty, cut or problem.lengths_kv is not None, constants)
+    padded = problem.lengths_kv is not None
+    one_query = sizes.queries == 1 and padded and problem.lengths_q is not None and not empty
+    return Core(core, parts, empty, cut or padded, constants, one_query)
 
 
 def why_unsupported(core: AttentionProblem) -> str:

@@ -10,7 +10,9 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.candidates import no_engine
+from ...graph.first import first_plan
 from ...graph.offline import Planner
+from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.elementwise import fill_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
@@ -64,7 +66,8 @@ class AttentionSource:
         wrong = _why_not(core, context)
         if wrong:
             raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
-        made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core)
+        product = first_plan(_product_of_lengths(core), context) if core.one_query else None
+        made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core, product)
         moves = [(part.spec, part.copy) for part in core.parts]
         outputs = len(problem.results)
         align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
@@ -102,7 +105,13 @@ def _adapted(row: Candidate, core: Core) -> Candidate:
         return row
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
-    room = room_of([*_buffers(core), *(part.copy or part.spec for part in core.parts if _copied(part, core))])
+    room = room_of(
+        [
+            *_buffers(core),
+            *_new_lengths(core),
+            *(part.copy or part.spec for part in core.parts if _copied(part, core)),
+        ]
+    )
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
 
 
@@ -117,23 +126,41 @@ def _buffers(core: Core) -> list[TensorSpec]:
     return [tensor.spec for name, tensor in tensors if name in ("sums", "dq_sums")]
 
 
+def _new_lengths(core: Core) -> list[TensorSpec]:
+    """Return the buffer for lengths of the keys that differ from those of the call."""
+    return [TensorSpec.packed((1, 1, core.problem.sizes.batch), "int32")] if core.one_query else []
+
+
+def _product_of_lengths(core: Core) -> Graph:
+    """Return the graph of the keys' lengths of one query, which are 0 for a query behind its length."""
+    queries, keys, product = (Tensor(uid, _new_lengths(core)[0]) for uid in (1, 2, 3))
+    multiply = node("pointwise", mode="mul", math_prec="float32", xdesc=queries, bdesc=keys, ydesc=product)
+    return Graph((multiply,), (queries, keys, product))
+
+
 class _WithBuffers:
-    """A plan of a graph, with pointers for its buffers in the workspace and for constant lengths."""
+    """A plan of a graph, with pointers for its buffers in the workspace and for constant lengths.
 
-    __slots__ = ("_constants", "_inner", "_offsets", "_places", "_problem", "workspace")
+    ``product`` multiplies the lengths of queries and keys, which replaces the lengths of keys.
+    """
 
-    def __init__(self, inner: Plan, core: Core) -> None:
-        self._inner = inner
+    __slots__ = ("_constants", "_inner", "_lengths", "_offsets", "_places", "_product", "workspace")
+
+    def __init__(self, inner: Plan, core: Core, product: Plan | None) -> None:
+        self._inner, self._product = inner, product
         graph, names = named_graph(core.problem)
         order = {part.name: place for place, part in enumerate(core.parts)}
         order.setdefault("page_table_v", order.get("page_table", -1))
         self._constants: dict[str, Any] = dict(core.constants)
         self._places: list[int | str] = []
         self._offsets: dict[str, int] = {}
-        self.workspace = inner.workspace
+        self._lengths = (order.get("lengths_q", -1), order.get("lengths_kv", -1))
+        self.workspace = max(inner.workspace, product.workspace if product else 0)
+        own = ("sums", "dq_sums", "lengths_kv") if product else ("sums", "dq_sums")
         for name, tensor in zip(names, graph.operands, strict=True):
-            self._places.append(order.get(name, name) if name not in self._constants else name)
-            if name in ("sums", "dq_sums"):
+            added = name in self._constants or name in own
+            self._places.append(name if added else order.get(name, name))
+            if name in own:
                 offset, self.workspace = align_after(self.workspace, nbytes_of(tensor.spec))
                 self._offsets[name] = offset
 
@@ -144,6 +171,9 @@ class _WithBuffers:
             if not isinstance(value, DeviceInts):
                 value = self._constants[name] = DeviceInts(context.device, value, "lengths")
             added[name] = value.on(context, self).pointer
+        if self._product is not None:
+            lengths = [pointers[place] for place in self._lengths]
+            self._product.run(context, (*lengths, added["lengths_kv"]), 1.0, 0.0)
         given = [added[place] if isinstance(place, str) else pointers[place] for place in self._places]
         self._inner.run(context, given, alpha, beta)
         for value in self._constants.values():
