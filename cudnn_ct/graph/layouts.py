@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, packed_strides
 
 if TYPE_CHECKING:
     from .operations import Graph, Node, Tensor
 
-__all__ = ["check_layouts"]
+__all__ = ["check_layouts", "in_words"]
+
+WORD = 4  # bytes
 
 # Operations that take computed operands, and the name of their result.
 _CONVOLUTIONS = {"conv_forward": "y", "conv_backward_data": "dx", "conv_backward_filter": "dw"}
@@ -37,9 +40,13 @@ def check_layouts(graph: Graph) -> None:
     for one in graph.nodes:
         if one.row in _CONVOLUTIONS and len(graph.nodes) > 1:
             _check_convolution(one)
+        if one.row == "reduction":
+            _check_reduction(one)
         if one.row != "pointwise":
             continue
         _check_values(graph, one, of_products)
+        if _written(one) in of_products:
+            _check_bytes(one)
         specs = [tensor.spec for _, tensor in _tensors(one) if tensor.value is None]
         result = max(specs, key=lambda spec: spec.size)
         for spec in specs:
@@ -51,6 +58,20 @@ def check_layouts(graph: Graph) -> None:
                     f"cuDNN computes wrong results if {spec} is broadcast to {result} in such a graph; pass "
                     "an operand of the whole shape"
                 )
+
+
+def in_words(spec: TensorSpec) -> bool:
+    """Return whether engines convert matrices of one byte an element right before they multiply them.
+
+    They load words of adjacent elements. With cuDNN 9.19 on an H100, products of more than 32 terms were
+    wrong where words cross rows or columns, where rows do not begin at words, and for a single column.
+    """
+    if len(spec.shape) < 2 or spec.shape[-1] == 1:
+        return False
+    axes = [(n, step) for n, step in zip(spec.shape, spec.strides, strict=True) if n > 1]
+    adjacent = [n for n, step in axes if step == 1]
+    apart = [step for _, step in axes if step != 1]
+    return len(adjacent) == 1 and not any(n % WORD for n in (*adjacent, *apart))
 
 
 def _check_convolution(one: Node) -> None:
@@ -65,11 +86,18 @@ def _check_convolution(one: Node) -> None:
         raise NotSupportedError(
             f"cuDNN computes wrong results unless the tensors of this convolution have one layout: {listed}"
         )
-    result = specs[_CONVOLUTIONS["conv_forward"]] if one.row == "conv_forward" else None
-    if result and prod(result.shape[2:]) == 1 and not all(map(_is_channels_last, specs.values())):
+    result = specs[_CONVOLUTIONS[one.row]]
+    if prod(result.shape[2:]) == 1 and not all(map(_is_channels_last, specs.values())):
         raise NotSupportedError(
             f"cuDNN computes wrong results of one pixel unless all tensors have the layout nhwc: {listed}"
         )
+
+
+def _check_reduction(one: Node) -> None:
+    """Raise if the result has gaps: cuDNN clears them too before it adds."""
+    y: Any = one.attributes["ydesc"]
+    if not (y.virtual or y.spec.is_dense):
+        raise NotSupportedError(f"cuDNN writes between the elements of a reduction's result: got {y.spec}")
 
 
 def _is_channels_last(spec: TensorSpec) -> bool:
@@ -94,6 +122,18 @@ def _check_values(graph: Graph, one: Node, of_products: set[int]) -> None:
         raise NotSupportedError(
             "cuDNN does not write the result of an identity whose operand has other uses; use the operand"
         )
+
+
+def _check_bytes(one: Node) -> None:
+    """Raise if an operand of a product is computed from a tensor that engines convert wrong."""
+    for _, tensor in _tensors(one):
+        spec = tensor.spec
+        read = tensor.value is None and not tensor.virtual and spec.size > 1
+        if read and DTYPES[spec.dtype].itemsize == 1 and not in_words(spec):
+            raise NotSupportedError(
+                f"cuDNN computes wrong products of operands that are converted from {spec}: its contiguous "
+                f"axis and its other strides must be multiples of {WORD}"
+            )
 
 
 def _is_input(tensor: Tensor, uses: Mapping[int, int]) -> bool:

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 from ..array import DeviceArray
 from ..context import Context
-from ..dtypes import DTYPES
-from ..graph.first import first_plan
-from ..graph.operations import Graph, Tensor, node
-from ..graph.pixels import in_pixels
 from ..plans.base import tensors_of
-from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, scale_plan, scaling_by_op_tensor
+from ..plans.chain import ChainPlan
+from ..plans.elementwise import cast_or_copy_plan, fill_plan, scale_plan, scaling_by_op_tensor
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
@@ -23,9 +19,9 @@ from ..shapes.elementwise import (
 )
 from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
-from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
+from ._cast import cast_by_graph
 from ._documented import documented
 from ._fallback import Implementation, of_problem
 from ._operation import Operation
@@ -228,35 +224,10 @@ def transform(
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 
-def cast_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | None:
-    """Convert contiguous copies: graphs do not scale, and need one memory order.
-
-    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
-    """
+def convert_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | None:
+    """Return the plan of a conversion between two dtypes."""
     x, y = tensors_of(problem).values()
-    if x.dtype == y.dtype:
-        return None
-    packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
-    # No engine supports a single element: it is converted together with the unused one behind it.
-    copies = [
-        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
-    ]
-    identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), *copies)
-    steps = [
-        Step(copy_plan(x, packed_x), (0, 2)),
-        Step(identity, (2, 3)),
-        Step(copy_plan(packed_y, y), (3, 1)),
-    ]
-    narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
-    return ChainPlan(copies, steps, scaled=0 if narrower else 2)
-
-
-def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
-    """Make the graph that converts x to the dtype of y; both are images of pixels."""
-    first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
-    compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
-    one = node("pointwise", mode="identity", math_prec=compute, xdesc=first, ydesc=last)
-    return Graph((one,), (first, last))
+    return None if x.dtype == y.dtype else cast_by_graph(x, y, context)
 
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
@@ -271,5 +242,5 @@ _FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayo
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
-    (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(cast_by_graph)),
+    (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(convert_by_graph)),
 )

@@ -106,11 +106,19 @@ def test_matmul_of_int8_is_int32(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
 
 
-def test_matmul_dequantises_int8_weights(fake: FakeCudnn) -> None:
+@pytest.mark.parametrize(("columns", "converted"), [(3, True), (1, True), (4, False)])
+def test_matmul_dequantises_int8_weights(fake: FakeCudnn, columns: int, converted: bool) -> None:
+    fake.engines = True  # for the conversion
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((4, 8)).astype(np.float16), rng.integers(-128, 128, (8, 3)).astype(np.int8)
-    scale = np.array([0.5, 1, 2], np.float32)
+    a, b = (
+        rng.standard_normal((4, 8)).astype(np.float16),
+        rng.integers(-128, 128, (8, columns)).astype(np.int8),
+    )
+    scale = np.arange(1, columns + 1, dtype=np.float32)
     got = ct.matmul(ct.asarray(a), ct.asarray(b), b_scale=ct.asarray(scale)).numpy()
+    plan = ct.last_plan()
+    assert plan is not None
+    assert ("; then" in plan.plan) == converted
     np.testing.assert_allclose(got, ct.reference.matmul(a, b, b_scale=scale), rtol=2e-3)
     np.testing.assert_allclose(got, (a.astype(float) @ b) * scale, rtol=2e-3, atol=0.1)
 

@@ -361,10 +361,18 @@ def test_convolution_of_int8_in_a_graph_is_exact_or_rejected() -> None:
     assert torch.equal(got.cpu().double(), wanted)
 
 
-@pytest.mark.parametrize("columns", [128, 24])
-def test_matmul_dequantises_int8_weights(columns: int) -> None:
-    a = randn(48, 256, dtype=torch.bfloat16)
-    b = torch.randint(-128, 128, (columns, 256), device="cuda", dtype=torch.int8).T
+@pytest.mark.parametrize("terms", [256, 66, 33, 17])
+@pytest.mark.parametrize("columns", [128, 24, 65, 2, 1])
+@pytest.mark.parametrize("layout", ["by rows", "by columns", "with gaps", "misaligned"])
+def test_matmul_dequantises_int8_weights(columns: int, terms: int, layout: str) -> None:
+    a = randn(48, terms, dtype=torch.bfloat16)
+    drawn = torch.randint(-128, 128, (max(columns, terms) + 3,) * 2, device="cuda", dtype=torch.int8)
+    b = {
+        "by rows": drawn[:terms, :columns].contiguous(),
+        "by columns": drawn[:columns, :terms].contiguous().T,
+        "with gaps": drawn[:terms, :columns],
+        "misaligned": drawn.flatten()[1 : 1 + terms * columns].view(terms, columns),
+    }[layout]
     scale = randn(columns).abs()
     bias = randn(columns, dtype=torch.bfloat16, seed=1)
     wanted = functional.gelu((a.double() @ b.double()) * scale.double() + bias.double())

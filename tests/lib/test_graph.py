@@ -33,11 +33,11 @@ from cudnn_ct.graph.engines import Engine, heuristic_configs, is_engine, plan_to
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.ops._cast import identity_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import FORMS, MatrixView, reduction_graph
-from cudnn_ct.ops.tensor import identity_graph
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv

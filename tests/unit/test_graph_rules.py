@@ -376,6 +376,40 @@ def test_fused_convolutions_have_one_layout(layouts: Any, size: int, message: st
         check_layouts(lowered(g.define(y)))
 
 
+@pytest.mark.parametrize(("layout", "message"), [("nchw", "have the layout nhwc"), ("nhwc", "")])
+@pytest.mark.parametrize("direction", ["data", "filter"])
+def test_fused_gradients_of_one_pixel_are_channels_last(direction: str, layout: Any, message: str) -> None:
+    g = ct.Graph()
+    if direction == "data":
+        dy, w = g.input((2, 8, 1, 1), layout=layout), g.input((8, 8, 3, 1), layout=layout)
+        y = g.conv_backward_data(dy, w, (2, 8, 1, 1), padding=(1, 0))
+    else:
+        dy, x = (g.input((2, 8, 3, 3), layout=layout) for _ in range(2))
+        y = g.conv_backward_filter(dy, x, (8, 8, 1, 1))
+    with pytest.raises(NotSupportedError, match=message) if message else nullcontext():
+        check_layouts(lowered(g.define(g.cos(y))))
+
+
+@pytest.mark.parametrize(
+    ("columns", "strides", "right"),
+    [(8, (8, 1), True), (6, (6, 1), False), (8, (11, 1), False), (6, (1, 64), True), (1, (1, 1), False)],
+)
+def test_bytes_that_become_operands_of_products_are_words(columns: int, strides: Any, right: bool) -> None:
+    g = ct.Graph()
+    w = g.input((64, columns), "int8", strides=strides)
+    y = g.matmul(g.input((16, 64), "float16"), w * 0.5)
+    with nullcontext() if right else pytest.raises(NotSupportedError, match="must be multiples of 4"):
+        check_layouts(lowered(g.define(y)))
+
+
+def test_results_of_reductions_have_no_gaps() -> None:
+    g = ct.Graph()
+    y = g.reduce(g.matmul(g.input((3, 16, 8)), g.input((3, 8, 4))), axes=1)
+    y.output(strides=(8, 8, 1))
+    with pytest.raises(NotSupportedError, match="writes between the elements"):
+        check_layouts(lowered(g.define(y)))
+
+
 def test_axes_of_length_1_get_the_strides_of_the_common_layout() -> None:
     g = ct.Graph()
     x, w = g.input((2, 1, 6, 6), layout="nhwc"), g.input((8, 1, 3, 3))

@@ -23,7 +23,7 @@ def matmul_graph(problem: MatmulProblem) -> Graph:
         return Tensor(next(numbers), spec, virtual=True)
 
     b, nodes = given["b"], list[Node]()
-    if problem.b_scale:  # each int8 is exact in half precision
+    if problem.b.dtype == "int8" != problem.a.dtype:  # each int8 is exact in half precision
         b = virtual(problem.b._replace(dtype=problem.a.dtype))
         nodes.append(node("pointwise", mode="identity", math_prec="float32", xdesc=given["b"], ydesc=b))
     factors = [given[name] for name in ("b_scale", "descale_a", "descale_b") if name in given]

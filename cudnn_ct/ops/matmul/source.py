@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
-from ...algo_cache import with_dynamic_shapes
+from ...algo_cache import CandidateSource, with_dynamic_shapes
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...dtypes import DTYPES
 from ...graph.candidates import EngineRules
+from ...graph.layouts import in_words
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.matmul import MatmulProblem
@@ -19,6 +20,7 @@ from .._graph_source import GraphSource
 from .._packed_source import PackedSource
 from .graph import matmul_graph
 from .views import packed_operands, slices_of
+from .weights import ConvertedWeights
 
 __all__ = ["TENSOR_CORES", "source_of"]
 
@@ -90,8 +92,10 @@ def _rules(problem: MatmulProblem) -> EngineRules:
 TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph, _rules)), packed_operands, _more_engines)
 
 
-def source_of(problem: MatmulProblem) -> PackedSource:
+def source_of(problem: MatmulProblem) -> CandidateSource:
     """Return the candidates of a product."""
+    if problem.b_scale and not in_words(problem.b):
+        return ConvertedWeights(TENSOR_CORES)
     if problem.tensor_cores or problem.compute == "int32":
         return TENSOR_CORES
     from .as_conv import AS_CONVOLUTION  # with the convolutions, which half precision does not need
