@@ -88,9 +88,11 @@ def deliver_each(
 @np.errstate(all="ignore")
 def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
     """Convert float64 to ``dtype``, to the nearest, ties to even; integers saturate."""
-    if dtype.kind == "i":
+    if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return np.asarray(np.clip(np.rint(values), limits.min, limits.max).astype(dtype))
+        inside = np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+        # The limit of int64 is 2**63 in float64, which is out of range.
+        return np.asarray(np.where(values >= limits.max, dtype.type(limits.max), inside))
     if as_dtype(dtype).name != "bfloat16":
         return values.astype(dtype)
     # ml_dtypes goes through float32 and rounds twice: 1 + 2**-8 + 2**-40 becomes a tie, then 1. Rounding

@@ -40,7 +40,7 @@ def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
             result = np.broadcast_to(computed[role], value.spec.shape)
             values[place] = _rounded(result, value)
             if value.role == "output":
-                stored[place] = values[place].astype(_numpy(value))
+                stored[place] = round_once(values[place], _numpy(value))
     results = tuple(stored[place] for place in problem.outputs)
     return results[0] if len(results) == 1 else results
 

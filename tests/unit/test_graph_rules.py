@@ -354,6 +354,15 @@ def test_reference_rejects_arrays_that_do_not_fit() -> None:
     np.testing.assert_array_equal(ct.reference.graph(problem, x=np.ones(3, "f")), -np.ones(3))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_reference_rounds_and_saturates_results_of_integers(dtype: str) -> None:
+    g = ct.Graph()
+    problem = g.define(g.identity(g.input((6,))).output(dtype=dtype))
+    result = ct.reference.graph(problem, np.array([0.5, 1.5, 2.75, 3.25, -3e38, 3e38], "f"))
+    limits = np.iinfo(dtype)
+    assert result.tolist() == [0, 2, 3, 3, limits.min, limits.max]
+
+
 # --- what engines compute wrong, and arguments that were accepted ------------------------------------------
 
 
