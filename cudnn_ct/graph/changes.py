@@ -114,7 +114,8 @@ def _one_stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
         for new in dict.fromkeys((floats[0].spec.dtype, "float32")):
 
             def stored(one: Tensor, uid: int = changed.uid, new: str = new) -> Tensor:
-                return one._replace(spec=one.spec._replace(dtype=new)) if one.uid == uid else one
+                changes = uid in (one.uid, one.same_memory_as)
+                return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
             words = f"{names[changed.uid]} must be {new} (is {changed.spec.dtype})"
             yield _Change(words, _mapped(graph, tensor=stored))

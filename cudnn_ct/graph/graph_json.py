@@ -42,7 +42,7 @@ def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
     row: dict[str, Any] = {"uid": tensor.uid, **tensor.spec._asdict()}
     if tensor.virtual:
         row["virtual"] = True
-    for name in ("value", "reordering"):
+    for name in ("value", "reordering", "same_memory_as"):
         if getattr(tensor, name) is not None:
             row[name] = getattr(tensor, name)
     if tensor.scratch:
@@ -116,6 +116,7 @@ def _tensor(uid: Any, rows: Mapping[int, Any]) -> Tensor:
         _tensor(row["ragged"], rows) if "ragged" in row else None,
         row.get("reordering"),
         bool(row.get("scratch", False)),
+        None if row.get("same_memory_as") is None else int(row["same_memory_as"]),
     )
 
 

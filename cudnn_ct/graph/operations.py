@@ -86,7 +86,8 @@ class Tensor(NamedTuple):
     host memory, and ``spec.shape`` has only ones. ``ragged`` is the tensor of the offsets (int32 or int64, in
     elements) of a ragged tensor: an operand of the graph itself. ``reordering`` is cuDNN's reordering mode,
     such as ``"f8_128x4"`` for the scales of blocks. A ``scratch`` tensor connects nodes in memory: the plan
-    places it in the workspace, and it is not an operand.
+    places it in the workspace, and it is not an operand. A tensor with ``same_memory_as`` has the pointer of
+    the operand with this uid, and is not an operand itself: engines may need a descriptor for each use.
     """
 
     uid: int
@@ -96,6 +97,7 @@ class Tensor(NamedTuple):
     ragged: Tensor | None = None
     reordering: str | None = None
     scratch: bool = False
+    same_memory_as: int | None = None
 
 
 class Node(NamedTuple):
@@ -111,8 +113,9 @@ class Node(NamedTuple):
 class Graph(NamedTuple):
     """Operations that one plan computes, and the tensors in memory in the order of a run's pointers.
 
-    Scratch tensors, and those that are passed by value, are not among the ``operands``. The kernels of a
-    ``dynamic`` graph are compiled once for all sizes of its tensors (cuDNN >= 9.4); fewer engines support it.
+    Scratch tensors, those that are passed by value, and those with the memory of another tensor are not among
+    the ``operands``. The kernels of a ``dynamic`` graph are compiled once for all sizes of its tensors (cuDNN
+    >= 9.4); fewer engines support it.
     """
 
     nodes: tuple[Node, ...]

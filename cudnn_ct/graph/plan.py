@@ -32,6 +32,7 @@ class GraphPlan:
         "_graph",
         "_packs",
         "_scratch",
+        "_shared",
         "_uids",
         "_value_pointers",
         "_values",
@@ -47,8 +48,12 @@ class GraphPlan:
         native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
         self._packs = BoundedDict(MAX_VARIANT_PACKS)
-        scalars = [tensor for tensor in tensors_of_graph(graph).values() if tensor.value is not None]
-        uids = [*(tensor.uid for tensor in (*graph.operands, *scalars)), *self._scratch]
+        tensors = tensors_of_graph(graph).values()
+        scalars = [tensor for tensor in tensors if tensor.value is not None]
+        places = {tensor.uid: place for place, tensor in enumerate(graph.operands)}
+        shared = {tensor.uid: places[tensor.same_memory_as] for tensor in tensors if tensor.same_memory_as}
+        self._shared = tuple(shared.values())
+        uids = [*(tensor.uid for tensor in (*graph.operands, *scalars)), *self._scratch, *shared]
         self._uids = (ctypes.c_int64 * len(uids))(*uids)
         self._values = [host_value(tensor) for tensor in scalars]
         self._value_pointers = tuple(map(ctypes.addressof, self._values))
@@ -90,7 +95,10 @@ class GraphPlan:
             "variant_pack",
             unique_ids=self._uids,
             data_pointers=(ctypes.c_void_p * len(self._uids))(
-                *pointers, *self._value_pointers, *(workspace + offset for offset in self._scratch.values())
+                *pointers,
+                *self._value_pointers,
+                *(workspace + offset for offset in self._scratch.values()),
+                *(pointers[place] for place in self._shared),
             ),
             workspace=(ctypes.c_void_p * 1)(workspace),
         )

@@ -260,6 +260,19 @@ def test_build_names_operations_that_are_newer_than_cudnn(fake: FakeCudnn) -> No
     assert "transpose since cuDNN 9.22" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x: x @ x,
+        lambda g, x: (x @ x) * x - 1.0,
+        lambda g, x: g.exp(x) @ x,
+        lambda g, x: (lambda h: h @ h + h)(g.tanh(x)),
+    ],
+)
+def test_products_of_one_input_equal_the_reference(engines: FakeCudnn, build: Any) -> None:
+    check(lambda g: build(g, g.input((3, 4, 4))))
+
+
 def test_built_graph_is_replayed_for_the_same_arrays(engines: FakeCudnn) -> None:
     g = ct.Graph()
     f = g.build(perceptron(g))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -325,6 +326,82 @@ def test_products_of_float32_in_graphs_keep_the_precision_of_the_settings() -> N
             g.build(y)
     finally:
         ct.config.allow_tf32 = allowed
+
+
+# --- graphs whose direct form cuDNN 9.19 computes wrong ----------------------------------------------------
+
+Build = Callable[..., Any]
+
+
+def check_graph(
+    build: Build, wanted: Callable[..., Any], *arrays: np.ndarray, rtol: float = 0.0, **options: Any
+) -> None:
+    """Compare the output of a built graph with float64 NumPy; ``rtol`` is relative to the largest element."""
+    g = ct.Graph()
+    inputs = [g.input(array.shape, array.dtype.name) for array in arrays]
+    given = [ct.asarray(array) for array in arrays]
+    expected = wanted(*(array.astype(np.float64) for array in arrays))
+    limit = rtol * max(float(np.abs(expected).max()), 1.0)
+    with g.build(build(g, *inputs), **options) as f:
+        for _ in range(4):  # later calls are replayed
+            got = f(*given).numpy().astype(np.float64)
+            assert got.shape == expected.shape
+            assert float(np.abs(got - expected).max()) <= limit, f.describe()
+
+
+def draw(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    """Return half of the numbers of a normal distribution, rounded to 8 bits: products in TF32 are exact."""
+    numbers = np.random.default_rng(seed).standard_normal(shape) / 2
+    return (np.round(numbers * 64) / 64).astype(dtype)
+
+
+PRODUCTS_OF_ONE_INPUT: dict[str, tuple[Build, Build]] = {
+    "both operands": (lambda g, x: x @ x, lambda x: x @ x),
+    "first operand and epilogue": (lambda g, x: (x @ g.tanh(x)) * x, lambda x: (x @ np.tanh(x)) * x),
+    "both operands and epilogue": (lambda g, x: (x @ x) * x + 1.0, lambda x: (x @ x) * x + 1),
+    "prologue of a": (lambda g, x: g.ceil(x) @ x, lambda x: np.ceil(x) @ x),
+    "prologue of b": (lambda g, x: x @ g.exp(x), lambda x: x @ np.exp(x)),
+    "both prologues": (lambda g, x: g.exp(x) @ g.floor(x), lambda x: np.exp(x) @ np.floor(x)),
+    "one computed operand": (
+        lambda g, x: (lambda h: h @ h + h)(g.tanh(x)),
+        lambda x: np.tanh(x) @ np.tanh(x) + np.tanh(x),
+    ),
+    "epilogue": (lambda g, x: (x @ x) / (g.abs(x) + 1.0), lambda x: (x @ x) / (np.abs(x) + 1)),
+}
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (33, 33), (2, 3, 7, 7), (1, 264, 264)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("name", PRODUCTS_OF_ONE_INPUT)
+def test_products_of_one_input_equal_numpy(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    build, wanted = PRODUCTS_OF_ONE_INPUT[name]
+    try:
+        check_graph(build, wanted, draw(*shape, dtype=dtype), rtol=4e-3)
+    except NotSupportedError:
+        if "computed" not in name and "both prologues" not in name:  # two computed operands
+            raise
+        pytest.skip("cuDNN has no engine for this graph")
+
+
+def test_product_of_one_input_is_autotuned() -> None:
+    check_graph(lambda g, x: x @ x + x, lambda x: x @ x + x, draw(64, 64), rtol=4e-3, algo="autotune")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_convolutions_of_one_input_equal_the_reference(dtype: str) -> None:
+    x = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(dtype) / 4
+    cases: list[Build] = [
+        lambda g, x: g.conv(x, x, padding=1),
+        lambda g, x: g.relu(g.conv(x, x, padding=1) + x),
+        lambda g, x: g.conv_backward_filter(x, x, (16, 16, 3, 3), padding=1),
+    ]
+    for build in cases:
+        g = ct.Graph()
+        y = build(g, g.input(x.shape, dtype, layout="nhwc")).output(layout="nhwc")
+        with g.build(y) as f:
+            got = f(ct.asarray(x, layout="nhwc")).numpy().astype(np.float64)
+            expected = np.asarray(ct.reference.graph(f, x), np.float64)
+        assert np.abs(got - expected).max() <= 4e-3 * max(np.abs(expected).max(), 1)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])  # the kernels of int64 do not compile in 9.19

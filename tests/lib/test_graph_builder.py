@@ -9,8 +9,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnError
+from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.operations import tensors_of_graph
+from cudnn_ct.graph.recording import PlanRequest
+from cudnn_ct.graph.stored import read_back
 from cudnn_ct.ops.graph.built import newer_operations
+from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.ops.graph.source import source_of
 from tests.attention_cases import CASES, case
 from tests.built_attention import BUILT, BUILT_GRADIENTS, build, build_backward, operands_by_name
@@ -164,6 +169,26 @@ def check_families(compiled: tuple[str, ...]) -> None:
         if reason:
             without[name] = reason
     assert without == {}, without
+
+
+PRODUCTS_OF_ONE_INPUT: list[Callable[[ct.Graph, Any], Any]] = [
+    lambda _, x: x @ x,
+    lambda g, x: (x @ g.input((64, 64), H)) * x,
+    lambda g, x: g.exp(x) @ x,
+    lambda g, x: (lambda h: h @ h + h)(g.exp(x)),
+]
+
+
+@in_child
+def test_products_of_one_input_become_plans_that_can_be_stored() -> None:
+    planner = Planner(DEVICE)
+    for product in PRODUCTS_OF_ONE_INPUT:
+        g = ct.Graph()
+        problem = g.define(product(g, g.input((64, 64), H)))
+        graph = lowered(problem, planner.library.version)
+        assert any(one.same_memory_as == 1 for one in tensors_of_graph(graph).values())
+        (plan,) = compile_request(PlanRequest(graph), planner)
+        assert not isinstance(read_back(plan, PlanRequest(graph), planner), str)
 
 
 @in_child

@@ -19,6 +19,7 @@ from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
 from .coalesce import coalesced
+from .repeated import with_separate_inputs
 
 __all__ = ["lowered"]
 
@@ -40,12 +41,14 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
     if attention is not None:
         return graph_of(core_of(attention.problem, version).problem)
     _check_statistics(problem)
-    problem = _with_conditions(coalesced(problem))
+    problem, added = with_separate_inputs(_with_conditions(coalesced(problem)))
     rank = _Ranks(problem)
     _check_ranks(problem, rank)
     tensors = _in_common_layout(
         [_tensor(uid, value, rank) for uid, value in enumerate(problem.values, 1)], problem
     )
+    for place, original in added.items():
+        tensors[place] = tensors[place]._replace(same_memory_as=tensors[original].uid)
     numbers = count(len(tensors) + 1)
     nodes = [_node(one, _Whole(problem, tensors, rank, numbers)) for one in problem.nodes]
     memory = (tensors[place] for place in (*problem.inputs, *problem.outputs))

@@ -1,0 +1,72 @@
+"""Graphs of cuDNN's nodes that graphs of ct.Graph become, where cuDNN computes the direct form wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
+from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
+from cudnn_ct.ops.graph.lower import lowered
+
+Build = Callable[[ct.Graph, Any, Any], Any]
+
+
+def lowered_graph(build: Build, shape: tuple[int, ...] = (8, 8)) -> Graph:
+    g = ct.Graph()
+    x, w = g.input(shape, "float16"), g.input(shape, "float16")
+    return lowered(g.define(build(g, x, w), (x + w).output()))
+
+
+def shared(graph: Graph) -> list[int | None]:
+    return [one.same_memory_as for one in tensors_of_graph(graph).values() if one.same_memory_as]
+
+
+# --- inputs with several uses -------------------------------------------------------------------------------
+
+USES: dict[str, tuple[Build, int]] = {
+    "both operands": (lambda g, x, w: x @ x, 2),
+    "an operand and the epilogue": (lambda g, x, w: (x @ w) + x, 2),
+    "both operands and the epilogue": (lambda g, x, w: (x @ x) * x, 2),
+    "an operand and the other prologue": (lambda g, x, w: g.exp(x) @ x, 2),
+    "both prologues": (lambda g, x, w: g.exp(x) @ g.sin(x), 2),
+    "twice in one prologue": (lambda g, x, w: (x * g.sigmoid(x)) @ w, 2),
+    "no product": (lambda g, x, w: x * g.sigmoid(x) + w, 0),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_each_use_of_an_input_by_a_product_has_a_tensor(name: str) -> None:
+    build, count = USES[name]
+    graph = lowered_graph(build)
+    operands = {one.uid for one in graph.operands}
+    assert len(shared(graph)) == count  # x + w is a use, too
+    assert set(shared(graph)) <= operands
+    assert len(graph.operands) == 4
+    for one in graph.nodes:
+        if one.row == "matmul":
+            a, b = (one.attributes[name] for name in ("adesc", "bdesc"))
+            assert isinstance(a, Tensor)
+            assert isinstance(b, Tensor)
+            assert a.uid != b.uid
+
+
+def test_elementwise_operations_are_computed_for_each_operand_of_a_product() -> None:
+    graph = lowered_graph(lambda g, x, w: (lambda h: h @ h + h)(g.exp(g.abs(x) + w)))
+    modes = [one.attributes.get("mode", one.row) for one in graph.nodes]
+    assert modes == [*["abs"] * 3, *["add"] * 3, *["exp"] * 3, "matmul", "add", "add"]
+
+
+def test_images_and_filters_of_one_memory_have_two_tensors() -> None:
+    g = ct.Graph()
+    x = g.input((4, 4, 3, 3), "float16", layout="nhwc")
+    graph = lowered(g.define(g.conv(x, x, padding=1) + x))
+    assert shared(graph) == [1, 1]
+
+
+def test_tensors_with_the_memory_of_another_are_kept_as_json() -> None:
+    graph = lowered_graph(lambda g, x, w: x @ x)
+    assert graph_from_json(graph_to_json(graph)) == graph
