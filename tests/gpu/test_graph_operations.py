@@ -387,6 +387,18 @@ def test_product_of_one_input_is_autotuned() -> None:
     check_graph(lambda g, x: x @ x + x, lambda x: x @ x + x, draw(64, 64), rtol=4e-3, algo="autotune")
 
 
+@pytest.mark.parametrize("slope", [-0.5, 0.5, 1.0])
+@pytest.mark.parametrize("lower", [0.0, 0.5, -1.0])
+def test_relu_with_slopes_equals_numpy(lower: float, slope: float) -> None:
+    def relu(x: Any) -> Any:
+        return np.where(x > lower, x, lower + slope * (x - lower))
+
+    for shape in ((5,), (64, 96)):
+        x = draw(*shape)
+        check_graph(lambda g, x: g.relu(x, lower=lower, slope=slope), relu, x, rtol=1e-6)
+    check_graph(lambda g, x: g.minimum(x, x * 2.0), lambda x: np.where(x > 0, x, 2 * x), draw(64, 96))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_convolutions_of_one_input_equal_the_reference(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(dtype) / 4

@@ -609,6 +609,15 @@ def test_arguments_that_were_accepted_are_rejected(call: Any, error: type[Except
         call(g, x)
 
 
+def test_relu_rejects_a_slope_that_exceeds_1() -> None:
+    g = ct.Graph()
+    x = g.input((3, 4))
+    with pytest.raises(NotSupportedError, match=r"slope is not supported: got 2.0, expected at most 1"):
+        g.relu(x, lower=0.5, slope=2.0)
+    for y in (g.relu(x, slope=1.0), g.relu(x, slope=-0.5), g.relu_backward(x, x, slope=2.0)):
+        assert y.shape == (3, 4)
+
+
 def test_numpy_integers_keep_whole_numbers_whole() -> None:
     g = ct.Graph()
     index = g.gen_index(g.input((4,)), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import NotSupportedError
 from ...shapes.parse import as_bool, as_float
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
@@ -21,8 +22,17 @@ class ActivationMethods(GraphBuilder):
         slope: float = 0.0,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return ``min(x, upper)`` where x > lower, and ``lower + slope * (x - lower)`` elsewhere."""
-        return self._activation("relu_fwd", x, name, **_relu(lower, upper, slope))
+        """Return ``min(x, upper)`` where x > lower, and ``lower + slope * (x - lower)`` elsewhere.
+
+        Raises NotSupportedError if ``slope`` exceeds 1: cuDNN computes ``max(x, slope * x)``.
+        """
+        parameters = _relu(lower, upper, slope)
+        if (parameters["relu_lower_clip_slope"] or 0) > 1:
+            raise NotSupportedError(
+                f"slope is not supported: got {slope}, expected at most 1, because cuDNN computes "
+                "max(x, slope * x); use minimum(x, x * slope)"
+            )
+        return self._activation("relu_fwd", x, name, **parameters)
 
     def tanh(self, x: Operand, *, name: str | None = None) -> GraphTensor:
         """Return the hyperbolic tangent of x."""
