@@ -273,6 +273,16 @@ def test_products_of_one_input_equal_the_reference(engines: FakeCudnn, build: An
     check(lambda g: build(g, g.input((3, 4, 4))))
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.25, -0.5])
+@pytest.mark.parametrize("upper", [None, 1.5])
+@pytest.mark.parametrize("lower", [0.0, 0.5, -1.0])
+def test_clipped_relus_of_products_equal_the_reference(
+    engines: FakeCudnn, lower: float, upper: float | None, slope: float
+) -> None:
+    clips: dict[str, Any] = {"lower": lower, "upper": upper, "slope": slope}
+    check(lambda g: g.relu(g.input((3, 4)) @ g.relu(g.input((4, 5)), **clips), **clips) + 1.0)
+
+
 def test_built_graph_is_replayed_for_the_same_arrays(engines: FakeCudnn) -> None:
     g = ct.Graph()
     f = g.build(perceptron(g))

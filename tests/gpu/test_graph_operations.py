@@ -399,6 +399,24 @@ def test_relu_with_slopes_equals_numpy(lower: float, slope: float) -> None:
     check_graph(lambda g, x: g.minimum(x, x * 2.0), lambda x: np.where(x > 0, x, 2 * x), draw(64, 96))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("slope", [0.0, 0.1, -0.5])
+@pytest.mark.parametrize(("lower", "upper"), [(0.5, None), (0.0, 1.0), (0.5, 6.0), (-1.0, 1.5)])
+def test_clipped_relu_of_a_product_equals_numpy(
+    lower: float, upper: float | None, slope: float, dtype: Any
+) -> None:
+    def relu(y: Any) -> Any:
+        found = np.where(y > lower, y, lower + slope * (y - lower))
+        return found if upper is None else np.minimum(found, upper)
+
+    clips: dict[str, Any] = {"lower": lower, "upper": upper, "slope": slope}
+    for shapes in (((3, 2, 100), (3, 100, 7)), ((264, 65), (65, 65))):
+        a, b = (draw(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
+        check_graph(lambda g, a, b: g.relu(a @ b, **clips), lambda a, b: relu(a @ b), a, b, rtol=4e-3)
+    a, b = draw(64, 64, dtype=dtype), draw(64, 96, dtype=dtype, seed=1)
+    check_graph(lambda g, a, b: g.relu(a, **clips) @ b, lambda a, b: relu(a) @ b, a, b, rtol=4e-3)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_convolutions_of_one_input_equal_the_reference(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(dtype) / 4

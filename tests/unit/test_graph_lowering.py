@@ -70,3 +70,38 @@ def test_images_and_filters_of_one_memory_have_two_tensors() -> None:
 def test_tensors_with_the_memory_of_another_are_kept_as_json() -> None:
     graph = lowered_graph(lambda g, x, w: x @ x)
     assert graph_from_json(graph_to_json(graph)) == graph
+
+
+# --- clipped relus ------------------------------------------------------------------------------------------
+
+CLIPS: dict[str, tuple[dict[str, float], list[tuple[str, float | None]]]] = {
+    "none": ({"slope": 0.5}, [("relu_fwd", None)]),
+    "upper": ({"upper": 6.0}, [("relu_fwd", None), ("min", 6.0)]),
+    "lower": ({"lower": 0.5}, [("max", 0.5)]),
+    "both": ({"lower": 0.5, "upper": 6.0}, [("max", 0.5), ("min", 6.0)]),
+    "slope and upper": ({"upper": 1.0, "slope": 0.1}, [("relu_fwd", None), ("min", 1.0)]),
+    "all": (
+        {"lower": 0.5, "upper": 6.0, "slope": 0.1},
+        [("sub", 0.5), ("relu_fwd", None), ("add", 0.5), ("min", 6.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_clipped_relu_next_to_a_product_has_no_clips(name: str) -> None:
+    clips, expected = CLIPS[name]
+    g = ct.Graph()
+    x, w = g.input((8, 16), "float16"), g.input((16, 8), "float16")
+    graph = lowered(g.define(g.relu(x @ w, **clips)))
+    steps = [one.attributes for one in graph.nodes if one.row == "pointwise"]
+    numbers = [getattr(one.get("bdesc"), "value", None) for one in steps]
+    assert [(one["mode"], number) for one, number in zip(steps, numbers, strict=True)] == expected
+    assert not any("relu_lower_clip" in one or "relu_upper_clip" in one for one in steps)
+    slopes = [one["relu_lower_clip_slope"] for one in steps if "relu_lower_clip_slope" in one]
+    assert slopes == ([clips["slope"]] if "slope" in clips else [])
+
+
+def test_clipped_relu_without_a_product_is_one_node() -> None:
+    g = ct.Graph()
+    (one,) = lowered(g.define(g.relu(g.input((8, 16)), lower=0.5, upper=6.0))).nodes
+    assert (one.attributes["relu_lower_clip"], one.attributes["relu_upper_clip"]) == (0.5, 6.0)

@@ -18,6 +18,7 @@ from ...typing import Layout
 from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
+from .clips import without_clips
 from .coalesce import coalesced
 from .repeated import with_separate_inputs
 
@@ -41,7 +42,7 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
     if attention is not None:
         return graph_of(core_of(attention.problem, version).problem)
     _check_statistics(problem)
-    problem, added = with_separate_inputs(_with_conditions(coalesced(problem)))
+    problem, added = with_separate_inputs(_with_conditions(coalesced(without_clips(problem))))
     rank = _Ranks(problem)
     _check_ranks(problem, rank)
     tensors = _in_common_layout(
