@@ -115,6 +115,13 @@ def _check_values(graph: Graph, one: Node, of_products: set[int]) -> None:
             "cuDNN computes wrong products of an operand that binary_select takes from computed tensors; "
             "compute it in another graph"
         )
+    if values["mode"] == "gen_index":
+        lengths = values["xdesc"].spec.shape
+        if len(lengths) == 3 and values["axis"] == 0 and lengths[0] > 1:
+            raise NotSupportedError(
+                "cuDNN computes wrong indices along the first of three axes: got a gen_index of "
+                f"{values['xdesc'].spec} along axis 0; merge or exchange axes"
+            )
     if values["mode"] != "identity":
         return
     x, y = values["xdesc"], values["ydesc"]

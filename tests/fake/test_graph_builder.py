@@ -273,6 +273,12 @@ def test_products_of_one_input_equal_the_reference(engines: FakeCudnn, build: An
     check(lambda g: build(g, g.input((3, 4, 4))))
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (5, 3, 2), (1, 3, 2), (2, 3, 1, 2)])
+def test_index_along_each_axis_equals_the_reference(engines: FakeCudnn, shape: tuple[int, ...]) -> None:
+    for axis in range(len(shape)):
+        check(lambda g, axis=axis: (lambda x: x + g.gen_index(x, axis))(g.input(shape)))
+
+
 @pytest.mark.parametrize("slope", [0.0, 0.25, -0.5])
 @pytest.mark.parametrize("upper", [None, 1.5])
 @pytest.mark.parametrize("lower", [0.0, 0.5, -1.0])

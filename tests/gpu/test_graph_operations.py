@@ -417,6 +417,28 @@ def test_clipped_relu_of_a_product_equals_numpy(
     check_graph(lambda g, a, b: g.relu(a, **clips) @ b, lambda a, b: relu(a) @ b, a, b, rtol=4e-3)
 
 
+@pytest.mark.parametrize(
+    "shape", [(33,), (33, 7), (5, 2, 100), (33, 16, 2), (2, 1, 17), (3, 64, 1), (1, 4, 5)]
+)
+def test_index_along_each_axis_equals_numpy(shape: tuple[int, ...]) -> None:
+    x = draw(*shape)
+    for axis in range(len(shape)):
+        index = np.indices(shape)[axis]
+
+        def masked(g: ct.Graph, x: Any, axis: int = axis) -> Any:
+            return g.select(g.gen_index(x, axis) < 2.0, x, 100.0)
+
+        def plain(g: ct.Graph, x: Any, axis: int = axis) -> Any:
+            return g.gen_index(x, axis)
+
+        def add(g: ct.Graph, x: Any, axis: int = axis) -> Any:
+            return x + g.gen_index(x, axis)
+
+        check_graph(plain, lambda _, index=index: index.astype(np.float64), x)
+        check_graph(add, lambda x, index=index: x + index, x, rtol=1e-6)
+        check_graph(masked, lambda x, index=index: np.where(index < 2, x, 100), x)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_convolutions_of_one_input_equal_the_reference(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(dtype) / 4

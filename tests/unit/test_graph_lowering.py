@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
+from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
 from cudnn_ct.ops.graph.lower import lowered
 
@@ -105,3 +107,26 @@ def test_clipped_relu_without_a_product_is_one_node() -> None:
     g = ct.Graph()
     (one,) = lowered(g.define(g.relu(g.input((8, 16)), lower=0.5, upper=6.0))).nodes
     assert (one.attributes["relu_lower_clip"], one.attributes["relu_upper_clip"]) == (0.5, 6.0)
+
+
+# --- indices ------------------------------------------------------------------------------------------------
+
+
+def test_index_along_the_first_of_three_axes_is_computed_with_two() -> None:
+    g = ct.Graph()
+    x = g.input((33, 2, 4))
+    (index, _) = lowered(g.define(x + g.gen_index(x, 0))).nodes
+    assert index.attributes["axis"] == 1
+    assert index.attributes["xdesc"].spec.shape == (1, 33, 8)  # type: ignore[attr-defined]
+
+
+def test_index_along_the_first_of_three_axes_is_rejected_if_axes_cannot_be_merged() -> None:
+    def check(axis: int, *shape: int) -> None:
+        g = ct.Graph()
+        x = g.input(shape)
+        check_layouts(lowered(g.define(x + g.gen_index(x, axis) + g.input((shape[-2], 1)))))
+
+    with pytest.raises(NotSupportedError, match=r"wrong indices along the first of three axes"):
+        check(0, 33, 2, 4)
+    for axis, shape in ((0, (1, 2, 4)), (1, (1, 2, 4)), (0, (2, 4))):
+        check(axis, *shape)

@@ -28,7 +28,7 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
     if not kinds <= {"pointwise", "pointwise_backward", "reduction", "matmul", *_NORMS}:
         return problem
     if any(one.attribute("mode") == "gen_index" for one in problem.nodes):
-        return problem
+        return _with_index_of_rows(problem)
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
     if kinds & _NORMS:
@@ -50,6 +50,20 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
         axes = [_image(one) for one in _split(axes)]
     values = tuple(_with_axes(value, own) for value, own in zip(problem.values, axes, strict=True))
     return problem._replace(values=values)
+
+
+def _with_index_of_rows(problem: GraphProblem) -> GraphProblem:
+    """Merge the last two axes if cuDNN would compute an index along the first of three axes wrong."""
+    indices = [one for one in problem.nodes if one.attribute("mode") == "gen_index"]
+    of_rows = all(
+        one.attribute("axis") == 0 and len(problem.operands_of(one)["x"].spec.shape) == 3 for one in indices
+    )
+    axes = [_axes(value.spec, 3) for value in problem.values if len(value.spec.shape) <= 3]
+    elementwise = all(one.kind in ("pointwise", "pointwise_backward") for one in problem.nodes)
+    if not (of_rows and elementwise and len(axes) == len(problem.values) and _mergeable(axes, 1)):
+        return problem
+    merged = (_with_axes(value, _merged(own, 1)) for value, own in zip(problem.values, axes, strict=True))
+    return problem._replace(values=tuple(merged))
 
 
 def _normalises_rows(one: GraphNode, rank: int) -> bool:
