@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.mixed import in_threads
 
 from .cudnn import FakeCudnn
@@ -277,6 +278,12 @@ def test_products_of_one_input_equal_the_reference(engines: FakeCudnn, build: An
 def test_index_along_each_axis_equals_the_reference(engines: FakeCudnn, shape: tuple[int, ...]) -> None:
     for axis in range(len(shape)):
         check(lambda g, axis=axis: (lambda x: x + g.gen_index(x, axis))(g.input(shape)))
+
+
+@pytest.mark.parametrize("op", REDUCE_OPS)
+def test_reduction_of_axes_of_length_1_equals_the_reference(engines: FakeCudnn, op: Any) -> None:
+    check(lambda g: g.reduce(g.input((2, 3, 1)), op, -1))
+    check(lambda g: g.reduce(g.floor(g.input((5, 4)) @ g.input((2, 4, 1))), op, -1))
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.25, -0.5])

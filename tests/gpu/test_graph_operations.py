@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.layers import LayerCase, check_layer
 from tests.matmul_cases import matmul_cases
 from tests.row_norm_cases import row_norm_cases
@@ -437,6 +438,21 @@ def test_index_along_each_axis_equals_numpy(shape: tuple[int, ...]) -> None:
         check_graph(plain, lambda _, index=index: index.astype(np.float64), x)
         check_graph(add, lambda x, index=index: x + index, x, rtol=1e-6)
         check_graph(masked, lambda x, index=index: np.where(index < 2, x, 100), x)
+
+
+@pytest.mark.parametrize("op", REDUCE_OPS)
+def test_reduction_of_axes_of_length_1_of_a_product_equals_numpy(op: Any) -> None:
+    def reduced(y: Any) -> Any:
+        if op in ("amax", "norm1", "norm2"):
+            return np.abs(y)
+        return np.where(y == 0, 1, y) if op == "mul_no_zeros" else y
+
+    a, b = draw(100, 3), draw(5, 3, 1, seed=1)
+    check_graph(lambda g, a, b: g.reduce(a @ b, op, -1), lambda a, b: reduced(a @ b), a, b, rtol=4e-3)
+    a, b = draw(4, 65, 264, dtype=np.float16), draw(1, 4, 264, 8, dtype=np.float16, seed=1)
+    check_graph(lambda g, a, b: g.reduce(g.abs(a @ b), op, 0).output(dtype="float32"),
+                lambda a, b: reduced(np.abs(a @ b)), a, b, rtol=4e-3)  # fmt: skip
+    check_graph(lambda g, a: g.reduce(g.floor(a), op, 1), lambda a: reduced(np.floor(a)), draw(100, 1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -13,6 +13,7 @@ from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
 from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
 from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.shapes.reduction import REDUCE_OPS
 
 Build = Callable[[ct.Graph, Any, Any], Any]
 
@@ -130,3 +131,23 @@ def test_index_along_the_first_of_three_axes_is_rejected_if_axes_cannot_be_merge
         check(0, 33, 2, 4)
     for axis, shape in ((0, (1, 2, 4)), (1, (1, 2, 4)), (0, (2, 4))):
         check(axis, *shape)
+
+
+# --- reductions of single elements --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", REDUCE_OPS)
+def test_reduction_of_axes_of_length_1_is_elementwise(op: Any) -> None:
+    g = ct.Graph()
+    y = g.input((4, 8, 16)) @ g.input((1, 16, 1))
+    graph = lowered(g.define(g.reduce(y, op, -1), y))
+    expected = {"mul_no_zeros": ["cmp_eq", "add"], "amax": ["abs"], "norm1": ["abs"], "norm2": ["abs"]}
+    modes = [one.attributes["mode"] for one in graph.nodes if one.row == "pointwise"]
+    assert modes == expected.get(op, ["mul"])
+    assert "reduction" not in [one.row for one in graph.nodes]
+
+
+def test_reduction_of_a_longer_axis_stays_a_reduction() -> None:
+    g = ct.Graph()
+    y = g.input((4, 8, 16)) @ g.input((1, 16, 1))
+    assert [one.row for one in lowered(g.define(g.reduce(y, "add", (1, 2)))).nodes] == ["matmul", "reduction"]

@@ -21,6 +21,7 @@ from .attention_problem import attention_of
 from .clips import without_clips
 from .coalesce import coalesced
 from .repeated import with_separate_inputs
+from .unreduced import without_empty_reductions
 
 __all__ = ["lowered"]
 
@@ -42,7 +43,8 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
     if attention is not None:
         return graph_of(core_of(attention.problem, version).problem)
     _check_statistics(problem)
-    problem, added = with_separate_inputs(_with_conditions(coalesced(without_clips(problem))))
+    problem = coalesced(without_empty_reductions(without_clips(problem)))
+    problem, added = with_separate_inputs(_with_conditions(problem))
     rank = _Ranks(problem)
     _check_ranks(problem, rank)
     tensors = _in_common_layout(
