@@ -9,11 +9,14 @@ from typing import Any, Self
 
 from .._bindings.types import cudnnBackendDescriptor_t
 from .._handle import NativeHandle
+from ..errors import NotInitializedError, NotSupportedError
 from . import attributes
 from .attributes import Attribute, Element, kind
 
 __all__ = ["BackendDescriptor", "KernelCache"]
 
+NOT_INITIALIZED = 1001
+_PLANNED = ("operation", "execution_plan")  # made after the handle, which needs a usable GPU
 _SINGLE = {int, float, bool, str}
 
 
@@ -34,7 +37,7 @@ class BackendDescriptor(NativeHandle):
             for attribute, value in attributes.items():
                 if value is not None:
                     self._set(attribute, value)
-            library.cudnnBackendFinalize(self)
+            self._finalize()
         except BaseException:
             self.close()
             raise
@@ -46,6 +49,24 @@ class BackendDescriptor(NativeHandle):
         descriptor._create(library, name)
         descriptor._depends_on.append(parent)
         return descriptor
+
+    def _finalize(self) -> None:
+        """Finalise the descriptor; raise NotSupportedError for an operation that cuDNN cannot initialise.
+
+        cuDNN 9.19 returns CUDNN_STATUS_NOT_INITIALIZED for operations without an implementation, although its
+        handle works.
+        """
+        try:
+            self.library.cudnnBackendFinalize(self)
+        except NotInitializedError as error:
+            if error.status != NOT_INITIALIZED or not self.kind.name.startswith(_PLANNED):
+                raise
+            raise NotSupportedError(
+                f"cuDNN cannot initialise an operation, or its engine: {str(error).splitlines()[0]}",
+                status=error.status,
+                function=error.function,
+                detail=error.detail,
+            ) from None
 
     def _create(self, library: Any, name: str) -> None:
         self.kind = kind(name)

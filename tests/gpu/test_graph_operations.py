@@ -455,6 +455,14 @@ def test_reduction_of_axes_of_length_1_of_a_product_equals_numpy(op: Any) -> Non
     check_graph(lambda g, a: g.reduce(g.floor(a), op, 1), lambda a: reduced(np.floor(a)), draw(100, 1))
 
 
+def test_floor_mod_is_computed_or_not_supported() -> None:
+    x, b = draw(64, 96), np.full((64, 96), 0.75, np.float32)
+    try:
+        check_graph(lambda g, x, b: g.floor_mod(x, b), np.mod, x, b, rtol=1e-5)
+    except NotSupportedError as error:
+        assert "no usable GPU" not in str(error)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_convolutions_of_one_input_equal_the_reference(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(dtype) / 4

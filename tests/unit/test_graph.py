@@ -19,10 +19,13 @@ from cudnn_ct.errors import (
     CudnnError,
     ExecutionFailedError,
     InternalError,
+    NotInitializedError,
     NotSupportedError,
+    error_from_status,
 )
 from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
+from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import (
@@ -404,3 +407,36 @@ def test_graphs_of_norms_need_the_same_kernels_if_their_columns_are_equal() -> N
     for samples in (1, 4):
         assert norm(samples, 16, 64) == norm(samples, 512, 64)
         assert norm(samples, 16, 64) != norm(samples, 16, 128)
+
+
+# --- statuses of descriptors --------------------------------------------------------------------------------
+
+
+class UninitializedLibrary:
+    """A cuDNN whose descriptors cannot be finalised."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def cudnnBackendCreateDescriptor(self, *_: object) -> None: ...
+
+    def cudnnBackendDestroyDescriptor(self, *_: object) -> int:
+        return 0
+
+    def cudnnBackendFinalize(self, _: object) -> None:
+        detail = "node_ptr->init(desc_ptr)"
+        raise error_from_status(self.status, "cudnnBackendFinalize", detail, 91900)
+
+
+@pytest.mark.parametrize("name", ["operationgraph", "operation_pointwise", "execution_plan"])
+def test_operations_that_cudnn_cannot_initialise_are_not_supported(name: str) -> None:
+    with pytest.raises(NotSupportedError, match=r"cannot initialise an operation.*node_ptr->init") as caught:
+        BackendDescriptor(UninitializedLibrary(1001), name)
+    assert (caught.value.status, caught.value.function) == (1001, "cudnnBackendFinalize")
+    assert "GPU" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "status"), [("tensor", 1001), ("operationgraph", 1002), ("engine", 1001)])
+def test_other_statuses_of_initialisation_are_raised(name: str, status: int) -> None:
+    with pytest.raises(NotInitializedError):
+        BackendDescriptor(UninitializedLibrary(status), name)
