@@ -455,6 +455,20 @@ def test_reduction_of_axes_of_length_1_of_a_product_equals_numpy(op: Any) -> Non
     check_graph(lambda g, a: g.reduce(g.floor(a), op, 1), lambda a: reduced(np.floor(a)), draw(100, 1))
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.25, 2.0])
+def test_gradient_of_relu_at_its_clips_equals_numpy(slope: float) -> None:
+    def gradient(dy: Any, x: Any) -> Any:
+        return dy * np.where(x <= -1, slope, np.where(x >= 1.5, 0, 1))
+
+    for dtype in (np.float16, np.float32):
+        dy, x = np.full((64, 96), 3, dtype), np.round(2 * draw(64, 96, dtype=dtype, seed=1)) / 2
+        assert (x == -1).any()
+        assert (x == 1.5).any()
+        check_graph(
+            lambda g, dy, x: g.relu_backward(dy, x, lower=-1.0, upper=1.5, slope=slope), gradient, dy, x
+        )
+
+
 def test_floor_mod_is_computed_or_not_supported() -> None:
     x, b = draw(64, 96), np.full((64, 96), 0.75, np.float32)
     try:

@@ -618,6 +618,16 @@ def test_relu_rejects_a_slope_that_exceeds_1() -> None:
         assert y.shape == (3, 4)
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.25, 2.0])
+def test_gradient_of_relu_at_its_clips_is_that_of_cudnn(slope: float) -> None:
+    g = ct.Graph()
+    dy, x = g.input((5,)), g.input((5,))
+    problem = g.define(g.relu_backward(dy, x, lower=-1.0, upper=1.5, slope=slope))
+    given = np.array([-2.0, -1.0, 0.0, 1.5, 2.0], np.float32)
+    expected = np.array([slope, slope, 1, 0, 0]) * 3
+    assert np.array_equal(ct.reference.graph(problem, np.full(5, 3, np.float32), given), expected)
+
+
 def test_numpy_integers_keep_whole_numbers_whole() -> None:
     g = ct.Graph()
     index = g.gen_index(g.input((4,)), 0)

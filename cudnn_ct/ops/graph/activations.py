@@ -69,7 +69,10 @@ class ActivationMethods(GraphBuilder):
         slope: float = 0.0,
         name: str | None = None,
     ) -> GraphTensor:
-        """Return the gradient of :meth:`relu` at x, times dy."""
+        """Return the gradient of :meth:`relu` at x, times dy: dy where lower < x < upper.
+
+        It is ``slope * dy`` where x <= lower, and 0 where x >= upper; PyTorch's clamp has dy at x == upper.
+        """
         return self._gradient("relu_bwd", dy, x, name, **_relu(lower, upper, slope))
 
     def tanh_backward(self, dy: Operand, x: Operand, *, name: str | None = None) -> GraphTensor:
