@@ -114,3 +114,12 @@ def check_others(gpu: str) -> None:
     ):
         known = described[:5] == ("forward", "bilinear", "float32", "nhwc", BUILT)
         assert plans(resampling(*described), planner) == known, (gpu, described)
+
+
+@in_child
+def test_average_pooling_of_bfloat16_has_another_engine_than_the_wrong_one() -> None:
+    planner = Planner(description_of("h100"))
+    for mode in ("avgpool", "avgpool_exclude_padding", "maxpool"):
+        g = ct.Graph()
+        y = g.resample(g.input((2, 16, 8, 8), "bfloat16", layout="nhwc"), mode, 3, padding=1)
+        assert reason_against(g, y, planner) == "", mode

@@ -443,6 +443,15 @@ def test_errata_of_convolutions_hold_in_graphs(engine: int) -> None:
     assert bool(rules_of(problem).why_wrong(Engine(engine, ()), ())) == (engine == 78)
 
 
+@pytest.mark.parametrize("mode", ["maxpool", "avgpool", "avgpool_exclude_padding"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_pooling_of_bfloat16_excludes_engine_3(mode: Any, dtype: Any) -> None:
+    g = ct.Graph()
+    rules = rules_of(g.define(g.resample(g.input((2, 8, 6, 6), dtype, layout="nhwc"), mode, 2)))
+    assert rules.why_wrong(Engine(2, ()), ()) == ""
+    assert bool(rules.why_wrong(Engine(3, ()), ())) == (dtype == "bfloat16")
+
+
 def test_products_of_float32_keep_the_precision_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def excluded(dtype: str, make: Any = lambda x, w: x @ w) -> bool:
         g = ct.Graph()
