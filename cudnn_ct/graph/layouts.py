@@ -1,7 +1,8 @@
-"""Layouts and broadcasts that engines of cuDNN compute wrong in graphs of several nodes.
+"""Layouts, broadcasts and poolings that engines of cuDNN compute wrong.
 
 Engines that are compiled at run time read some operands with the strides of another tensor, or behind their
-end, and cuDNN returns them nevertheless. Random graphs on an H200 with cuDNN 9.19 found the patterns.
+end, and cuDNN returns them nevertheless. Random graphs with cuDNN 9.19 found the patterns, those of poolings
+on an H100 and the others on an H200.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ WORD = 4  # bytes
 _CONVOLUTIONS = {"conv_forward": "y", "conv_backward_data": "dx", "conv_backward_filter": "dw"}
 _PRODUCTS = _CONVOLUTIONS | {"matmul": "cdesc"}
 
+# Averages whose divisor includes the padding.
+_COUNTING_PADDING = ("avgpool", "avgpool_include_padding")
+
 
 def check_layouts(graph: Graph) -> None:
     """Raise NotSupportedError if a node has an operand that engines may read wrong.
@@ -42,6 +46,8 @@ def check_layouts(graph: Graph) -> None:
             _check_convolution(one)
         if one.row == "reduction":
             _check_reduction(one)
+        if one.row == "resample_forward":
+            _check_pooling(graph, one)
         if one.row != "pointwise":
             continue
         _check_values(graph, one, of_products)
@@ -98,6 +104,31 @@ def _check_reduction(one: Node) -> None:
     y: Any = one.attributes["ydesc"]
     if not (y.virtual or y.spec.is_dense):
         raise NotSupportedError(f"cuDNN writes between the elements of a reduction's result: got {y.spec}")
+
+
+def _check_pooling(graph: Graph, one: Node) -> None:
+    """Raise if engines read the operand of a pooling wrong, or do not write its indices."""
+    values: dict[str, Any] = one.attributes  # type: ignore[assignment]
+    x, specs = values["xdesc"], {name: tensor.spec for name, tensor in _tensors(one)}
+    channels_last = all(map(_is_channels_last, specs.values()))
+    listed = ", ".join(f"{name} {spec}" for name, spec in specs.items())
+    if "idxdesc" in specs and not channels_last:
+        raise NotSupportedError(
+            f"cuDNN does not write the indices of a pooling unless all tensors have the layout nhwc: {listed}"
+        )
+    if not values["mode"].startswith("avgpool"):
+        return
+    if x.virtual or any(other.row == "pointwise" and _written(other) == x.uid for other in graph.nodes):
+        raise NotSupportedError(
+            "cuDNN computes wrong averages of an operand that the graph computes; compute it in another graph"
+        )
+    before, after = values["pre_paddings"], values["post_paddings"]
+    longer = any(more > less for less, more in zip(before, after, strict=True))
+    if values["mode"] in _COUNTING_PADDING and longer and not channels_last:
+        raise NotSupportedError(
+            f"cuDNN divides averages by too few elements if more padding follows an axis than precedes it: "
+            f"got padding {before} and {after}; pass operands of the layout nhwc: {listed}"
+        )
 
 
 def _is_channels_last(spec: TensorSpec) -> bool:

@@ -144,7 +144,9 @@ GRAPHS: dict[str, Any] = {
     "conv filter": lambda g: g.conv_backward_filter(
         g.input((2, 8, 6, 6)), g.input((2, 4, 6, 6)), (8, 4, 3, 3), padding=1
     ),
-    "max pooling": lambda g: g.resample_with_indices(g.input((2, 3, 6, 6)), 3, stride=2, padding=1),
+    "max pooling": lambda g: g.resample_with_indices(
+        g.input((2, 3, 6, 6), layout="nhwc"), 3, stride=2, padding=1
+    ),
     "upsampling": lambda g: g.relu(g.resample(g.input((2, 3, 4, 5)), "bilinear")),
     "average pooling": lambda g: g.resample(g.input((2, 3, 6, 6)), "avgpool_exclude_padding", 3, padding=1),
     "gen_stats": lambda g: g.gen_stats(g.input((2, 3, 6, 6))),

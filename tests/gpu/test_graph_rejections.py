@@ -1,0 +1,61 @@
+"""Graphs next to those that ct.Graph rejects, because cuDNN computes the latter wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context as contexts
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.ops.graph.source import source_of
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
+SHAPE = (2, 16, 9, 12)
+
+
+def check(build: Callable[[ct.Graph], Any], dtype: str) -> None:
+    """Compare each engine of a graph of one input x, images with channels last, with the reference."""
+    g = ct.Graph()
+    y = build(g)
+    outputs = y if isinstance(y, tuple) else (y,)
+    problem = g.define(*outputs)
+    x = ct.asarray(np.random.default_rng(0).standard_normal(SHAPE).astype("f"), layout="nhwc").astype(dtype)
+    context = contexts.current(streams.resolve_stream(None))
+    stages = source_of(problem).heuristics(problem)
+    rows = [row for stage in stages for row in stage(context) if not row.rejected]
+    assert rows
+    expected = ct.reference.graph(problem, x.numpy())
+    for name in dict.fromkeys(row.algorithm for row in rows):
+        f = g.build(*outputs, algo=name, strict=True)
+        outs = tuple(ct.full(spec.shape, 77, spec.dtype, layout="nhwc") for spec in f.outputs.values())
+        f(x, out=outs)
+        for out, want in zip(outs, expected if isinstance(y, tuple) else (expected,), strict=True):
+            wanted = np.asarray(want, np.float64)
+            error = np.abs(out.numpy().astype(np.float64) - wanted).max()
+            bound = TOLERANCE[out.dtype.name] * np.abs(wanted).max() if out.dtype.name in TOLERANCE else 0
+            assert error <= bound, name
+
+
+@pytest.mark.parametrize("padding", [0, 1, ((1, 1), (0, 1))], ids=str)
+@pytest.mark.parametrize("mode", ["maxpool", "avgpool", "avgpool_exclude_padding"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_each_engine_of_pooling_equals_the_reference(mode: Any, dtype: str, padding: Any) -> None:
+    def pooled(g: ct.Graph) -> ct.GraphTensor:
+        return g.resample(g.input(SHAPE, dtype, layout="nhwc"), mode, 3, padding=padding)
+
+    check(pooled, dtype)
+    check(lambda g: g.abs(pooled(g)), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_each_engine_of_max_pooling_after_an_operation_equals_the_reference(dtype: str) -> None:
+    check(lambda g: g.resample(g.abs(g.input(SHAPE, dtype, layout="nhwc")), "maxpool", 3, padding=1), dtype)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_each_engine_of_pooling_with_indices_equals_the_reference(padding: int) -> None:
+    check(lambda g: g.resample_with_indices(g.input(SHAPE, layout="nhwc"), 3, padding=padding), "float32")

@@ -1,0 +1,80 @@
+"""Graphs that ct.Graph rejects because cuDNN computes them wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.graph.layouts import check_layouts
+from cudnn_ct.ops.graph.lower import lowered
+
+Build = Callable[[ct.Graph], Any]
+
+
+def images(g: ct.Graph, layout: Any = "nhwc", channels: int = 8) -> ct.GraphTensor:
+    return g.input((2, channels, 6, 7), layout=layout)
+
+
+def check(build: Build) -> None:
+    g = ct.Graph()
+    outputs = build(g)
+    check_layouts(lowered(g.define(*(outputs if isinstance(outputs, tuple) else (outputs,)))))
+
+
+def rejection(message: str) -> AbstractContextManager[Any]:
+    return pytest.raises(NotSupportedError, match=message) if message else nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("layout", "channels", "message"),
+    [("nhwc", 8, ""), ("nhwc", 1, ""), ("nchw", 8, "indices"), ("nchw", 1, "indices")],
+)
+def test_pooling_with_indices_needs_channels_last(layout: Any, channels: int, message: str) -> None:
+    with rejection(message and "does not write the indices of a pooling unless all tensors have the layout"):
+        check(lambda g: g.resample_with_indices(images(g, layout, channels), 2))
+
+
+def test_pooling_with_indices_is_rejected_when_an_output_has_another_layout() -> None:
+    def build(g: ct.Graph) -> Any:
+        y, indices = g.resample_with_indices(images(g), 2)
+        return y, indices.output(layout="nchw")
+
+    with rejection("does not write the indices"):
+        check(build)
+    check(lambda g: g.resample_with_indices(images(g, "nchw"), 2)[0])  # no node writes the indices
+
+
+@pytest.mark.parametrize("mode", ["avgpool", "avgpool_exclude_padding"])
+def test_average_pooling_of_computed_operands_is_rejected(mode: Any) -> None:
+    computed: list[Build] = [
+        lambda g: g.resample(g.abs(images(g)), mode, 2),
+        lambda g: g.resample(g.abs(images(g)).output(), mode, 2),
+        lambda g: g.resample(g.tanh_backward(images(g), images(g)), mode, 2),
+        lambda g: g.resample(g.select(images(g) > 0.0, images(g), 1.0), mode, 2),
+    ]
+    for build in computed:
+        with rejection("wrong averages of an operand that the graph computes"):
+            check(build)
+    check(lambda g: g.abs(g.resample(images(g), mode, 2)))
+    check(lambda g: g.resample(g.abs(images(g)), "maxpool", 2))
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "padding", "message"),
+    [
+        ("nchw", "avgpool", ((1, 1), (0, 1)), r"got padding \(1, 0\) and \(1, 1\); pass"),
+        ("nchw", "avgpool", ((1, 1), (1, 0)), ""),
+        ("nchw", "avgpool_exclude_padding", ((1, 1), (0, 1)), ""),
+        ("nhwc", "avgpool", ((1, 1), (0, 1)), ""),
+    ],
+)
+def test_average_pooling_is_rejected_when_more_padding_follows(
+    layout: Any, mode: Any, padding: Any, message: str
+) -> None:
+    with rejection(message):
+        check(lambda g: g.resample(images(g, layout), mode, 3, padding=padding))
