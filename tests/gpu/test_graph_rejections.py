@@ -59,3 +59,27 @@ def test_each_engine_of_max_pooling_after_an_operation_equals_the_reference(dtyp
 @pytest.mark.parametrize("padding", [0, 1])
 def test_each_engine_of_pooling_with_indices_equals_the_reference(padding: int) -> None:
     check(lambda g: g.resample_with_indices(g.input(SHAPE, layout="nhwc"), 3, padding=padding), "float32")
+
+
+@pytest.mark.parametrize("shape", [(33, 64), (5, 3)], ids=str)
+@pytest.mark.parametrize("stored", [None, "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "int32"])
+def test_conditions_equal_the_reference(dtype: str, stored: str | None, shape: tuple[int, int]) -> None:
+    builds: list[Callable[[ct.Graph, Any, Any], Any]] = [
+        lambda g, x, b: x > b,
+        lambda g, x, b: g.logical_not(x > b),
+        lambda g, x, b: g.logical_and(x > b, x == 2.0),
+        lambda g, x, b: g.logical_or(g.logical_and(x, b), x == 1.0),
+        lambda g, x, b: g.select(g.logical_or(x > b, b == 3.0), 2.0, 1.0),
+    ]
+    random = np.random.default_rng(0)
+    arrays = [ct.asarray(random.integers(0, 4, shape).astype("f")).astype(dtype) for _ in range(2)]
+    for number, build in enumerate(builds):
+        g = ct.Graph()
+        y = build(g, *(g.input(shape, dtype) for _ in range(2))).output(dtype=stored)
+        f = g.build(y)
+        expected = ct.reference.graph(f, *(array.numpy() for array in arrays))
+        found = f(*arrays, out=ct.full(shape, 77, next(iter(f.outputs.values())).dtype)).numpy()
+        np.testing.assert_array_equal(
+            found.astype("f"), np.asarray(expected).astype("f"), err_msg=str(number)
+        )

@@ -242,3 +242,14 @@ def test_known_wrong_results_of_attention_are_rejected_in_graphs() -> None:
     for name, (define, given, reason) in wrong.items():
         made = define(given, operands_by_name(given, gradient=define is build_backward))
         assert reason in reason_against(*made, planner), name
+
+
+@in_child
+def test_logical_operations_become_plans_with_any_dtype_of_the_result() -> None:
+    planner = Planner(DEVICE)
+    for dtype in ("float32", "float16", "int8", "int32"):
+        for stored in (None, "int8"):
+            g = ct.Graph()
+            x, b = g.input((5, 64), dtype), g.input((5, 64), dtype)
+            y = g.logical_and(x > b, g.logical_not(x)).output(dtype=stored)
+            assert reason_against(g, y, planner) == "", (dtype, stored)

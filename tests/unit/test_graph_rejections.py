@@ -78,3 +78,15 @@ def test_average_pooling_is_rejected_when_more_padding_follows(
 ) -> None:
     with rejection(message):
         check(lambda g: g.resample(images(g, layout), mode, 3, padding=padding))
+
+
+def test_tensor_in_memory_is_rejected_when_it_is_bool() -> None:
+    g = ct.Graph()
+    with pytest.raises(NotSupportedError, match=r"input cannot be bool: cuDNN reads .* pass int8, uint8 or"):
+        g.input((3,), "bool")
+    x = g.input((3,))
+    with pytest.raises(NotSupportedError, match="output 'cmp_gt_0' cannot be bool"):
+        (x > 0.0).output(dtype="bool")
+    other = ct.Graph(intermediate_dtype="bool")
+    with pytest.raises(NotSupportedError, match="output 'cmp_eq_0' cannot be bool"):
+        other.define(other.input((3,), "int8") == 0.0)

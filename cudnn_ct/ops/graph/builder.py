@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..._config import config
 from ...dtypes import DTYPES, as_dtype
+from ...errors import NotSupportedError
 from ...shapes.checks import FLOATS
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue, Role
@@ -65,6 +66,7 @@ class GraphBuilder:
         shape : tuple of int
             Without axes of length 0.
         dtype : optional
+            Any but bool.
         strides : tuple of int, optional
             In elements; contiguous by default. Arrays of a call must have these strides.
         layout : {"nchw", "nhwc"}, optional
@@ -80,7 +82,8 @@ class GraphBuilder:
         if name in ("out", "stream"):
             raise ValueError(f"name is an argument of calls: got {name!r}, expected another one")
         count = sum(state.role == "input" for state in self._states)
-        spec = TensorSpec(dims, _strides(dims, strides, layout), as_dtype(dtype).name)
+        stored = _dtype_in_memory(as_dtype(dtype).name, "input")
+        spec = TensorSpec(dims, _strides(dims, strides, layout), stored)
         return self._new(_State(self._named(name, f"input_{count}"), spec, "input"))
 
     def constant(
@@ -225,7 +228,7 @@ class GraphBuilder:
         place = self._place(tensor, "output")
         state = self._states[place]
         if dtype is not None:
-            state = state._replace(dtype=as_dtype(dtype).name)
+            state = state._replace(dtype=_dtype_in_memory(as_dtype(dtype).name, f"output {state.name!r}"))
         if strides is not None or layout is not None:
             state = state._replace(strides=_strides(state.spec.shape, strides, layout))
         if name is not None:
@@ -297,11 +300,22 @@ class GraphBuilder:
         own = state.result.dtype
         computed = own in ("", "bool", self._intermediate)
         dtype = state.dtype or state.result.stored or (first if computed else own)
+        dtype = _dtype_in_memory(dtype, f"output {state.name!r}")
         strides = state.spec.strides if state.strides is None else state.strides
         return GraphValue(state.name, TensorSpec(state.spec.shape, strides, dtype), "output")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a Graph cannot be copied or pickled; pickle the value that define() returns")
+
+
+def _dtype_in_memory(dtype: str, what: str) -> str:
+    """Return the dtype of a tensor in memory; raise NotSupportedError if it is bool."""
+    if dtype == "bool":
+        raise NotSupportedError(
+            f"{what} cannot be bool: cuDNN reads and writes packed bits in some graphs and bytes in others; "
+            "pass int8, uint8 or a floating-point dtype"
+        )
+    return dtype
 
 
 def _strides(shape: Shape, strides: Iterable[int] | None, layout: Layout | None) -> Shape:

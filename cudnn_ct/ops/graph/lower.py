@@ -11,7 +11,6 @@ from ...errors import NotSupportedError
 from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
-from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import LAYOUTS, Shape, TensorSpec
 from ...typing import Layout
@@ -20,6 +19,7 @@ from ..attention.graph import graph_of
 from .attention_problem import attention_of
 from .clips import without_clips
 from .coalesce import coalesced
+from .logic import without_logic
 from .repeated import with_separate_inputs
 from .unreduced import without_empty_reductions
 
@@ -59,22 +59,17 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
 
 
 def _with_conditions(problem: GraphProblem) -> GraphProblem:
-    """Let conditions be 0.0 or 1.0, except those that logical operations read or write.
+    """Let conditions be 0.0 or 1.0, and logical operations be arithmetic.
 
     cuDNN 9.28 fails to compile comparisons of float32 to bool for most vector lengths, and has no engine for
-    comparisons of indices to bool. Logical operations take bool only.
+    comparisons of indices to bool.
     """
-    logical = {
-        place
-        for one in problem.nodes
-        if one.attribute("mode") in LOGICAL
-        for _, place in (*one.operands, *one.results)
-    }
+    problem = without_logic(problem)
     values = [
         value._replace(spec=value.spec._replace(dtype=problem.compute))
-        if value.spec.dtype == "bool" and value.role == "virtual" and place not in logical
+        if value.spec.dtype == "bool" and value.role == "virtual"
         else value
-        for place, value in enumerate(problem.values)
+        for value in problem.values
     ]
     return problem._replace(values=tuple(values))
 

@@ -60,8 +60,9 @@ class GraphTensor:
         Parameters
         ----------
         dtype : optional
-            Dtype in memory; by default that of the graph's first floating-point input, or that between
-            operations if there is none, and float32 for statistics and sums.
+            Dtype in memory, any but bool; by default that of the graph's first floating-point input, or that
+            between operations if there is none, and float32 for statistics and sums. Comparisons and logical
+            operations store 0 or 1 in this dtype.
         strides : tuple of int, optional
             In elements; by default, contiguous with the axis order of the operands.
         layout : {"nchw", "nhwc"}, optional
