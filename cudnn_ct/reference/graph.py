@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..dtypes import GRAPH_DTYPES, as_dtype
-from ..shapes.graph.problem import GraphProblem, GraphValue
+from ..shapes.graph.kinds import KINDS
+from ..shapes.graph.pointwise import math_dtype
+from ..shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ._cast import Array, Float64, round_once, wide
 from .graph_nodes import evaluate
 
@@ -33,7 +35,7 @@ def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
             values[place] = wide(np.asarray(value.value).astype(GRAPH_DTYPES[value.spec.dtype].numpy))
     stored: dict[int, Array] = {}
     for one in problem.nodes:
-        operands = {role: values[place] for role, place in one.operands}
+        operands = {role: _read(values[place], place, one, problem) for role, place in one.operands}
         computed = evaluate(one, operands, problem)
         for role, place in one.results:
             value = problem.values[place]
@@ -43,6 +45,16 @@ def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:
                 stored[place] = round_once(values[place], _numpy(value))
     results = tuple(stored[place] for place in problem.outputs)
     return results[0] if len(results) == 1 else results
+
+
+def _read(values: Float64, place: int, one: GraphNode, problem: GraphProblem) -> Float64:
+    """Return an operand as an operation reads it: integers are rounded to the dtype of its arithmetic."""
+    row = KINDS[one.kind].row
+    math = math_dtype(one, problem) if row == "pointwise" else problem.compute
+    integers = "int" in problem.values[place].spec.dtype
+    if not integers or "int" in math or row not in ("pointwise", "reduction", "matmul"):
+        return values
+    return wide(round_once(values, GRAPH_DTYPES[math].numpy))
 
 
 def _rounded(values: Array, value: GraphValue) -> Float64:

@@ -83,3 +83,15 @@ def test_conditions_equal_the_reference(dtype: str, stored: str | None, shape: t
         np.testing.assert_array_equal(
             found.astype("f"), np.asarray(expected).astype("f"), err_msg=str(number)
         )
+
+
+@pytest.mark.parametrize("stored", [None, "int8", "int32", "float16"])
+def test_comparison_of_int32_is_computed_in_float32(stored: str | None) -> None:
+    random = np.random.default_rng(0)
+    arrays = [(2**24 + random.integers(0, 4, (33, 64))).astype("int32") for _ in range(2)]
+    g = ct.Graph()
+    x, b = (g.input((33, 64), "int32") for _ in range(2))
+    f = g.build((x < b).output(dtype=stored))
+    expected = ct.reference.graph(f, *arrays)
+    assert not np.array_equal(expected, arrays[0] < arrays[1])
+    np.testing.assert_array_equal(f(*map(ct.asarray, arrays)).numpy(), expected)

@@ -70,3 +70,30 @@ def test_graphs_without_logic_stay_as_they_are() -> None:
     g = ct.Graph()
     problem = g.define(g.select(g.input((4,)) > 0.0, 1.0, 2.0))
     assert without_logic(problem) is problem
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "int8", "int32"])
+def test_comparison_of_int32_converts_operands_to_the_compute_dtype(stored: str) -> None:
+    numbers = 2**24 + np.arange(3, dtype="int32"), np.full(3, 2**24, "int32")
+    for compute, wanted in (("float32", [0, 0, 1]), ("float64", [0, 1, 1]), ("int32", [0, 1, 1])):
+        g = ct.Graph(compute_dtype=compute)
+        problem = g.define((g.input((3,), "int32") > g.input((3,), "int32")).output(dtype=stored))
+        assert ct.reference.graph(problem, *numbers).tolist() == wanted
+        assert lowered(problem).nodes[0].attributes["math_prec"] == compute
+
+
+def test_int32_is_exact_when_the_result_is_int32() -> None:
+    g = ct.Graph()
+    x = g.input((2,), "int32")
+    big = np.array([2**24 + 1, 5], "int32")
+    outputs = (
+        g.identity(x).output(dtype="int32"),
+        g.identity(x).output(dtype="float64"),
+        g.mul(x, 1.0).output(dtype="int32"),
+        g.select(x > 6, x, 7).output(dtype="int32"),
+    )
+    problem = g.define(*outputs)
+    found = [one.tolist() for one in ct.reference.graph(problem, big)]
+    assert found == [[2**24 + 1, 5], [2**24, 5], [2**24, 5], [2**24, 7]]
+    modes = [one.attributes["math_prec"] for one in lowered(problem).nodes]
+    assert modes == ["int32", "float32", "float32", "float32", "float32"]

@@ -11,6 +11,7 @@ from ...errors import NotSupportedError
 from ...graph.attributes import AsDouble
 from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.graph.kinds import KINDS
+from ...shapes.graph.pointwise import math_dtype
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import LAYOUTS, Shape, TensorSpec
 from ...typing import Layout
@@ -219,11 +220,8 @@ def _node(one: GraphNode, whole: _Whole) -> Node:
 
 
 def _pointwise(attributes: dict[str, Any], one: GraphNode, whole: _Whole) -> None:
-    """Set the place of an axis, and the dtype in which conditions and whole numbers are computed."""
-    dtypes = {whole.problem.values[place].spec.dtype for _, place in one.operands}
-    if dtypes <= {"bool", "int32"} and attributes["mode"] != "gen_index":
-        (_, result), *_ = one.results
-        attributes["math_prec"] = whole.problem.values[result].spec.dtype
+    """Set the place of an axis, and the dtype in which whole numbers are computed."""
+    attributes["math_prec"] = math_dtype(one, whole.problem)
     if "axis" in attributes:
         (_, place), *_ = one.operands
         attributes["axis"] = whole.rank.axis(attributes["axis"], len(whole.problem.values[place].spec.shape))

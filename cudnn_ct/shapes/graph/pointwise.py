@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .problem import GraphNode, GraphProblem
 from .rules import Kind, Result, Specs, broadcast, largest
 
-__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "POINTWISE", "UNARY"]
+__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "POINTWISE", "UNARY", "math_dtype"]
 
 UNARY = [
     "abs",
@@ -70,6 +71,18 @@ def _infer(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
 def _infer_backward(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
     shape = broadcast(**{name: spec.shape for name, spec in specs.items()})
     return {"dx": Result(shape, like=largest(specs.values()))}
+
+
+def math_dtype(one: GraphNode, problem: GraphProblem) -> str:
+    """Return the dtype to which an elementwise operation converts its operands.
+
+    It is int32 if all operands and the result are, and the compute dtype otherwise, also for comparisons.
+    """
+    values = (*problem.operands_of(one).values(), *problem.results_of(one).values())
+    whole = all(value.spec.dtype == "int32" for value in values)
+    if whole and one.attribute("mode") not in ("gen_index", *COMPARISONS):
+        return "int32"
+    return problem.compute
 
 
 POINTWISE = {
