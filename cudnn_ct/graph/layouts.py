@@ -116,11 +116,9 @@ def _check_pooling(graph: Graph, one: Node) -> None:
         raise NotSupportedError(
             f"cuDNN does not write the indices of a pooling unless all tensors have the layout nhwc: {listed}"
         )
-    if not values["mode"].startswith("avgpool"):
-        return
     if x.virtual or any(other.row == "pointwise" and _written(other) == x.uid for other in graph.nodes):
         raise NotSupportedError(
-            "cuDNN computes wrong averages of an operand that the graph computes; compute it in another graph"
+            "cuDNN pools operands that the graph computes wrong; compute them in another graph"
         )
     before, after = values["pre_paddings"], values["post_paddings"]
     longer = any(more > less for less, more in zip(before, after, strict=True))

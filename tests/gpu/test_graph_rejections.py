@@ -51,11 +51,6 @@ def test_each_engine_of_pooling_equals_the_reference(mode: Any, dtype: str, padd
     check(lambda g: g.abs(pooled(g)), dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_each_engine_of_max_pooling_after_an_operation_equals_the_reference(dtype: str) -> None:
-    check(lambda g: g.resample(g.abs(g.input(SHAPE, dtype, layout="nhwc")), "maxpool", 3, padding=1), dtype)
-
-
 @pytest.mark.parametrize("padding", [0, 1])
 def test_each_engine_of_pooling_with_indices_equals_the_reference(padding: int) -> None:
     check(lambda g: g.resample_with_indices(g.input(SHAPE, layout="nhwc"), 3, padding=padding), "float32")
