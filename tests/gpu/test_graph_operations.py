@@ -528,8 +528,8 @@ def test_convolution_of_int8_in_a_graph_is_exact_or_rejected() -> None:
     assert torch.equal(got.cpu().double(), wanted)
 
 
-@pytest.mark.parametrize("terms", [256, 66, 33, 17])
-@pytest.mark.parametrize("columns", [128, 24, 65, 2, 1])
+@pytest.mark.parametrize("terms", [256, 66, 33])
+@pytest.mark.parametrize("columns", [24, 65, 1])
 @pytest.mark.parametrize("layout", ["by rows", "by columns", "with gaps", "misaligned"])
 def test_matmul_dequantises_int8_weights(columns: int, terms: int, layout: str) -> None:
     a = randn(48, terms, dtype=torch.bfloat16)
