@@ -44,6 +44,22 @@ def _bytes(text: str) -> int:
         raise ValueError("expected a number of bytes, such as 67108864 or 64M") from None
 
 
+def _certify(text: str) -> str:
+    if text not in CERTIFY:
+        raise ValueError(f"expected {' or '.join(CERTIFY)}")
+    return text
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("expected a number of seconds of at least 0")
+    return seconds
+
+
+CERTIFY = ("new", "all", "off")
+
+
 class Setting(NamedTuple):
     """One row: its default, its meaning, the accepted values in words and as types, and a parser of text."""
 
@@ -82,6 +98,16 @@ SETTINGS: dict[str, Setting] = {
     "dynamic_shapes": Setting(
         False, "whether engines of graphs use the kernels that were compiled for other sizes"
     ),
+    "certify": Setting(
+        "new",
+        "which first results of engines are compared with a second opinion: those of ct.Graph and of "
+        "training fusions without a certificate, those of all plans, or none",
+        "'new', 'all' or 'off'", (str,), _certify,
+    ),
+    "certify_seconds": Setting(
+        2, "how long a comparison may look for a second opinion",
+        "a number of seconds", (int, float), _seconds,
+    ),
     "algo_cache": Setting(
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
         "a path, 'off' or None", _PATH, str,
@@ -100,7 +126,7 @@ SETTINGS: dict[str, Setting] = {
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
     "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
-    "allow_runtime_compilation", "dynamic_shapes", "replay", "debug_sync",
+    "allow_runtime_compilation", "dynamic_shapes", "certify", "replay", "debug_sync",
 )  # fmt: skip
 
 
@@ -165,6 +191,8 @@ class Config:
     autotune_max_engines: int
     allow_runtime_compilation: bool
     dynamic_shapes: bool
+    certify: str
+    certify_seconds: float
     algo_cache: str | None
     plan_cache: bool
     replay: bool

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ._caches import BoundedDict
+from ._config import config
 from .autotune.candidates import (
     TRANSIENT,
     CandidateSet,
@@ -71,7 +72,7 @@ class Selection(SelectedPlan):
     Made by :func:`select`.
     """
 
-    __slots__ = ("_decision", "_row", "_shared", "_source", "problem")
+    __slots__ = ("_certificate", "_decision", "_graph", "_row", "_shared", "_source", "problem")
 
     def __init__(
         self, problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
@@ -81,6 +82,8 @@ class Selection(SelectedPlan):
         self._shared = partial(_decision, problem, source, request=request)
         self._decision = self._shared(context)
         self._row: Candidate | None = None
+        self._certificate = ""  # how the first result was compared, for `describe`
+        self._graph = _graph_to_certify(problem, source, request)
         super().__init__(self._next_plan(context))
 
     @property
@@ -94,6 +97,22 @@ class Selection(SelectedPlan):
     @property
     def fallback_reason(self) -> str:
         return self._decision.fallback_reason(self._row)
+
+    def run_first(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> bool:
+        """Compare the result with a second opinion if it has to be, and run; False if a capture forbade it.
+
+        The comparison writes to temporary memory, so that the run is the only one that the arrays see.
+        """
+        if self._graph is not None and self._row is not None and not self._certificate:
+            from .certify.opinions import Opinions  # only for graphs that are compared
+
+            given = Opinions(self.problem, self._graph, *self._opinions(context))
+            found = given.compare(self._row, self.plan, context, pointers)
+            if found.winner is not None:
+                self._row, self.plan = found.winner
+            self._certificate = "" if context.capturing else found.note
+        self.run(context, pointers, alpha, beta)
+        return self._graph is None or bool(self._certificate)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan; if cuDNN rejects it now, it fails, or memory runs out, run another candidate's.
@@ -130,12 +149,15 @@ class Selection(SelectedPlan):
         reason = self.fallback_reason
         lines = [self.plan.describe(), self._decision.origin(self._row)]
         lines += [f"  fallback: {reason}"] if reason else []
+        lines += [f"  {self._certificate}"] if self._certificate else []
         return "\n  rejected: ".join(["\n".join(lines), *self._decision.rejections()])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
         failures: list[CudnnError] = []
         for row in self._decision.viable(context, failures):
+            if self._rejected_by_certificate(row, context):
+                continue
             try:
                 plan = self._planned(row, context)
             except (NotSupportedError, BadParamError) as error:
@@ -152,19 +174,41 @@ class Selection(SelectedPlan):
             return _PendingAutotune(self)
         raise unsupported(self.problem, self._decision.rejections(), self._explained(context))
 
+    def _opinions(self, context: Context) -> tuple[Any, Any, Any]:
+        """Return functions that make the plan of a candidate, yield the candidates, and reject one."""
+        return (
+            lambda row: self._source.plan(self.problem, row, context),
+            lambda: self._decision.viable(context, []),
+            self._decision.reject,
+        )
+
+    def _rejected_by_certificate(self, row: Candidate, context: Context) -> bool:
+        """Reject a candidate that is known to compute wrong results for such graphs; return whether it is."""
+        if self._graph is None or row.backend != "graph":
+            return False
+        from .certify.opinions import known_wrong  # only for graphs that are compared
+
+        wrong = known_wrong(self._graph, row, context)
+        return bool(wrong) and self._decision.reject(row, wrong)
+
     def _explained(self, context: Context) -> Any:
         """Return why each engine rejects the graph of the problem; None if it has none, or an engine fits."""
         graph_of = getattr(self._source, "graph_of", None)
-        if graph_of is None:
+        graph = graph_of and graph_of(self.problem)
+        if graph is None:
             return None
         from .graph.explain import explanation_of_rejection  # only after a failure
 
-        return explanation_of_rejection(graph_of(self.problem), context, self.problem)
+        return explanation_of_rejection(graph, context, self.problem)
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
         recording.begin_choice()
         plan = self._source.plan(self.problem, row, context)
         exceeded = self._decision.request.rejection(row._replace(workspace=plan.workspace))
+        if self._decision.request.deterministic and row.backend == "graph" and not exceeded:
+            from .certify.determinism import why_varying  # only for calls that ask for it
+
+            exceeded = why_varying(self.problem, row.algorithm, plan, context)
         if exceeded:
             raise NotSupportedError(exceeded)
         return plan
@@ -267,6 +311,15 @@ def select(
     if isinstance(context, ShapesOnly):
         return _recorded(problem, source, request)
     return Selection(problem, source, context, request)
+
+
+def _graph_to_certify(problem: Problem, source: CandidateSource, request: AlgoRequest) -> Any:
+    """Return the graph of a problem if the first results of its engines are to be compared, or None."""
+    graph_of = getattr(source, "graph_of", None)
+    asked = config.certify == "all" or (
+        config.certify == "new" and request.algo == "heuristic" and getattr(problem, "unproven", False)
+    )
+    return graph_of(problem) if asked and graph_of is not None else None
 
 
 def with_dynamic_shapes(source: Any) -> Any:

@@ -15,6 +15,7 @@ from . import _lib, algo_cache, context, descriptors
 from ._dlopen import Lookup
 from ._lib import Library
 from .autotune import known, store
+from .certify import certificates
 from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
 from .graph import plan_store
@@ -42,6 +43,7 @@ def reset() -> None:
     algo_cache._decisions.clear()
     store._STORES.clear()
     known.forget()
+    certificates.forget()
     plan_store._STORES.clear()
     launch_log._history.clear()
     context._forget()
@@ -221,6 +223,7 @@ def cache_sizes() -> dict[str, CacheSize]:
         "decisions": algo_cache._decisions,
         "stores": store._STORES,
         "imported plans": plan_store._imported,
+        "certificates": certificates._known,
     }
     described = descriptors._cached.cache_info()
     return {name: CacheSize(len(cache), cache.limit) for name, cache in bounded.items()} | {

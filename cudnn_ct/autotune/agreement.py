@@ -36,12 +36,16 @@ class DifferentResultError(NotSupportedError):
 class ScratchResults:
     """Scratch memory for the results of candidates: their runs must not change the operands of the next one.
 
-    ``pointers`` are the pointers of a run whose results are in temporary memory.
+    ``pointers`` are the pointers of a run whose results are in temporary memory. Of each result,
+    up to ``samples`` parts are compared.
     """
 
-    def __init__(self, problem: Any, pointers: Sequence[int], stream: Stream) -> None:
+    def __init__(
+        self, problem: Any, pointers: Sequence[int], stream: Stream, *, samples: int = SAMPLES
+    ) -> None:
         specs: tuple[TensorSpec, ...] = problem.results
         self.specs = specs
+        self._samples = samples
         self.tolerance = tolerance_of(_tensors(problem))
         self._stream = stream
         self._memory = [_Scratch.of(spec, stream) for spec in specs]
@@ -52,7 +56,7 @@ class ScratchResults:
         for one in self._memory:
             one.prepare(self._stream)
         run()
-        return [one.content(self._stream) for one in self._memory]
+        return [one.content(self._stream, self._samples) for one in self._memory]
 
 
 def _tensors(problem: Any) -> Iterator[TensorSpec]:
@@ -89,14 +93,14 @@ class _Scratch(NamedTuple):
     def prepare(self, stream: Stream) -> None:
         memory.fill(self.start, self.pattern, self.nbytes, stream)
 
-    def content(self, stream: Stream) -> Bytes:
+    def content(self, stream: Stream, samples: int) -> Bytes:
         """Return the bytes of the tensor, or evenly spaced samples of a large one."""
         import numpy as np
 
-        whole = self.nbytes <= SAMPLES * SAMPLE
-        found = np.empty(self.nbytes if whole else SAMPLES * SAMPLE, np.uint8)
-        parts = [found] if whole else np.split(found, SAMPLES)
-        space = 0 if whole else (self.nbytes - SAMPLE) // (SAMPLES - 1) // 16 * 16  # whole elements
+        whole = self.nbytes <= samples * SAMPLE
+        found = np.empty(self.nbytes if whole else samples * SAMPLE, np.uint8)
+        parts = [found] if whole else np.split(found, samples)
+        space = 0 if whole else (self.nbytes - SAMPLE) // (samples - 1) // 16 * 16  # whole elements
         for i, part in enumerate(parts):
             memory.copy_to_host(part, self.start + i * space, stream)
         return found

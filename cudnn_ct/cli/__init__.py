@@ -19,7 +19,7 @@ __all__ = ["main"]
 LABELS = 26  # columns
 
 # Each command is in the module of its name, which is imported when the command runs.
-COMMANDS = ("algorithms", "bench", "bisect", "cache", "compile", "device", "selftest", "supports")
+COMMANDS = ("algorithms", "bench", "bisect", "cache", "compile", "device", "report", "selftest", "supports")
 
 
 class Commands(click.Group):

@@ -179,9 +179,9 @@ def _misfit(entry: StoredPlan) -> str:
     """Return why an entry cannot be used by this cuDNN and these GPUs; empty if it may fit."""
     version, gpus = format_version(_lib.load().version), _gpus()
     parts = entry.key.split(" | ")[:4]
-    if len(parts) < 4 or parts[0] not in ("plan", "choice"):
+    if len(parts) < 4 or parts[0] not in ("plan", "choice", "certificate"):
         return "the entry is malformed"
-    made_by, gpu = parts[-3:-1] if parts[0] == "plan" else parts[-2:]
+    made_by, gpu = parts[-2:] if parts[0] == "choice" else parts[-3:-1]
     if made_by != f"cuDNN {version}":
         return f"made for {made_by}, this is cuDNN {version}"
     if gpus and gpu not in gpus:

@@ -23,6 +23,7 @@ __all__ = [
     "begin_choice",
     "end",
     "note_choice",
+    "note_entry",
     "read_requests",
     "record",
     "unplanned",
@@ -148,6 +149,12 @@ def note_choice(choice: str, limits: Mapping[str, Any], *plans: StoredPlan) -> N
         recording.requests.pop(request.identity, None)
     record(request._replace(choice=choice, limits=limits), *plans)
     _thread.last = None
+
+
+def note_entry(entry: StoredPlan) -> None:
+    """Add an entry of the store that is not a plan, such as a certificate, to the active recordings."""
+    for recording in list(_recordings):
+        recording.plans[entry.key] = entry
 
 
 def unplanned(call: str, reason: str) -> None:

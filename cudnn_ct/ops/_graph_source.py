@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 from ..autotune.request import AlgoRequest
+from ..certify.nodewise import NODE_BY_NODE, NodewisePlan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..graph.candidates import (
@@ -115,7 +116,11 @@ class GraphSource(NamedTuple):
         if candidate.backend != "graph" or candidate.relayout:
             raise NotSupportedError(f"{candidate} is not for this {problem}: expected an engine of a graph")
         graph, rules = self.graph_of(problem), self.rules_of(problem)
-        made = engine_plan(graph, rules, candidate, context, problem)
+        made: Plan
+        if candidate.algorithm == NODE_BY_NODE:
+            made = NodewisePlan(graph, len(problem.results), context)
+        else:
+            made = engine_plan(graph, rules, candidate, context, problem)
         if problem.aligned:
             return made
         moves = [(spec, None) for spec in tensors_of(problem).values()]

@@ -68,8 +68,8 @@ class PreparedCall(NamedTuple):
     @streams.relaxed()
     def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
-        self.selected.run(ctx, pointers, alpha, beta)
-        self.fresh.clear()
+        if self.selected.run_first(ctx, pointers, alpha, beta):
+            self.fresh.clear()
 
     def describe(self) -> str:
         """Describe the plan, and for how many sets of pointers it is replayed."""

@@ -36,6 +36,11 @@ class PackedSource(NamedTuple):
     packed: Callable[[Any], Any]
     also: Callable[[Any], Sequence[str]] = _no_engines
 
+    def graph_of(self, problem: Any) -> Any:
+        """Return the graph of the packed problem; None if its engines have none."""
+        of_engines = getattr(self.engines, "graph_of", None)
+        return None if of_engines is None else of_engines(self.packed(problem))
+
     def with_dynamic_shapes(self) -> Self:
         """Return the source that plans dynamic graphs where it can."""
         engines = with_dynamic_shapes(self.engines)

@@ -91,7 +91,8 @@ class Problem(Protocol):
     """The computation, as far as selection depends on it; immutable and hashable.
 
     Problems whose timed candidates are compared also have ``results``, the specs of all tensors that are
-    written, whose pointers are the last ones of a run. With a true ``random``, they are not compared.
+    written, whose pointers are the last ones of a run. With a true ``random``, they are not compared. The
+    first result of each new structure is compared with a second opinion if ``unproven`` is true.
     """
 
     @property
@@ -151,6 +152,11 @@ class SelectedPlan:
     def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan, or another one if cuDNN rejects it."""
         self.plan.run(context, pointers, alpha, beta)
+
+    def run_first(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> bool:
+        """Run for the first time; return False if the next run is to be like a first one, too."""
+        self.run(context, pointers, alpha, beta)
+        return True
 
     def describe(self) -> str:
         """Return what was selected and how, and what was rejected and why."""

@@ -7,6 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .._config import config
 from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
 from .layer import describe
@@ -32,6 +33,7 @@ class IndexedReduction(NamedTuple, Generic[T]):
 class ReduceProblem(NamedTuple):
     """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set.
 
+    With ``deterministic``, implementations are rejected whose bits differ from run to run.
     y either keeps the reduced axes, with length 1, or lacks them.
     """
 
@@ -41,6 +43,7 @@ class ReduceProblem(NamedTuple):
     axes: Shape
     op: ReduceOp
     propagate_nan: bool
+    deterministic: bool = False
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -74,6 +77,7 @@ def reduce_problem(
     axis: Any,
     keepdims: bool,
     propagate_nan: bool,
+    deterministic: bool | None = None,
     *,
     indices: bool = False,
 ) -> ReduceProblem:
@@ -88,7 +92,8 @@ def reduce_problem(
     y, places = result_spec(shape, like, out=out), None
     if indices:
         places = result_spec(shape, like, out=outs[1], name="indices of out", dtype="int32")
-    return ReduceProblem(x, y, places, gone, name, as_bool(propagate_nan, "propagate_nan"))
+    same = config.deterministic if deterministic is None else as_bool(deterministic, "deterministic")
+    return ReduceProblem(x, y, places, gone, name, as_bool(propagate_nan, "propagate_nan"), same)
 
 
 indexed_reduce_problem = partial(reduce_problem, indices=True)

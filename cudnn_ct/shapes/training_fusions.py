@@ -88,6 +88,11 @@ class StatisticsProblem(NamedTuple):
     aligned: bool = True
 
     @property
+    def unproven(self) -> bool:
+        """Whether first results are compared with a second opinion."""
+        return True
+
+    @property
     def core(self) -> ConvProblem:
         """The convolution, as of x itself."""
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
@@ -132,6 +137,11 @@ class BatchNormFinalize(NamedTuple):
     aligned: bool = True
 
     @property
+    def unproven(self) -> bool:
+        """Whether first results are compared with a second opinion."""
+        return True
+
+    @property
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.eq_scale, self.eq_bias, self.mean, self.invstd, self.next_mean, self.next_var)
@@ -170,6 +180,11 @@ class DataGradient(NamedTuple):
     aligned: bool = True
 
     @property
+    def unproven(self) -> bool:
+        """Whether first results are compared with a second opinion."""
+        return True
+
+    @property
     def core(self) -> ConvProblem:
         """The gradient of the convolution."""
         return self.parameters.conv("backward_data", self.dz, self.w, self.dy, self.aligned)
@@ -203,6 +218,11 @@ class FilterGradient(NamedTuple):
     dw: TensorSpec
     parameters: ConvParameters
     aligned: bool = True
+
+    @property
+    def unproven(self) -> bool:
+        """Whether first results are compared with a second opinion."""
+        return True
 
     @property
     def core(self) -> ConvProblem:

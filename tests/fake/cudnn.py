@@ -77,6 +77,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self.host = host
         self.objects: dict[int, dict[str, Any]] = {}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.executed: list[int] = []  # the numbers of the engines that ran
         self.relaxed: set[str] = set()  # functions that were called in CUDA's relaxed capture mode
         self.fail: dict[str, int] = {}
         self.fail_at: dict[int, int] = {}

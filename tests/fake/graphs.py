@@ -71,11 +71,15 @@ class Graphs(NormNodes, MoreNodes):
     engine_number = 0
     engine_workspace = 0
     second_engine: int | None = None
+    wrong_engines: frozenset[int] = frozenset()  # these add 1, or ``errors``, to results of several nodes
+    errors: dict[int, float] = {}  # noqa: RUF012 - replaced, never changed
     compiled_engines = False  # whether engines are compiled at run time
     compilations = (
         0  # plans that were made of an engine, not read from JSON or with a cache that has its kernel
     )
     heuristic_queries = 0
+    varying = False  # whether the last bits of results differ from run to run
+    error = 0.0  # what the running engine adds to its results
     dynamic_engines = True  # whether engines support dynamic graphs
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
@@ -172,9 +176,16 @@ class Graphs(NormNodes, MoreNodes):
             view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
         memory = dict(zip(given["VARIANT_PACK_UNIQUE_IDS"], pointers, strict=True))
         values: dict[int, np.ndarray] = {}
-        engine = self._attributes(self._attributes(plan)["EXECUTION_PLAN_ENGINE_CONFIG"][0])
-        (graph,) = self._attributes(engine["ENGINECFG_ENGINE"][0])["ENGINE_OPERATION_GRAPH"]
+        config = self._attributes(self._attributes(plan)["EXECUTION_PLAN_ENGINE_CONFIG"][0])
+        engine = self._attributes(config["ENGINECFG_ENGINE"][0])
+        (graph,) = engine["ENGINE_OPERATION_GRAPH"]
+        number = engine["ENGINE_GLOBAL_INDEX"][0]
+        self.executed.append(number)
         operations = [self._attributes(one) for one in self._attributes(graph)["OPERATIONGRAPH_OPS"]]
+        wrong = number in self.wrong_engines and len(operations) > 1
+        self.error = self.errors.get(number, 1.0) if wrong else 0.0
+        if self.varying:
+            self.error += 1e-4 * (len(self.executed) % 7)
         by_value = self._values_of(operations)
         on_device = [pointer for uid, pointer in memory.items() if uid not in by_value]
         bad = [hex(pointer) for pointer in (*on_device, workspace) if pointer % 16]
@@ -255,7 +266,7 @@ class Graphs(NormNodes, MoreNodes):
         values[uid] = result
         if not found.get("TENSOR_IS_VIRTUAL", [False])[0]:
             target = self._array(found, memory[uid])
-            target[...] = result.astype(target.dtype)
+            target[...] = (result + self.error).astype(target.dtype)
 
     def _pointwise_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         """Read operands of the shape of the result with its strides, as engine 52 of cuDNN 9.19 does."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.shapes.reduction import ReduceProblem
-from cudnn_ct.shapes.specs import TensorSpec
 
 from .cudnn import FakeCudnn
 from .test_conv import images
@@ -64,18 +62,25 @@ def test_implementation_rejected_for_misaligned_operands_stays_for_aligned_ones(
         assert ("cudnnReduceTensor" in names) == (offset == 1)
 
 
-def test_reduce_takes_no_nondeterministic_graph_when_results_must_be_deterministic(
+def test_reduce_takes_no_graph_whose_bits_vary_when_results_must_be_deterministic(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("cudnn_ct.ops.reduce.graph")
-    monkeypatch.setattr(module, "first_plan", lambda *_: SimpleNamespace(workspace=0))
-    x = TensorSpec.packed((2048, 1024), "float32")
-    for axes, same in (((0,), False), ((0, 1), False), ((1,), True)):
-        shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
-        problem = ReduceProblem(x, TensorSpec.packed(shape, "float32"), None, axes, "add", True)
-        for deterministic in (False, True):
-            monkeypatch.setattr(ct.config, "deterministic", deterministic)
-            assert (module.reduction(problem, None) is None) == (deterministic and not same)
+    fake.engines = True
+    monkeypatch.setattr(import_module("cudnn_ct.ops.reduce.graph"), "MIN_ELEMENTS", 64)
+    x = images(128, 512)
+    expected = np.abs(x.numpy()).sum(1, dtype=np.float64)
+
+    def ran_by_graph(varying: bool, deterministic: bool | None = None) -> bool:
+        fake.varying, before = varying, len(fake.executed)
+        testing.reset()
+        y = ct.reduce(x, op="norm1", axis=1, deterministic=deterministic).numpy()
+        np.testing.assert_allclose(y, expected, rtol=1e-3)
+        assert (len(fake.executed) - before > 1) == bool(deterministic)  # the bits of 20 runs
+        return "cudnnReduceTensor" not in fake.names()
+
+    assert ran_by_graph(varying=True)
+    assert ran_by_graph(varying=False, deterministic=True)
+    assert not ran_by_graph(varying=True, deterministic=True)
 
 
 # --- in place ---

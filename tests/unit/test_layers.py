@@ -23,7 +23,7 @@ LEVELS = (
         *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
     ),
     ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
-    ("plans", "graph", "autotune", "algo_cache"),
+    ("plans", "graph", "autotune", "certify", "algo_cache"),
     ("ops", "captures"),
     ("__init__", "cli", "dnn", "explanations", "testing", "__main__"),
 )

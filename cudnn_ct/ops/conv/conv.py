@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..._config import config
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -272,8 +273,8 @@ def conv_backward_bias(
     ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` selects it: that call is slow with
     channels last, and does not support bfloat16.
 
-    Sums by a graph may differ in their last bits from run to run; with ``ct.config.deterministic`` they are
-    not used.
+    Sums by a graph may differ in their last bits from run to run; with ``ct.config.deterministic``, only sums
+    are used whose bits were measured to be the same.
 
     Examples
     --------
@@ -348,7 +349,8 @@ def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | Non
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], contiguous")
-    return ReduceProblem(dy, result, None, (0, *range(2, len(dy.shape))), "add", True)
+    axes = (0, *range(2, len(dy.shape)))
+    return ReduceProblem(dy, result, None, axes, "add", True, config.deterministic)
 
 
 _BIAS_GRADIENT = Operation("the gradient of a bias", _bias_gradient, REDUCTIONS)

@@ -69,8 +69,8 @@ def matmul_backward(
     axes and for dbias. Partial results in half precision are float32. Products of int8 and float8 have no
     gradient.
 
-    Sums by a graph may differ in their last bits from run to run; with ``ct.config.deterministic`` they are
-    not used.
+    Sums by a graph may differ in their last bits from run to run; with ``deterministic``, only sums are used
+    whose bits were measured to be the same.
 
     Examples
     --------
@@ -110,7 +110,8 @@ def matmul_backward(
     target = None if len(outs) < 3 else outs[2]
     if not batch:
         return MatmulGradients(da, db, transform(arrays["dy"], out=target, stream=where))
-    return MatmulGradients(da, db, reduce(arrays["dy"], axis=batch, out=target, stream=where))
+    dbias = reduce(arrays["dy"], axis=batch, deterministic=deterministic, out=target, stream=where)
+    return MatmulGradients(da, db, dbias)
 
 
 def _as_matrices(
@@ -139,6 +140,7 @@ def _product(
 ) -> DeviceArray:
     """Return the product as the gradient of an operand, summed over the axes that it was broadcast along."""
     stream: Stream = keywords["stream"]
+    same: bool | None = keywords["deterministic"]
     if _foldable(left, right, operand):
         left, right = _folded(left, right)
     full = matmul_shape(left.shape, right.shape)
@@ -152,7 +154,7 @@ def _product(
     half = operand.spec.dtype in ("float16", "bfloat16")
     partial = matmul(left, right, out_dtype="float32" if half else None, **keywords)
     target = None if out is None or half else _viewed(out, own)
-    result = reduce(partial, axis=summed, keepdims=True, out=target, stream=stream)
+    result = reduce(partial, axis=summed, keepdims=True, deterministic=same, out=target, stream=stream)
     if half:
         target = None if out is None else _viewed(out, own)
         result = transform(result, dtype=operand.spec.dtype, out=target, stream=stream)

@@ -11,8 +11,10 @@ from math import gcd
 from typing import NamedTuple
 
 from ..._config import config
+from ...certify.determinism import why_varying
 from ...context import Context
 from ...dtypes import DTYPES
+from ...errors import NotSupportedError
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
@@ -86,15 +88,18 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     matrix = _matrix(x, ordered)
     if matrix is None or form.only not in (None, matrix.kept):
         return None
-    if config.deterministic and matrix.kept != "rows":  # these engines add in an undefined order
-        return None
     if problem.op not in NAN_GUARDS:
-        return _plan(problem, matrix, ordered, context)
-    if not problem.propagate_nan:
+        plan = _plan(problem, matrix, ordered, context)
+    elif problem.propagate_nan:
+        plan = nan_propagating(
+            problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context
+        )
+    else:
         return None
-    return nan_propagating(
-        problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context
-    )
+    varying = why_varying(problem, "a graph", plan, context) if problem.deterministic else ""
+    if varying:
+        raise NotSupportedError(varying)
+    return plan
 
 
 def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:

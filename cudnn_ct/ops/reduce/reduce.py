@@ -44,6 +44,7 @@ def reduce(
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     propagate_nan: bool = True,
+    deterministic: bool | None = None,
     alpha: float = 1,
     beta: float = 0,
     out: ArrayLike | None = None,
@@ -68,6 +69,8 @@ def reduce(
     propagate_nan : bool
         Whether min, max and amax return NaN if an element is NaN, or only if all are. The other operations
         always propagate NaN.
+    deterministic : bool, optional
+        Reject implementations whose bits differ from run to run; by default ``ct.config.deterministic``.
 
     Returns
     -------
@@ -79,8 +82,9 @@ def reduce(
     reduced. Sums and means of contiguous arrays are ``cudnnConvolutionBackwardBias`` or
     ``cudnnPoolingForward``, which are faster; docs/layers.md lists the implementations for large arrays.
 
-    Sums of a whole array or of columns by a graph may differ in their last bits from run to run; with
-    ``ct.config.deterministic`` they are not used.
+    Sums of large arrays by a graph may differ in their last bits from run to run. With ``deterministic``, 20
+    runs on random numbers are compared when a shape is new, and a legacy call takes the place of a graph
+    whose bits differ; ``cudnnReduceTensor`` is deterministic.
 
     Examples
     --------
@@ -88,7 +92,7 @@ def reduce(
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
     """
-    params = (op, axis, keepdims, propagate_nan)
+    params = (op, axis, keepdims, propagate_nan, deterministic)
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
 
 

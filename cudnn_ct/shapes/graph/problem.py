@@ -57,6 +57,7 @@ class GraphProblem(_Fields):
     """
 
     __slots__ = ()
+    unproven = True  # users fuse any nodes
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:

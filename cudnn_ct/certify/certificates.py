@@ -1,0 +1,91 @@
+"""Certificates of engines in the store of compiled plans, whose files and exports they share.
+
+A certificate says that the results of an engine for a structure of graphs agreed with a second opinion, that
+they were wrong, or how many results 20 equal runs had. It holds for one cuDNN, one kind of its wheel and one
+GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+from .._caches import BoundedDict
+from ..context import Context
+from ..errors import format_version
+from ..graph import recording
+from ..graph.offline import gpu_name
+from ..graph.plan_file import StoredPlan
+from ..graph.plan_store import folder_store, plan_store
+
+__all__ = ["PREFIX", "Certificate", "certificate_key", "find", "keep", "wrong_engines"]
+
+PREFIX = "certificate"
+MAX_KNOWN = 16_384
+
+
+class Certificate(NamedTuple):
+    """What is known of an engine for a structure.
+
+    ``verdict`` is "right", "wrong", "deterministic" or "varies"; ``finding`` says how it was found.
+    """
+
+    verdict: str
+    finding: str
+
+    @classmethod
+    def of_entry(cls, entry: StoredPlan) -> Self | None:
+        """Return the certificate in an entry of the store; None if the entry is malformed."""
+        found = entry.facts.get("certificate")
+        if not isinstance(found, dict):
+            return None
+        verdict, finding = found.get("verdict"), found.get("finding")
+        if verdict not in _VERDICTS or not isinstance(finding, str):
+            return None
+        return cls(verdict, finding)
+
+
+_VERDICTS = ("right", "wrong", "deterministic", "varies")
+_known = BoundedDict(MAX_KNOWN)  # by key; None for a key that the store lacks
+
+
+def certificate_key(context: Context, engine: str, about: str) -> str:
+    """Return all that a certificate depends on, as text: ``about`` is a structure or a problem."""
+    library = format_version(context.library.version)
+    return f"{PREFIX} | cuDNN {library} | {gpu_name(context)} | {engine} | {about}"
+
+
+def find(key: str) -> Certificate | None:
+    """Return the certificate for a key: of this process, an imported file, or the folder; None if none
+    exists."""
+    if key in _known:
+        known: Certificate | None = _known[key]
+        return known
+    entry = plan_store().get(key) or folder_store().get(key)
+    found = None if entry is None else Certificate.of_entry(entry)
+    _known[key] = found
+    return found
+
+
+def keep(key: str, certificate: Certificate, **more: Any) -> None:
+    """Keep a certificate for this process and for later ones; ``more`` are facts for a report, as JSON."""
+    _known[key] = certificate
+    entry = StoredPlan(key, {"certificate": {**certificate._asdict(), **more}})
+    recording.note_entry(entry)
+    folder_store().put(entry)
+
+
+def forget() -> None:
+    """Drop what this process knows, so that the folder is read again."""
+    _known.clear()
+
+
+def wrong_engines() -> list[dict[str, Any]]:
+    """Return the facts about engines that computed wrong results on this machine, for a report."""
+    found = []
+    for entry in folder_store().entries():
+        certificate = Certificate.of_entry(entry) if entry.key.startswith(f"{PREFIX} | ") else None
+        if certificate is not None and certificate.verdict == "wrong":
+            _, library, gpu, engine, structure = entry.key.split(" | ", 4)
+            given = {"cudnn": library.removeprefix("cuDNN "), "gpu": gpu, "engine": engine}
+            found.append({**given, "structure": structure, **entry.facts["certificate"]})
+    return found

@@ -1,0 +1,246 @@
+"""Compare the first result of an engine with a second opinion, and find the right one if they differ.
+
+The second opinion is another engine of the same graph; the same graph node by node decides, or is the second
+opinion of a graph that one engine alone supports. All of them write to temporary memory: the caller's arrays
+see the one run that follows. The host reads their results, so a first call waits for its stream, as it waits
+for the compilation of the other engine: the alternative is to return a result that is known to be wrong a
+call later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._config import config
+from ..autotune.agreement import ScratchResults, comparable
+from ..context import Context
+from ..cuda import memory as memories
+from ..errors import AllocationError, CudnnError, warn_caller
+from ..graph.engines import Engine
+from ..graph.graph_json import graph_to_json
+from ..graph.operations import Graph
+from ..graph.plan_store import timing
+from ..plans.base import Candidate, Plan
+from .agreement import difference_of_graphs
+from .certificates import Certificate, certificate_key, find, keep
+from .nodewise import NODE_BY_NODE, nodewise_candidate
+from .structure import structure_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+__all__ = ["Opinions", "known_wrong"]
+
+SAMPLES = 64  # parts of a large result that are compared, of 64 KiB each
+FREE = 2  # temporary memory is taken from the free memory up to this part of it
+
+_certifying = (
+    threading.RLock()
+)  # threads with the same new structure: one compares, the others find its certificate
+
+
+class Outcome(NamedTuple):
+    """How a comparison ended: a line for ``describe()``, and the plan that replaces the losing one, if
+    any."""
+
+    note: str
+    winner: tuple[Candidate, Plan] | None = None
+
+
+class Opinions(NamedTuple):
+    """What a comparison needs to know of a call.
+
+    ``graph`` is the native graph of the problem, ``plan_of`` makes the plan of a candidate, ``others`` yields
+    the candidates that may run, and ``reject`` rejects one for all threads, with a reason.
+    """
+
+    problem: Any
+    graph: Graph
+    plan_of: Callable[[Candidate], Plan]
+    others: Callable[[], Any]
+    reject: Callable[[Candidate, str], object]
+
+    def key(self, row: Candidate, context: Context) -> str:
+        """Return the key of the certificate for a candidate."""
+        return certificate_key(context, row.algorithm, structure_of(self.graph))
+
+    def compare(self, row: Candidate, plan: Plan, context: Context, pointers: Sequence[int]) -> Outcome:
+        """Compare the result of a candidate for operands with a second opinion, unless it has a
+        certificate."""
+        reason = _why_not(self.problem, self.graph, context)
+        if reason:
+            return Outcome(f"not certified: {reason}")
+        key = self.key(row, context)
+        with _certifying:
+            known = find(key)
+            if known is not None and known.verdict == "right":
+                return Outcome(f"certified: {known.finding}")
+            try:
+                return _Comparison(self, row, plan, context, pointers).outcome(key)
+            except AllocationError as error:
+                return Outcome(f"not certified: {error}")
+            finally:
+                context.drop_workspace()  # the largest of all would stay
+
+
+def known_wrong(graph: Graph, row: Candidate, context: Context) -> str:
+    """Return why a candidate is known to be wrong for the structure of a graph; empty if it is not."""
+    known = find(certificate_key(context, row.algorithm, structure_of(graph)))
+    return known.finding if known is not None and known.verdict == "wrong" else ""
+
+
+class _Comparison:
+    """One comparison, with its temporary memory and its time limit."""
+
+    def __init__(
+        self, given: Opinions, row: Candidate, plan: Plan, context: Context, pointers: Sequence[int]
+    ) -> None:
+        self._given, self._row, self._plan, self._context = given, row, plan, context
+        self._deadline = time.monotonic() + config.certify_seconds
+        self._check_memory(plan)
+        self._scratch = ScratchResults(given.problem, pointers, context.stream, samples=SAMPLES)
+
+    def outcome(self, key: str) -> Outcome:
+        """Compare, keep certificates, and return the outcome."""
+        try:
+            ours = self._results(self._plan)
+        except AllocationError:
+            raise
+        except CudnnError:  # the run that follows fails likewise, and takes another candidate
+            return Outcome("")
+        for other, plan, theirs in self._others():
+            wrong = self._difference(ours, theirs)
+            if not wrong:
+                return self._certified(key, ours, other.algorithm)
+            return self._decided(key, ours, other, plan, theirs, wrong)
+        if self._late():
+            return Outcome(f"not certified: no second opinion within {config.certify_seconds:g} s")
+        return self._alone(key, ours)
+
+    def _alone(self, key: str, ours: list[Bytes]) -> Outcome:
+        """Compare with the nodes one by one, because no other engine supports the graph."""
+        try:
+            plan = self._given.plan_of(nodewise_candidate())
+            right = self._results(plan)
+        except AllocationError:
+            raise
+        except CudnnError as error:
+            return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {error}")
+        wrong = self._difference(ours, right)
+        if not wrong:
+            return self._certified(key, ours, NODE_BY_NODE)
+        self._lost(self._row, wrong, NODE_BY_NODE)
+        return Outcome(f"computed node by node: {wrong}", (plan.candidate, plan))  # type: ignore[attr-defined]
+
+    def _decided(
+        self, key: str, ours: list[Bytes], other: Candidate, plan: Plan, theirs: list[Bytes], wrong: str
+    ) -> Outcome:
+        """Return the outcome of a difference, after the nodes one by one have decided."""
+        try:
+            third = self._given.plan_of(nodewise_candidate())
+            right = self._results(third)
+        except CudnnError as error:
+            warn_caller(
+                f"{self._row.algorithm} and {other.algorithm} of cuDNN compute different results for a "
+                f"{self._given.problem}: {wrong}; a third opinion is not available ({error})"
+            )
+            return Outcome(f"not certified: its result differs from that of {other.algorithm}: {wrong}")
+        own, others = self._difference(ours, right), self._difference(theirs, right)
+        if not own and others:
+            self._lost(other, others, NODE_BY_NODE)
+            return self._certified(key, ours, NODE_BY_NODE)
+        if own and not others:
+            self._lost(self._row, own, f"{other.algorithm} and {NODE_BY_NODE}")
+            found = Certificate("right", f"agrees with {NODE_BY_NODE}")
+            keep(self._given.key(other, self._context), found)
+            return Outcome(f"certified: {found.finding}", (other, plan))
+        if own and others:
+            self._lost(self._row, own, NODE_BY_NODE)
+            self._lost(other, others, NODE_BY_NODE)
+            return Outcome(f"computed node by node: {own}", (third.candidate, third))  # type: ignore[attr-defined]
+        return Outcome(f"not certified: its result differs from that of {other.algorithm}: {wrong}")
+
+    def _certified(self, key: str, results: list[Bytes], by: str) -> Outcome:
+        if not _says_something(self._scratch.specs, results):
+            return Outcome(f"not certified: its result agrees with {by}, but has one value alone")
+        found = Certificate("right", f"agrees with {by}")
+        keep(key, found)
+        return Outcome(f"certified: {found.finding}")
+
+    def _lost(self, row: Candidate, wrong: str, by: str) -> None:
+        """Reject a candidate for the structure, in this process and in later ones, with one warning."""
+        finding = f"its result differs from that of {by}: {wrong}"
+        key = self._given.key(row, self._context)
+        keep(key, Certificate("wrong", finding), graph=graph_to_json(self._given.graph))
+        self._given.reject(row, finding)
+        warn_caller(
+            f"{row.algorithm} of cuDNN computes a wrong result for a {self._given.problem} and is not used "
+            f"for such graphs: {finding}. `cudnn-ct report` writes a file that describes it"
+        )
+
+    def _others(self) -> Iterator[tuple[Candidate, Plan, list[Bytes]]]:
+        """Yield candidates with another engine, then those with other knobs, that run in time; their
+        results."""
+        number = Engine.parse(self._row.algorithm).number
+        rows = [row for row in self._given.others() if row.algorithm != self._row.algorithm]
+        rows = [row for row in rows if row.algorithm.startswith("engine ")]
+        rows.sort(key=lambda row: Engine.parse(row.algorithm).number == number)  # stable
+        for row in rows:
+            if self._late():
+                return
+            try:
+                with timing():  # its plan is not stored: it may never run again
+                    plan = self._given.plan_of(row)
+                self._check_memory(plan)
+                results = self._results(plan)
+            except AllocationError:
+                raise
+            except CudnnError:  # engines that are offered may fail to compile or to launch
+                continue
+            yield row, plan, results
+
+    def _results(self, plan: Plan) -> list[Bytes]:
+        run = plan.run
+        return self._scratch.computed_by(lambda: run(self._context, self._scratch.pointers, 1.0, 0.0))
+
+    def _difference(self, ours: list[Bytes], theirs: list[Bytes]) -> str:
+        scratch = self._scratch
+        return difference_of_graphs(self._given.graph, scratch.specs, ours, theirs, scratch.tolerance)
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _check_memory(self, plan: Plan) -> None:
+        """Raise AllocationError if results and a workspace do not fit in a part of the free memory."""
+        needed = plan.workspace + sum(spec.size * 8 for spec in self._given.problem.results)
+        free, _ = memories.memory_info(self._context.device)
+        if needed > free // FREE:
+            raise AllocationError(f"a comparison needs {needed:,} bytes, and {free:,} are free")
+
+
+def _why_not(problem: Any, graph: Graph, context: Context) -> str:
+    """Return why results are not compared; empty if they may be."""
+    if context.capturing:
+        return "the first call was captured"
+    if not comparable(problem):
+        return "its results are random"
+    if len(graph.nodes) < 2 and config.certify != "all":
+        return "the graph has one node"
+    return ""
+
+
+def _says_something(specs: Sequence[Any], results: list[Bytes]) -> bool:
+    """Return whether a comparison can find an error: whether some result has two elements that differ."""
+    import numpy as np
+
+    for spec, content in zip(specs, results, strict=True):
+        size = max(len(content) // max(spec.size, 1), 1) if spec.size else 1
+        rows = content[: len(content) // size * size].reshape(-1, size)
+        if spec.size == 1 or not np.array_equal(rows[0], rows[-1]) or bool((rows != rows[0]).any()):
+            return True
+    return False

@@ -1,0 +1,301 @@
+"""First results of engines, compared with a second opinion. On the fakes, with engines that are wrong."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import cudnn_ct as ct
+from cudnn_ct import testing
+from cudnn_ct.certify import certificates, opinions
+from cudnn_ct.certify.structure import structure_of
+from cudnn_ct.cli.report import command
+from cudnn_ct.cuda import memory
+from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from cudnn_ct.graph.plan_store import _imported, folder_store
+from cudnn_ct.ops.graph.lower import lowered
+from tests.mixed import in_threads
+
+from .cudnn import FakeCudnn
+from .test_algorithms import on_disk
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+X = np.linspace(-2, 3, 30).reshape(2, 3, 5).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _two_engines(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.engines, fake.second_engine = True, 7
+    monkeypatch.setattr(ct.config, "certify", "new")
+
+
+@pytest.fixture
+def imported() -> Any:
+    yield
+    _imported.clear()
+
+
+def built(shape: tuple[int, ...] = X.shape, **options: Any) -> ct.BuiltGraph[Any]:
+    g = ct.Graph()
+    x = g.input(shape, name="x")
+    return g.build(g.relu(x) * x, **options)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0) * x
+
+
+def certificate(f: ct.BuiltGraph[Any]) -> str:
+    """Return the line about the certificate in the description of a graph."""
+    lines = [line.strip() for line in f.describe().splitlines()]
+    found = [line for line in lines if "certified" in line or "node by node:" in line]
+    return found[0] if found else ""
+
+
+def test_first_result_is_right_when_the_first_engine_is_wrong(fake: FakeCudnn) -> None:
+    fake.wrong_engines = frozenset({0})
+    f = built()
+    with pytest.warns(
+        CudnnWarning, match="engine 0 of cuDNN computes a wrong result for a graph of relu_fwd"
+    ):
+        y = f(ct.asarray(X))
+    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+    assert "rejected: graph engine 0" in f.describe()
+    assert certificate(f) == "certified: agrees with node by node"
+    fake.executed.clear()
+    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert fake.executed == [7]
+
+
+def test_first_engine_is_kept_when_the_second_one_is_wrong(fake: FakeCudnn) -> None:
+    fake.wrong_engines = frozenset({7})
+    f = built()
+    with pytest.warns(CudnnWarning, match="engine 7 of cuDNN computes a wrong result"):
+        y = f(ct.asarray(X))
+    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+    assert f.candidate is not None
+    assert f.candidate.algorithm == "engine 0"
+
+
+@pytest.mark.parametrize("second", [None, 7])
+def test_graph_is_computed_node_by_node_when_all_engines_are_wrong(
+    fake: FakeCudnn, second: int | None
+) -> None:
+    fake.second_engine, fake.wrong_engines = second, frozenset({0, 7})
+    f = built()
+    if second is not None:  # engines that agree are believed, so these must differ
+        fake.errors = {0: 1.0, 7: 2.0}
+    with pytest.warns(CudnnWarning, match=r"engine \d of cuDNN computes a wrong result"):
+        y = f(ct.asarray(X))
+    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
+    assert "computed node by node" in f.describe()
+    np.testing.assert_allclose(f(ct.asarray(2 * X)).numpy(), expected(2 * X), rtol=1e-6)
+
+
+def test_warm_calls_run_one_engine_once(fake: FakeCudnn) -> None:
+    f = built()
+    f(ct.asarray(X))
+    assert certificate(f) == "certified: agrees with engine 7"
+    fake.executed.clear()
+    f(ct.asarray(X))
+    assert fake.executed == [0]
+
+
+def test_certificate_serves_other_graphs_of_the_structure(fake: FakeCudnn) -> None:
+    built()(ct.asarray(X))
+    fake.executed.clear()
+    f = built((2, 3, 9))  # 54 elements: even, and of the same magnitude as 30
+    f(ct.asarray(np.ones((2, 3, 9), np.float32)))
+    assert fake.executed == [0]
+    assert certificate(f) == "certified: agrees with engine 7"
+
+
+def test_wrong_engine_is_rejected_by_a_second_process(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.wrong_engines = frozenset({0})
+    with pytest.warns(CudnnWarning, match="wrong result"):
+        built()(ct.asarray(X))
+    testing.reset()
+    fake.executed.clear()
+    f = built()
+    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert fake.executed == [7]
+    assert "rejected: graph engine 0" in f.describe()
+
+
+def test_certificates_travel_with_exported_plans(
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ct.config, "plan_cache", True)
+    built()(ct.asarray(X))
+    ct.export_plans(tmp_path / "plans")
+    testing.reset()
+    folder_store().clear()
+    assert certificates.find("anything") is None
+    ct.import_plans(tmp_path / "plans")
+    fake.executed.clear()
+    built()(ct.asarray(X))
+    assert fake.executed == [0]
+
+
+def test_damaged_certificate_is_ignored_with_one_warning(fake: FakeCudnn, on_disk: Path) -> None:
+    built()(ct.asarray(X))
+    (file,) = (on_disk / "plans").glob("*.plan_1")
+    file.write_bytes(file.read_bytes()[:-3] + b"}}}")
+    testing.reset()
+    fake.executed.clear()
+    with pytest.warns(CudnnWarning, match="ignored: the hash does not match"):
+        built()(ct.asarray(X))
+    assert len(fake.executed) == 3  # compared again
+
+
+def test_comparison_is_skipped_without_free_memory(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_info", lambda device: (10, 10))
+    f = built()
+    np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert certificate(f).startswith("not certified: a comparison needs")
+
+
+def test_comparison_is_skipped_when_the_time_is_over(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ct.config, "certify_seconds", 0)
+    f = built()
+    f(ct.asarray(X))
+    assert certificate(f) == "not certified: no second opinion within 0 s"
+
+
+def test_setting_off_runs_the_engine_alone(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ct.config, "certify", "off")
+    f = built()
+    f(ct.asarray(X))
+    assert fake.executed == [0]
+    assert certificate(f) == ""
+
+
+def test_named_engine_is_not_compared_unless_all_are(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(algo="engine 0")(ct.asarray(X))
+    assert fake.executed == [0]
+    monkeypatch.setattr(ct.config, "certify", "all")
+    built(algo="engine 0")(ct.asarray(X))
+    assert len(fake.executed) == 4
+
+
+def test_result_with_one_value_is_no_evidence(fake: FakeCudnn) -> None:
+    f = built()
+    f(ct.asarray(np.zeros_like(X)))
+    assert certificate(f) == "not certified: its result agrees with engine 7, but has one value alone"
+    fake.executed.clear()
+    g = built()
+    g(ct.asarray(X))
+    assert len(fake.executed) == 3
+
+
+def test_operand_and_result_see_one_run(fake: FakeCudnn) -> None:
+    f, x = built(), ct.asarray(X)
+    out = ct.asarray(np.full(X.shape, 7, np.float32))
+    f(x, out=out)
+    np.testing.assert_array_equal(x.numpy(), X)
+    np.testing.assert_allclose(out.numpy(), expected(X), rtol=1e-6)
+
+
+def test_threads_compare_once(fake: FakeCudnn) -> None:
+    f = built()
+
+    def call(_: int) -> None:
+        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+
+    in_threads(4, call)
+    assert fake.executed.count(7) == 1
+
+
+def test_difference_behind_a_rough_node_may_be_rare() -> None:
+    def compare(wrong: int, mode: str) -> str:
+        g = ct.Graph()
+        x = g.input((1, 1000))
+        f = g.build(getattr(g, mode)(x) * x)
+        a = np.ones(1000, np.float32)
+        b = a.copy()
+        b[:wrong] = 0
+        graph = lowered(f.problem)
+        return opinions.difference_of_graphs(
+            graph, f.problem.results, [a.view(np.uint8)], [b.view(np.uint8)], 1e-3
+        )
+
+    assert not compare(20, "floor")
+    assert compare(21, "floor")
+    assert compare(1, "relu")
+
+
+def structure(rows: int, columns: int, dtype: str = "float32", **keywords: Any) -> str:
+    g = ct.Graph()
+    x, w = g.input((rows, columns), dtype, **keywords), g.input((columns, 8), dtype)
+    return structure_of(lowered(g.build(g.relu(x) @ w).problem))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1023, 515, True),
+        (1024, 576, False),  # 1024 is in the next octave
+        (768, 576, True),
+        (1024, 1023, False),
+        (64, 68, False),  # 4 modulo 8
+        (64, 4096, False),
+        (1, 3, False),
+    ],
+)
+def test_structure_depends_on_classes_of_lengths(one: int, other: int, same: bool) -> None:
+    assert (structure(16, one) == structure(16, other)) == same
+
+
+def test_structure_depends_on_dtype_and_layout() -> None:
+    assert structure(16, 32) != structure(16, 32, "float16")
+    assert structure(16, 32) != structure(16, 32, strides=(1, 16))
+
+
+def test_undecided_difference_is_reported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise NotSupportedError("no nodes today")
+
+    monkeypatch.setattr("cudnn_ct.ops._graph_source.NodewisePlan", fail)
+    fake.wrong_engines = frozenset({7})
+    f = built()
+    with pytest.warns(CudnnWarning, match="engine 0 and engine 7 of cuDNN compute different results"):
+        f(ct.asarray(X))
+    assert certificate(f).startswith("not certified: its result differs from that of engine 7")
+
+
+def test_report_lists_wrong_engines(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.wrong_engines = frozenset({0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        built()(ct.asarray(X))
+    (row,) = certificates.wrong_engines()
+    assert row["engine"] == "engine 0"
+    assert row["graph"]["nodes"]
+    assert "its result differs" in row["finding"]
+
+
+def test_report_command_writes_wrong_engines(fake: FakeCudnn, on_disk: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = CliRunner().invoke(command, [str(path)])
+    assert done.output.startswith("no engine has computed a wrong result")
+    assert not path.exists()
+    fake.wrong_engines = frozenset({0})
+    with pytest.warns(CudnnWarning, match="wrong result"):
+        built()(ct.asarray(X))
+    done = CliRunner().invoke(command, [str(path)])
+    assert done.exit_code == 0
+    assert "1 written to" in done.output
+    (row,) = json.loads(path.read_text())["engines"]
+    assert row["engine"] == "engine 0"
+    assert str(on_disk) not in path.read_text()
