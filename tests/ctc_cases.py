@@ -122,3 +122,64 @@ def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> No
     largest = TOLERANCE[case.dtype] if tolerance is None else tolerance
     compare(got.loss, expected.loss, tolerance=max(TOLERANCE[case.dtype], min(largest, 1e-4)))
     compare(got.gradient, expected.gradient, tolerance=largest)
+
+
+class FarCase(NamedTuple):
+    """One sequence of logits whose probabilities round to 0 or 1: 0 but for ``gaps``, at (step, symbol)."""
+
+    labels: tuple[int, ...]
+    steps: int
+    gaps: tuple[tuple[int, int, float], ...]
+    alphabet: int = 4
+
+    @property
+    def logits(self) -> np.ndarray:
+        values = np.random.default_rng(0).uniform(-0.5, 0.5, (self.steps, 1, self.alphabet))
+        for step, symbol, gap in self.gaps:
+            values[step, 0, symbol] += gap
+        return values
+
+
+def _each(steps: int, symbols: tuple[int, ...], gap: float) -> tuple[tuple[int, int, float], ...]:
+    return tuple((step, symbols[step % len(symbols)], gap) for step in range(steps))
+
+
+# The logits of a label, of the blank, or of a symbol outside the labels are far above or below the others.
+# In the first group all sequences have a single alignment, in the second several.
+FAR_CASES = [
+    *(FarCase((1,), 1, ((0, 1, gap),)) for gap in (18, 40, 90, 110, 800, 1e5, -90, -104, -110, -300, -1e5)),
+    *(FarCase((1, 2, 2), 4, _each(4, (1, 2, 0, 2), gap)) for gap in (18, 60, 300, -90, -110, -300)),
+    FarCase((1, 2), 2, ((0, 1, -300), (1, 2, 40))),
+    FarCase((1,), 1, ((0, 3, 200),)),
+    FarCase((1,), 1, ((0, 0, -np.inf),)),
+    FarCase((1, 2), 2, ((0, 3, -np.inf), (1, 0, -np.inf))),
+    *(FarCase((1, 2), 5, _each(5, (1, 0, 2, 2, 0), gap)) for gap in (10, 18, 40, 90, 110, 300, 1e5)),
+    *(FarCase((1, 2), 5, _each(5, (1, 0, 2, 2, 0), gap)) for gap in (-18, -40)),
+    *(FarCase((1, 2), 5, _each(5, (3,), gap)) for gap in (40, 90, -300, -np.inf)),
+    FarCase((1, 2), 6, ((0, 1, 20), (1, 2, 30), (2, 2, 30), (3, 0, 200), (4, 0, 150), (5, 1, -np.inf))),
+]
+
+# Far symbols that all alignments share with others: their differences are out of the range of float32.
+LOST_CASES = [FarCase((1, 2), 5, _each(5, (0,), gap)) for gap in (120, 300, 1e5)]
+
+
+def check_far(
+    case: FarCase, place: Place, dtype: str, algo: str = "deterministic", *, lost: bool = False
+) -> None:
+    """Loss and gradient are right, or NaN if ``lost``, with usual neighbours and any values past the end."""
+    steps = case.steps + 3
+    logits = np.random.default_rng(1).standard_normal((steps, 3, case.alphabet))
+    logits[: case.steps, 1] = case.logits[:, 0]
+    logits[case.steps :, 1] = np.array([[np.nan], [np.inf], [-np.inf]])
+    logits = logits.astype(as_dtype(dtype).numpy)
+    targets = [1, *case.labels, 1, 2], [1, len(case.labels), 2], [steps, case.steps, steps]
+    expected = ct.reference.ctc_loss(logits, *targets)
+    if lost:
+        expected.loss[1] = expected.gradient[:, 1] = np.nan
+    got = ct.ctc_loss(place(logits), *targets, algo=algo)
+    # The logarithms of float32 of far symbols have an error of 1e-4, and so have their differences.
+    tolerance = max(TOLERANCE[dtype], 0.0 if dtype == "float64" else 2e-4)
+    for ours, theirs in zip(got, expected, strict=True):
+        assert str(ours.dtype) == dtype
+        values = ours.numpy().astype(np.float64)
+        np.testing.assert_allclose(values, theirs.astype(np.float64), rtol=tolerance, atol=tolerance)

@@ -43,14 +43,15 @@ class CTCRepairs(NamedTuple):
 
     ``impossible`` sequences have fewer steps than their labels need, ``empty`` ones neither steps nor labels:
     both have known results, and cuDNN gets one label in one step instead. ``unlabelled`` ones have steps but
-    no labels. ``ends`` are the other sequences with fewer steps than the longest. The last two are pairs of
-    the sequence and the number of its steps.
+    no labels. ``ends`` are the other sequences with fewer steps than the longest. These two are pairs of
+    the sequence and the number of its steps. ``single`` sequences have as many steps as their labels need.
     """
 
     impossible: Shape = ()
     empty: Shape = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
+    single: Shape = ()
 
 
 class CTCProblem(NamedTuple):
@@ -135,7 +136,8 @@ def ctc_repairs(rows: Sequence[Shape], steps: Shape, longest: int) -> CTCRepairs
     empty = tuple(n for n, row in enumerate(rows) if not row and not steps[n])
     unlabelled = tuple((n, steps[n]) for n, row in enumerate(rows) if not row and steps[n])
     ends = tuple((n, end) for n, end in enumerate(steps) if end < longest and n not in {*impossible, *empty})
-    return CTCRepairs(impossible, empty, unlabelled, ends)
+    single = tuple(n for n, row in enumerate(rows) if row and steps[n] == ctc_min_steps(row))
+    return CTCRepairs(impossible, empty, unlabelled, ends, single)
 
 
 def ctc_min_steps(labels: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ from cudnn_ct._bindings.enums import CTCLossAlgo
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops.ctc import ctc as ops
-from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+from tests.ctc_cases import FAR_CASES, LOST_CASES, CTCCase, FarCase, check_ctc, check_far, ctc_cases
 from tests.strategies import shifted
 
 from .cudnn import FakeCudnn
@@ -102,18 +102,29 @@ def test_ctc_loss_calls_the_function_that_has_the_algorithm(
     assert CTCLossAlgo(made[0][1][place]).name.lower() == str(getattr(algo, "name", algo)).lower()
 
 
+_SUMS = ["cudnnReduceTensor"] * 2
+
+
 @pytest.mark.parametrize(
     ("normalization", "conversion"),
-    [("softmax", []), ("none", ["cudnnScaleTensor", "cudnnActivationForward", *["cudnnOpTensor"] * 2])],
+    [
+        ("softmax", [*["cudnnOpTensor"] * 4, *_SUMS, *["cudnnOpTensor"] * 3, "cudnnSoftmaxBackward"]),
+        ("none", ["cudnnScaleTensor", "cudnnActivationForward", "cudnnOpTensor", "cudnnReduceTensor"]),
+    ],
 )
 def test_contiguous_float32_is_computed_in_place(
     fake: FakeCudnn, normalization: str, conversion: list[str]
 ) -> None:
+    """But for the two steps that limit the logarithms of a softmax, and the last two of both."""
     case = LABELLED._replace(normalization=normalization, steps=(6, 6, 6))
     call(case)
     fake.calls.clear()
     call(case)
-    assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8", *conversion]
+    limited = ["cudnnSetTensor", "cudnnSoftmaxForward", "cudnnOpTensor"] * (normalization == "softmax")
+    assert fake.names() == [
+        *("cudnnSetTensor", *limited, "cudnnCTCLoss_v8", *conversion),
+        *["cudnnOpTensor"] * 2,
+    ]
 
 
 @pytest.mark.parametrize("normalization", ["softmax", "none"])
@@ -142,6 +153,49 @@ def test_ctc_loss_takes_probabilities_of_zero(fake: FakeCudnn, second: tuple[int
     got = call(case, logits=ct.asarray(values))
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("algo", ["deterministic", "non_deterministic"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", FAR_CASES, ids=str)
+def test_ctc_loss_equals_reference_when_probabilities_round_to_0_or_1(
+    fake: FakeCudnn, host: Host, case: FarCase, dtype: str, algo: str
+) -> None:
+    check_far(case, lambda array: ForeignArray(host, array), dtype, algo)
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"), [*((case, "float32") for case in LOST_CASES), (LOST_CASES[-1], "float64")], ids=str
+)
+def test_ctc_loss_is_nan_when_all_alignments_are_out_of_range(
+    fake: FakeCudnn, host: Host, case: FarCase, dtype: str
+) -> None:
+    check_far(case, lambda array: ForeignArray(host, array), dtype, lost=True)
+
+
+def test_ctc_loss_of_float64_reaches_further(fake: FakeCudnn, host: Host) -> None:
+    for case in LOST_CASES[:-1]:
+        check_far(case, lambda array: ForeignArray(host, array), "float64")
+
+
+def test_ctc_loss_propagates_nan_of_logits(fake: FakeCudnn) -> None:
+    values = LABELLED.logits
+    values[1, 0, 3] = np.nan
+    got = call(LABELLED, logits=ct.asarray(values))
+    assert np.isnan(got.loss.numpy()).tolist() == [True, False, False]
+    assert np.isnan(got.gradient.numpy()[:4, 0]).any()
+
+
+def test_ctc_loss_without_softmax_equals_reference_when_probabilities_are_1(fake: FakeCudnn) -> None:
+    """The other sequences have several alignments, and none that is certain."""
+    case = CTCCase(((1, 2), (1,), (3,)), (2, 5, 4), 5, 4, normalization="none")
+    values = case.logits
+    values[:2, 0] = np.eye(4)[[1, 2]]
+    values[:4, 2] = np.eye(4)[[3, 3, 0, 0]]
+    expected = ct.reference.ctc_loss(values, *case.integers, normalization="none")
+    got = call(case, logits=ct.asarray(values))
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-6)
 
 
 def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
@@ -188,7 +242,7 @@ def test_copies_of_labels_are_waited_for_once(fake: FakeCudnn, host: Host) -> No
 def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
     for n, labels in enumerate(([1, 2], [3], [2, 2, 2])):
-        ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 5, 2 + n])
+        ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 6, 2 + n])
     assert fake.names().count("cudnnGetCTCLossWorkspaceSize_v8") == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 
 import cudnn_ct as ct
-from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+from tests.ctc_cases import FAR_CASES, LOST_CASES, CTCCase, FarCase, check_ctc, check_far, ctc_cases
 from tests.strategies import placing
 
 from .conftest import captured, library, own_stream, place
@@ -86,6 +86,58 @@ def test_ctc_loss_equals_reference_when_probabilities_are_0(algo: str) -> None:
     got = ct.ctc_loss(ct.asarray(values), *integers, normalization="none", algo=algo)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", FAR_CASES, ids=str)
+def test_ctc_loss_equals_reference_when_probabilities_round_to_0_or_1(
+    case: FarCase, dtype: str, algo: str
+) -> None:
+    try:
+        check_far(case, place, dtype, algo)
+    except ct.NotSupportedError:
+        assert dtype not in SURE
+
+
+@pytest.mark.parametrize("case", LOST_CASES, ids=str)
+def test_ctc_loss_is_nan_when_all_alignments_are_out_of_range(case: FarCase) -> None:
+    check_far(case, place, "float32", lost=True)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_ctc_loss_without_softmax_equals_reference_when_probabilities_are_1(algo: str) -> None:
+    case = CTCCase(((1, 2), (1,), (3,)), (2, 5, 4), 5, 4, normalization="none")
+    values = case.logits
+    values[:2, 0] = np.eye(4)[[1, 2]]
+    values[:4, 2] = np.eye(4)[[3, 3, 0, 0]]
+    expected = ct.reference.ctc_loss(values, *case.integers, normalization="none")
+    got = ct.ctc_loss(place(values), *case.integers, normalization="none", algo=algo)
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-5, atol=2e-5)
+
+
+def test_ctc_loss_propagates_nan_of_logits() -> None:
+    values = LABELLED.logits
+    values[1, 0, 3] = np.nan
+    got = ct.ctc_loss(place(values), *LABELLED.integers)
+    assert np.isnan(got.loss.numpy()).tolist() == [True, False, False]
+    assert np.isnan(got.gradient.numpy()[: LABELLED.steps[0], 0]).any()
+    assert np.isfinite(got.gradient.numpy()[:, 1:]).all()
+
+
+def test_captured_ctc_loss_equals_reference_when_probabilities_round_to_1() -> None:
+    stream = own_stream()
+    case = FAR_CASES[-1]
+    labels = [ct.asarray(np.array(n, np.int32), stream=stream) for n in (case.labels, [2], [case.steps])]
+    logits = ct.asarray(case.logits.astype(np.float32), stream=stream)
+    out = ct.ctc_loss(logits, *labels, stream=stream)
+    graph = captured(stream, lambda: ct.ctc_loss(logits, *labels, out=out, stream=stream))
+    graph.launch(stream)
+    ct.synchronize(stream)
+    expected = ct.reference.ctc_loss(case.logits, case.labels, [2], [case.steps])
+    np.testing.assert_allclose(out.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(out.gradient.numpy(), expected.gradient, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("normalization", ["softmax", "none"])

@@ -101,7 +101,8 @@ def ctc_loss(
     -------
     CTCLoss
         ``loss``, shape (N,), and ``gradient``, shape (T, N, A), zero past the end of each sequence; both of
-        the dtype of ``logits``.
+        the dtype of ``logits``. With softmax both are NaN for a sequence with several alignments that all, or
+        with some probability, need symbols with a probability below exp(-95); for float64 exp(-700).
 
     Raises
     ------
@@ -118,7 +119,8 @@ def ctc_loss(
     on the device are read back to be checked, which waits for them.
 
     A captured call takes labels and lengths all on the host, or, with softmax, all on the device (int32,
-    contiguous). They are not checked there: each sequence needs labels, and enough steps for them.
+    contiguous). They are not checked there: each sequence needs labels, and enough steps for them. From the
+    device, a sequence with a single alignment has the limit of those with several.
 
     With ``algo="deterministic"`` the same bits from run to run.
 
@@ -188,8 +190,9 @@ def _targets(ctx: Context, shape: Shape, values: tuple[Any, ...], spec: CTCSpec)
         targets = _unread(shape[1], device, spec.normalization)
     else:
         targets = _checked(ctx, shape, values, device)
-    # Softmax needs no repair of the ends, so calls that differ in them share what is prepared.
-    repairs = targets.repairs if spec.normalization == "none" else targets.repairs._replace(ends=())
+    # Calls that differ in sequences that need no repair share what is prepared.
+    unused = {"single": ()} if spec.normalization == "none" else {"ends": ()}
+    repairs = targets.repairs._replace(**unused)
     arrays = tuple(array.view_as(CTC_LABELS) for array in targets.arrays)  # one spec for all sizes
     return targets._replace(arrays=arrays, repairs=repairs)
 

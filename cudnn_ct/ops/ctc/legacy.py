@@ -16,7 +16,7 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
 from ...plans.chain import NO_STEP, ChainPlan, Step
-from ...plans.elementwise import copy_plan, fill_plan, op_tensor, scale_plan
+from ...plans.elementwise import copy_plan, fill_plan, op_tensor, op_tensor_of, scale_plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.ctc import CTCProblem
 from ...shapes.elementwise import OpTensorProblem
@@ -29,6 +29,7 @@ from .._state import CallState
 from ..activation import legacy_plan as activation_plan
 from ..reduce.legacy import reduction
 from ..softmax import softmax_plan
+from .underflow import log_softmax, of_activations, sum_over_symbols
 
 __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_steps"]
 
@@ -70,12 +71,12 @@ def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan |
     logits, loss, gradient = (TensorSpec.packed(spec.shape, spec.dtype) for spec in tensors)
     problem = problem._replace(logits=logits, loss=loss, gradient=gradient)
     source = _COPY if _is_doubled(problem) else _LOGITS
+    of_logits = of_activations if problem.ctc.normalization == "softmax" else of_probabilities
     steps = [
         *_copied_gradients(problem, _GRADIENT, _KEPT),
         Step(fill_plan(problem.gradient, 0.0), (_GRADIENT,)),  # cuDNN writes only a part of it
         *_blanks_as_labels(problem),
-        Step(make(problem, context), (source, *_LABELS, _LOSS, _GRADIENT)),
-        *_gradient_by_activations(problem, source),
+        Step(of_logits(problem, context, make(problem, context)), (source, *_LABELS, _LOSS, _GRADIENT)),
         *_without_labels(problem, context),
         *_known_results(problem),
         *_copied_gradients(problem, _KEPT, _GRADIENT),
@@ -111,27 +112,32 @@ def _blanks_as_labels(problem: CTCProblem) -> list[Step]:
     return steps
 
 
-def _gradient_by_activations(problem: CTCProblem, logits: int) -> list[Step]:
-    """Convert cuDNN's gradient by probabilities p to the gradient by activations, p - q.
+def of_probabilities(problem: CTCProblem, context: Context, loss_plan: Plan) -> Plan:
+    """Return a plan of loss and gradient from the plan of a C call without softmax; it has its pointers.
 
-    q is the probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else
-    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined, and zeroed.
+    It converts cuDNN's gradient by probabilities p to the gradient by activations, p - q, where q is the
+    probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else g = p,
+    so -q is p min(g, 0). It writes p too if all alignments have one symbol at a step with probability 1. The
+    sum of q over the symbols, otherwise 1, is 0 then, so the gradient is p times this sum, less q.
+    Values past the end of a sequence are undefined, and zeroed.
     """
-    if problem.ctc.normalization == "softmax":
-        return []
+    logits, *labels, loss, gradient, product, column = range(8)
     spec = problem.gradient
     relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
-    times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
-    both = _GRADIENT, logits, _GRADIENT  # cuDNN may write over its first operand, not over its second
+    sums = TensorSpec.packed(spec.shape[:2], spec.dtype)
+    each = sums._replace(shape=(*sums.shape, 1), strides=(*sums.strides, 1))
     steps = [
-        Step(scale_plan(spec), (_GRADIENT,), -1.0),
-        Step(relu, (_GRADIENT, _GRADIENT), -1.0),
-        Step(times, both),
-        Step(plus, both),
+        Step(loss_plan, (logits, *labels, loss, gradient)),
+        Step(scale_plan(spec), (gradient,), -1.0),
+        Step(relu, (gradient, gradient), -1.0),
+        Step(op_tensor_of("mul", spec, spec, spec), (gradient, logits, gradient)),  # -q
+        *sum_over_symbols(spec, context, gradient, column),
+        Step(op_tensor_of("mul", spec, each, spec), (logits, column, product)),
+        Step(op_tensor_of("add", spec, spec, spec, alpha2=-1.0), (gradient, product, gradient)),
     ]
     for end, sequences in _by_steps(problem.repairs.ends).items():
-        steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (_GRADIENT,)))
-    return steps
+        steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (gradient,)))
+    return ChainPlan([spec, sums], steps, NO_STEP)
 
 
 def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
@@ -202,10 +208,10 @@ def _unlabelled(
         temporaries = [rows, one, rows, column]
         steps = [
             Step(copy_plan(logits, rows), (of_logits, third)),
-            Step(_softmax(rows, "log"), (third, probabilities)),
+            Step(log_softmax(rows), (third, probabilities)),
             Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
             Step(reduction(total, context), (fourth, of_loss), -1.0),
-            Step(_softmax(rows, "accurate"), (third, probabilities)),
+            Step(_softmax(rows), (third, probabilities)),
         ]
     else:
         alignments = TensorSpec.packed((1,), loss.dtype)
@@ -229,8 +235,8 @@ def _blank(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
 
 
-def _softmax(rows: TensorSpec, algo: str) -> Plan:
-    params = SoftmaxParams(range(2, 3), algo)
+def _softmax(rows: TensorSpec) -> Plan:
+    params = SoftmaxParams(range(2, 3), "accurate")
     return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
 
 
