@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..context import Context
 from ..cuda import memory as memories
@@ -18,7 +19,7 @@ from .call import CallPlan
 from .chain import ChainPlan, Step
 from .scalars import scalar_bytes, scalar_type
 from .tiling import tile
-from .workspace import nbytes_of
+from .workspace import append, nbytes_of
 
 __all__ = [
     "cast_or_copy_plan",
@@ -34,9 +35,8 @@ __all__ = [
 
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
-    """Return a plan of ``cudnnOpTensor``."""
-    specs = [tensor for tensor in (problem.a, problem.b, problem.c) if tensor]
-    return op_tensor_of(problem.op, *specs, propagate_nan=problem.propagate_nan)
+    """Return a plan of ``cudnnOpTensor``, also for factors of 0."""
+    return OpTensorOfZeros(problem)
 
 
 def op_tensor_of(
@@ -81,19 +81,61 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     return tile(partial(FillPlan, value), x)
 
 
+class OpTensorOfZeros:
+    """``cudnnOpTensor``, whose operands with a factor of 0 are multiplied by it before.
+
+    If both factors are 0, cuDNN 9.19 reads neither operand, and so misses infinity and NaN. The workspace is
+    used for these factors only.
+    """
+
+    __slots__ = ("_offsets", "_operands", "_plan", "_problem", "workspace")
+
+    def __init__(self, problem: OpTensorProblem) -> None:
+        self._operands = [spec for spec in (problem.a, problem.b) if spec]
+        self._problem = problem
+        self._plan = self._plan_for(*self._operands)
+        self._offsets, self.workspace = [], self._plan.workspace
+        for spec in self._operands:
+            offset, self.workspace = append(self.workspace, spec)
+            self._offsets.append(offset)
+
+    def _plan_for(self, *operands: TensorSpec) -> Plan:
+        problem = self._problem
+        return op_tensor_of(problem.op, *operands, problem.c, propagate_nan=problem.propagate_nan)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
+        """Enqueue the call; ``pointers`` are a, b if there is one, and c."""
+        factors = list(alpha) if isinstance(alpha, OpTensorScales) else [alpha, alpha]
+        if 0 not in factors[: len(self._operands)]:
+            self._plan.run(context, pointers, alpha, beta)
+            return
+        *given, result = pointers
+        base, specs = context.workspace(self.workspace), list(self._operands)
+        for place, spec in enumerate(self._operands):
+            if factors[place] == 0:
+                zeros, packed = base + self._offsets[place], TensorSpec.packed(spec.shape, spec.dtype)
+                op_tensor_of("max", spec, packed).run(context, (given[place], zeros), 0.0, 0.0)
+                given[place], specs[place], factors[place] = zeros, packed, 1.0
+        scales: Any = OpTensorScales(*factors)
+        self._plan_for(*specs).run(context, (*given, result), scales, beta)
+
+    def describe(self) -> str:
+        return self._plan.describe()
+
+
 class OpTensorPlan:
     """One ``cudnnOpTensor``: c = op(alpha alpha1 a, alpha alpha2 b) + beta c; alpha may be a pair.
 
     The result is the last pointer, and may equal another one. With one operand, b is a.
     """
 
-    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar")
+    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_compute", "_op", "_operation", "_scalar")
     workspace = 0
 
     def __init__(self, spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> None:
         self._op = spec.op
         self._operation = OpTensorDescriptor.cached(spec)
-        self._scalar = scalar_type(spec.compute)
+        self._compute, self._scalar = spec.compute, scalar_type(spec.compute)
         self._alpha1, self._alpha2 = alpha1, alpha2
         self._a = TensorDescriptor.cached(specs[0])
         self._b = TensorDescriptor.cached(specs[1]) if len(specs) == 3 else self._a
@@ -104,30 +146,47 @@ class OpTensorPlan:
     ) -> None:
         scalar, c = self._scalar, pointers[-1]
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
-        first = scalar(of_a * self._alpha1), self._a, pointers[0]
-        second = scalar(of_b * self._alpha2), self._b, pointers[1 if len(pointers) == 3 else 0]
+        of_a, of_b, operation = of_a * self._alpha1, of_b * self._alpha2, self._operation
+        if self._op == "max" and of_a == of_b == 0 and len(pointers) == 2:
+            operation, of_a, of_b = _difference(self._compute), 1.0, -1.0
+        first = scalar(of_a), self._a, pointers[0]
+        second = scalar(of_b), self._b, pointers[1 if len(pointers) == 3 else 0]
         if second[2] == c != first[2]:  # cuDNN overwrites b only if a is b; each op commutes
             first, second = second, first
-        context.library.cudnnOpTensor(
-            context.handle, self._operation, *first, *second, scalar(beta), self._c, c
-        )
+        context.library.cudnnOpTensor(context.handle, operation, *first, *second, scalar(beta), self._c, c)
 
     def describe(self) -> str:
         return f"chosen: cudnnOpTensor, {self._op}"
 
 
+def _difference(compute: str) -> OpTensorDescriptor:
+    """Return the operation that computes x times 0 as x - x.
+
+    cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN.
+    """
+    return OpTensorDescriptor.cached(OpTensorSpec("add", compute, True))
+
+
 class ScalePlan:
     """``cudnnScaleTensor`` by alpha."""
 
-    __slots__ = ("_scalar", "_x")
+    __slots__ = ("_compute", "_scalar", "_x")
     workspace = 0
 
     def __init__(self, x: TensorSpec) -> None:
         self._x = TensorDescriptor.cached(x)
-        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
+        self._compute = DTYPES[x.dtype].accumulate
+        self._scalar = scalar_type(self._compute)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        context.library.cudnnScaleTensor(context.handle, self._x, pointers[-1], self._scalar(alpha))
+        pointer = pointers[-1]
+        if alpha == 0:
+            operands = (self._scalar(1.0), self._x, pointer), (self._scalar(-1.0), self._x, pointer)
+            kept = self._scalar(0.0), self._x, pointer
+            operation = _difference(self._compute)
+            context.library.cudnnOpTensor(context.handle, operation, *operands[0], *operands[1], *kept)
+            return
+        context.library.cudnnScaleTensor(context.handle, self._x, pointer, self._scalar(alpha))
 
     def describe(self) -> str:
         return "chosen: cudnnScaleTensor"

@@ -90,6 +90,60 @@ def test_op_tensor_and_reduce_treat_nan_as_the_reference_does(
             compare(ct.reduce(x, op=op, axis=axes, propagate_nan=propagate), expected, exact=True)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_reduce_that_ignores_nan_returns_nan_when_all_elements_are(place: Place, dtype: str) -> None:
+    rows = [[NAN] * 4, [NAN, -INF, 2, NAN], [INF, 5, NAN, 7], [NAN] * 4, [-INF, INF, NAN, 3], [2, NAN, -7, 1]]
+    x = Tensor((6, 4), dtype, np.array(rows)).array()
+    for op in ("min", "max", "amax"):
+        for axes in (0, 1, (0, 1)):
+            for array in (x, np.ascontiguousarray(np.full_like(x, np.nan))):
+                keywords = {"op": op, "axis": axes, "propagate_nan": False}
+                compare(
+                    ct.reduce(place(array), **keywords), ct.reference.reduce(array, **keywords), exact=True
+                )
+        out = np.arange(6).astype(x.dtype)
+        keywords = {"op": op, "axis": 1, "propagate_nan": False, "alpha": -2, "beta": 0.5}
+        expected = ct.reference.reduce(x, **keywords, out=out.copy())
+        compare(ct.reduce(place(x), **keywords, out=place(out)), expected, exact=True)
+        infinite = Tensor((2, 3), dtype, np.array([[NAN, INF, INF], [-INF, -INF, NAN]])).array()
+        assert not np.isnan(ct.reduce(place(infinite), op=op, axis=1, propagate_nan=False).numpy()).any()
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_reduce_with_indices_that_ignores_nan_returns_nan_when_all_elements_are(
+    place: Place, op: str
+) -> None:
+    x = Tensor((3, 3), "float32", np.array([[NAN] * 3, [4, NAN, 5], [3, 1, 2]])).array()
+    y, indices = ct.reduce_with_indices(place(x), op=op, axis=1, propagate_nan=False)
+    expected = ct.reference.reduce(x, op=op, axis=1, propagate_nan=False)
+    compare(y, expected, exact=True)
+    assert x[[1, 2], indices.numpy()[1:]].tolist() == expected[1:].tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_infinity_and_nan_times_0_are_nan(place: Place, dtype: str) -> None:
+    """cuDNN does not read operands whose factors are all 0."""
+    a = Tensor((2, 5), dtype, np.array([[INF, -INF, NAN, 1, -2], [0, 3, 1, INF, 5]])).array()
+    b = Tensor((2, 1), dtype, np.array([[4], [NAN]])).array()
+    for alpha in (0.0, -0.0):
+        scaled = a.copy()
+        compare(ct.scale(place(a.copy()), alpha=alpha), ct.reference.scale(scaled, alpha=alpha), exact=True)
+        compare(ct.add(place(a), place(b), alpha=alpha), ct.reference.add(a, b, alpha=alpha), exact=True)
+    for target in CONVERSIONS[dtype]:
+        expected = ct.reference.transform(a, dtype=target, alpha=0)
+        compare(ct.transform(place(a), dtype=target, alpha=0), expected, exact=True)
+    for op, propagate in (("add", True), ("mul", True), ("min", True), ("max", False)):
+        for factors in ((0, 0), (0, 2), (2, 0)):
+            out = np.full_like(a, 7)
+            keywords = dict(zip(("alpha1", "alpha2"), factors, strict=True))
+            keywords |= {"op": op, "propagate_nan": propagate, "beta": 3}
+            expected = ct.reference.op_tensor(a, b, **keywords, out=out.copy())
+            compare(ct.op_tensor(place(a), place(b), **keywords, out=place(out)), expected, exact=True)
+    for op in ("sqrt", "not"):
+        expected = ct.reference.op_tensor(a, op=op, alpha1=0)
+        compare(ct.op_tensor(place(a), op=op, alpha1=0, alpha2=0), expected, exact=True)
+
+
 @pytest.mark.parametrize(
     ("source", "target"), [(a, b) for a in CONVERSIONS for b in CONVERSIONS[a] if a != b]
 )

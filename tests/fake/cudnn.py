@@ -347,7 +347,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         if source.shape != target.shape or source.dtype != target.dtype or source.dtype == np.int32:
             return BAD_PARAM
         a, b = factors(source.dtype, alpha, beta)
-        store(target, a * source.astype(np.float64), b)
+        with np.errstate(invalid="ignore"):
+            store(target, a * source.astype(np.float64), b)
         return 0
 
     def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> int:
@@ -370,8 +371,9 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
 def store(target: np.ndarray, result: np.ndarray, beta: float) -> None:
     """Write a result plus ``beta`` times the contents; they are not read if ``beta`` is 0."""
-    before = beta * target.astype(np.float64) if beta else 0
-    target[...] = (result + before).astype(target.dtype)
+    with np.errstate(all="ignore"):
+        before = beta * target.astype(np.float64) if beta else 0
+        target[...] = (result + before).astype(target.dtype)
 
 
 for _name, _direction in (

@@ -15,6 +15,7 @@ from .pointwise import descriptor, factors, write
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
 OPS = ("add", "mul", "min", "max", "sqrt", "not")
+_BEFORE_ANY = {"max": -np.inf, "min": np.inf, "amax": 0.0}  # where sums of extremes begin
 REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
 
 # What cudnnOpTensor reads and writes, as the manual has it: dtypes of a and of c. b has that of a.
@@ -57,6 +58,8 @@ class Tensors:
         if first.shape != target.shape or any(m not in (1, n) for m, n in pairs):
             return BAD_PARAM
         a1, a2 = factors(first.dtype, alpha1, alpha2)
+        if a1 == a2 == 0:  # as cuDNN 9.19, which reads neither operand
+            first, second = np.zeros_like(first), np.zeros_like(second)
         op, operands = OPS[state["op"]], [first.astype(np.float64)]
         keywords = {"op": op, "alpha1": a1, "propagate_nan": bool(state["nan"])}
         if op not in ("sqrt", "not"):
@@ -114,5 +117,8 @@ class Tensors:
                 return BAD_PARAM
             places = view(self.host, indices or 0, (target.size,), (1,), np.dtype(np.int32))
             places[:] = ct.reference.reduce_with_indices(wide, **keywords).indices.reshape(-1)
-        write(target, ct.reference.reduce(wide, **keywords, keepdims=True), alpha, beta)
+        values = ct.reference.reduce(wide, **keywords, keepdims=True)
+        if not state["nan"] and keywords["op"] in _BEFORE_ANY:  # as cuDNN 9.19, which reads no number then
+            values = np.where(np.isnan(wide).all(axes, keepdims=True), _BEFORE_ANY[keywords["op"]], values)
+        write(target, values, alpha, beta)
         return 0

@@ -16,10 +16,9 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
 from ...plans.chain import NO_STEP, ChainPlan, Step
-from ...plans.elementwise import copy_plan, fill_plan, op_tensor, op_tensor_of, scale_plan
+from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.ctc import CTCProblem
-from ...shapes.elementwise import OpTensorProblem
 from ...shapes.layer import LayerProblem
 from ...shapes.layers import SoftmaxParams
 from ...shapes.reduction import ReduceProblem
@@ -241,7 +240,7 @@ def _softmax(rows: TensorSpec) -> Plan:
 
 
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
-    return op_tensor(OpTensorProblem(a, b, c, "add", True))
+    return op_tensor_of("add", a, b, c)
 
 
 class _LossPlan:

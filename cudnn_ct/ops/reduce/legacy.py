@@ -18,7 +18,7 @@ from ...plans.tiling import pad_axes_to_4d
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
-from ...typing import OpTensorOp
+from ...typing import OpTensorOp, ReduceOp
 
 __all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction"]
 
@@ -39,9 +39,11 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     if problem.terms == 0:
         return _empty_reduction(problem)
     if problem.terms > 1:
-        if problem.op not in NAN_GUARDS or not problem.propagate_nan or problem.indices:
+        if problem.op not in NAN_GUARDS or (problem.propagate_nan and problem.indices):
             return ReducePlan(problem, context)
         found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
+        if not problem.propagate_nan:
+            return _nan_ignoring(problem, found, context)
         return nan_propagating(problem, found, ReducePlan, context)
     plan = _identity_reduction(problem, context)
     if problem.indices is None:
@@ -71,6 +73,44 @@ def nan_propagating(
         Step(_scaled_after(op, factor, found, found, problem.kept), (2, 3, 1)),
     ]
     return ChainPlan([found, found], steps)
+
+
+def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -> Plan:
+    """Return a plan for an extreme that is NaN only if all elements are.
+
+    If they are, cuDNN 9.19 returns the value that its search begins with, so that the maximum is less than
+    the minimum. Clipped to the range from -1 to 1 both are finite, and a negative difference has no root.
+    """
+    first = 3 if problem.indices else 2
+    largest, smallest, low, high, one = range(first, first + 5)
+    one_spec = TensorSpec.packed((1,) * len(found.shape), found.dtype)
+    at_least, at_most = (
+        op_tensor_of("max", found, one_spec, found, alpha2=-1.0),
+        op_tensor_of("min", found, one_spec, found),
+    )
+    difference = op_tensor_of("add", found, found, found, alpha2=-1.0)
+    steps = [Step(fill_plan(one_spec, 1.0), (one,))]
+    extremes: tuple[tuple[ReduceOp, int, int], ...] = ("max", largest, high), ("min", smallest, low)
+    for op, at, clipped in extremes:
+        indices = problem.indices if op == problem.op else None
+        search = ReducePlan(problem._replace(y=found, op=op, indices=indices), context)
+        steps += [
+            Step(search, (0, at, 2) if indices else (0, at)),
+            Step(at_least, (at, one, clipped)),
+            Step(at_most, (clipped, one, clipped)),
+        ]
+    steps += [
+        Step(difference, (high, low, high)),
+        Step(op_tensor_of("sqrt", found, found), (high, high)),
+        Step(difference, (high, high, high)),  # 0 or NaN
+    ]
+    extreme = smallest if problem.op == "min" else largest
+    if problem.op == "amax":
+        steps.append(
+            Step(op_tensor_of("max", found, found, found, alpha2=-1.0), (largest, smallest, largest))
+        )
+    steps.append(Step(_scaled_after("add", 1.0, found, found, problem.kept), (extreme, high, 1)))
+    return ChainPlan([found] * 4 + [one_spec], steps)
 
 
 def _scaled_after(op: OpTensorOp, factor: float, *specs: TensorSpec) -> Plan:
