@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._variables import PREFIX, unknown_variables, variable_of
 from .errors import warn_caller
 
 __all__ = ["Config", "config"]
@@ -31,6 +32,12 @@ def _count(text: str) -> int:
     if not text.strip().isdecimal():
         raise ValueError("expected a number of at least 0")
     return int(text)
+
+
+def _algorithm(name: str) -> str:
+    from ._algorithm_names import checked_name  # hardly ever needed
+
+    return checked_name(name)
 
 
 def _bytes(text: str) -> int:
@@ -68,6 +75,7 @@ class Setting(NamedTuple):
     takes: str = "True or False"
     types: tuple[type, ...] = (bool,)
     parse: Callable[[str], Any] = _boolean
+    check: Callable[[Any], object] = bool  # raises ValueError for a value of a right type
 
 
 _PATH = (str, os.PathLike, type(None))
@@ -79,7 +87,7 @@ SETTINGS: dict[str, Setting] = {
     "allow_tf32": Setting(True, "whether float32 work may use TF32 tensor cores"),
     "algo": Setting(
         "heuristic", "how an algorithm is chosen if a call does not name one",
-        "a policy or the name of an algorithm", (str,), str,
+        "a policy or the name of an algorithm", (str,), _algorithm, _algorithm,
     ),
     "deterministic": Setting(
         False, "whether to use only algorithms whose results are the same from run to run"
@@ -146,27 +154,13 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _variable(name: str) -> str:
-    return f"CUDNN_CT_{name.upper()}"
-
-
-def _suggest(variable: str) -> str:
-    """Return the variable of which this one is a misspelling or a part; empty if it is close to none."""
-    known = [_variable(name) for name in SETTINGS]
-    if not variable.startswith("CUDNN_CT_") or variable in known:
-        return ""
-    from difflib import get_close_matches  # hardly ever needed
-
-    words = set(variable.split("_"))
-    parts = [name for name in known if words < set(name.split("_"))]
-    return "".join(parts[:1] or get_close_matches(variable, known, 1, cutoff=0.9))
-
-
 class Config:
     """Settings of the process. Assigning wins over the environment, which wins over the default.
 
-    ``ct.config.dnn`` has the flags of :mod:`cudnn_ct.dnn`, which is imported on first use. `docs/settings.md`
-    explains the settings; the environment variable of ``allow_tf32`` is ``CUDNN_CT_ALLOW_TF32``.
+    ``ct.config.dnn`` has the flags of :mod:`cudnn_ct.dnn`, which is imported on first use;
+    ``ct.config.dnn__conv__algo_fwd`` is another spelling of ``ct.config.dnn.conv.algo_fwd``.
+    `docs/settings.md` explains the settings; the environment variable of ``allow_tf32`` is
+    ``CUDNN_CT_ALLOW_TF32``.
 
     Raises
     ------
@@ -198,36 +192,51 @@ class Config:
     replay: bool
     debug_sync: bool
     snapshot: Snapshot
-    dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module
+    dnn: Any  # the flags of `cudnn_ct.dnn`, in a layer above this module; and as Theano spells each of them
+    dnn__enabled: str
+    dnn__conv__algo_fwd: str
+    dnn__conv__algo_bwd_filter: str
+    dnn__conv__algo_bwd_data: str
+    dnn__conv__precision: str
+    dnn__library_path: str | None
+    dnn__include_path: str | None
+    dnn__base_path: str | None
     environ: dict[str, str]
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         # A copy of these variables only: os.environ cannot be pickled.
-        ours = {name: text for name, text in environ.items() if name.startswith("CUDNN_CT_")}
+        ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
         object.__setattr__(self, "environ", ours)
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.default)
         self._refresh_snapshot()
         for name, setting in SETTINGS.items():
-            text = environ.get(_variable(name))
+            text = environ.get(variable_of(name))
             try:
                 if text:
                     setattr(self, name, setting.parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
-                warn_caller(f"{_variable(name)}={text!r} is ignored: {error}")
-        for variable in environ:
-            if meant := _suggest(variable):
-                warn_caller(f"unknown setting {variable}; did you mean {meant}?")
+                warn_caller(f"{variable_of(name)}={text!r} is ignored: {error}")
+        for variable, meant in unknown_variables(environ).items():
+            warn_caller(f"unknown setting {variable}; did you mean {meant}?")
 
     def __setattr__(self, name: str, value: object) -> None:
+        owner, last = self._flag(name)
+        if owner is not None:
+            setattr(owner, last, value)
+            return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        _, _, takes, types, _ = SETTINGS[name]
+        _, _, takes, types, _, check = SETTINGS[name]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise TypeError(f"config.{name} is {takes}, not {value!r}")
         if isinstance(value, int) and value < 0:
             raise ValueError(f"config.{name} is {takes} of at least 0, not {value!r}")
+        try:
+            check(value)
+        except ValueError as error:
+            raise ValueError(f"config.{name} is {takes}, not {value!r}: {error}") from None
         with _changing:
             object.__setattr__(self, name, value)
             self._refresh_snapshot()
@@ -236,11 +245,21 @@ class Config:
         """Give the settings that affect a call one object, which is a part of cache keys."""
         object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
 
+    def _flag(self, name: str) -> tuple[object, str]:
+        """Return the owner and the last name of a flag in Theano's spelling; None if the name is not one."""
+        first, *names = name.split("__")
+        if first != "dnn" or not names:
+            return None, ""
+        return reduce(getattr, names[:-1], self.dnn), names[-1]
+
     if not TYPE_CHECKING:  # type checkers would accept any name
 
         def __getattr__(self, name: str) -> object:
             if name == "dnn":  # imported on first use: no part of the settings depends on Theano's flags
                 return import_module(".dnn.flags", __package__).flags_of(self)
+            owner, last = self._flag(name)
+            if owner is not None:
+                return getattr(owner, last)
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
 
     def __repr__(self) -> str:

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._algorithm_names import POLICIES, SYNONYMS, without_backend
 from .._config import config
-from ..graph.engines import is_engine
 from ..plans.base import Candidate, Problem
 from ..shapes.parse import as_bool, as_int
 
 __all__ = ["POLICIES", "SYNONYMS", "AlgoRequest", "request"]
 
-POLICIES = ("heuristic", "autotune")
-SYNONYMS = {  # Theano's words
-    "guess_once": "heuristic",
-    "guess_on_shape_change": "heuristic",
-    "time_once": "autotune",
-    "time_on_shape_change": "autotune",
-}
-
 
 class AlgoRequest(NamedTuple):
     """A request for an algorithm.
 
-    ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
+    ``algo`` is one of `POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
     Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if
     ``compiled`` is set. With ``dynamic_shapes``, dynamic graphs are planned where they are supported.
     """
@@ -82,7 +74,7 @@ def request(
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a Candidate, not {algo!r}")
-    name = _without_backend(SYNONYMS.get(name, name))
+    name = without_backend(SYNONYMS.get(name, name))
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)
@@ -93,9 +85,3 @@ def _check_row(row: Candidate, problem: Problem | None) -> None:
         raise ValueError(f"algo: {row} was rejected: {row.rejected}")
     if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
         raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")
-
-
-def _without_backend(name: str) -> str:
-    """Remove the backend from a name as tables print it: "graph engine 4", "legacy gemm"."""
-    backend, _, rest = name.partition(" ")
-    return rest if backend == ("graph" if is_engine(rest) else "legacy") else name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,25 +12,22 @@ from ..array_creation import as_operand
 from ..ops._operands import stream_of
 from ..ops.tensor import transform
 from ..typing import ArrayLike, Padding, PerAxis
-from .availability import checked_flag, run
+from .availability import run
 
 Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
 """A shape or one integer per axis; Theano's programs also pass NumPy arrays."""
 
 Border: TypeAlias = Padding | NDArray[np.integer[Any]]
+Epsilon: TypeAlias = float
+Factor: TypeAlias = float
 
 # Theano's names.
 TheanoConvMode: TypeAlias = Literal["conv", "cross"]
 DirectionHint: TypeAlias = Literal["bprop weights", "bprop inputs", "forward", "forward!"]
 TheanoNormMode: TypeAlias = Literal["per-activation", "spatial"]
+RNNInputMode: TypeAlias = Literal["linear", "skip"]
+SoftmaxFormat: TypeAlias = Literal["bc01"]
 TheanoReduceOp: TypeAlias = Literal["add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"]
-
-
-def check_flags(operation: Any) -> None:
-    """Check each bool that an operation was created with, as `checked_flag` does."""
-    for field in fields(operation):
-        if field.type == "bool":
-            setattr(operation, field.name, checked_flag(getattr(operation, field.name), field.name))
 
 
 def integers(value: Any) -> Any:

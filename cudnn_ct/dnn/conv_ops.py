@@ -11,11 +11,11 @@ from ..array import DeviceArray
 from ..errors import warn_caller
 from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
-from ..shapes.parse import as_choice, as_int
 from ..shapes.specs import check_shape
 from ..typing import Algo, ArrayLike, ConvMode, Precision
-from .arguments import Border, Sizes, TheanoConvMode, check_flags, copied, integers, on_device
+from .arguments import Border, Sizes, TheanoConvMode, copied, integers, on_device
 from .availability import run
+from .checks import check_arguments
 
 # Theano's names of the modes, and ours.
 MODES: dict[TheanoConvMode, ConvMode] = {"conv": "convolution", "cross": "cross_correlation"}
@@ -48,10 +48,7 @@ class GpuDnnConvDesc:
     num_groups: int = 1
 
     def __post_init__(self) -> None:
-        self.border_mode, self.subsample = integers(self.border_mode), integers(self.subsample)
-        self.dilation = integers(self.dilation)
-        self.conv_mode = as_choice(self.conv_mode, tuple(MODES), "conv_mode")
-        self.num_groups = as_int(self.num_groups, "num_groups")
+        check_arguments(self)
 
     def __call__(self, kern_shape: Sizes | None = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as in Theano
         """Return the descriptor itself: the shape of the filters is not needed."""
@@ -67,10 +64,9 @@ class _Operation:
     num_groups: int
 
     def __post_init__(self, workmem: str | None) -> None:
-        check_flags(self)
-        algo = algorithm(self.algo, workmem)
-        self.algo = default_algorithm(self.direction) if algo is None else algo
-        self.num_groups = as_int(self.num_groups, "num_groups")
+        self.algo = algorithm(self.algo, workmem)
+        check_arguments(self)
+        self.algo = default_algorithm(self.direction) if self.algo is None else self.algo
 
     def _run(
         self,
@@ -247,12 +243,10 @@ def algorithm(algo: Algo | None, workmem: str | None) -> Algo | None:
     return workmem
 
 
-def _check_precision(precision: Any, array: DeviceArray, is_gradient: bool) -> None:
+def _check_precision(precision: str, array: DeviceArray, is_gradient: bool) -> None:
     dtype = array.spec.dtype
     if "float" not in dtype:
         raise TypeError(f"cuDNN convolution only works on real numbers, not {dtype}")
-    if not isinstance(precision, str):
-        raise TypeError(f"precision must be a str: got {precision!r}")
     if is_gradient and (precision == "float16" or (precision == "as_input" and dtype == "float16")):
         raise TypeError(
             "Float16 precision is disabled for cuDNN backward convolutions due to computation errors."

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..ops.conv.algorithm_names import ALGORITHMS
+from .._algorithm_names import ALGORITHMS, SYNONYMS
+from .._variables import PREFIX, REMOVED, variable_of
 
 if TYPE_CHECKING:
     from .._config import Config
-
-_POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
 
 class Flag(NamedTuple):
@@ -27,27 +26,14 @@ class Flag(NamedTuple):
 
 FLAGS: dict[str, Flag] = {
     "dnn.enabled": Flag("auto", ("auto", "True", "False", "no_check")),
-    "dnn.conv.algo_fwd": Flag("small", (*ALGORITHMS["forward"], *_POLICIES)),
-    "dnn.conv.algo_bwd_filter": Flag("none", (*ALGORITHMS["backward_filter"], *_POLICIES)),
-    "dnn.conv.algo_bwd_data": Flag("none", (*ALGORITHMS["backward_data"], *_POLICIES)),
+    "dnn.conv.algo_fwd": Flag("small", (*ALGORITHMS["forward"], *SYNONYMS)),
+    "dnn.conv.algo_bwd_filter": Flag("none", (*ALGORITHMS["backward_filter"], *SYNONYMS)),
+    "dnn.conv.algo_bwd_data": Flag("none", (*ALGORITHMS["backward_data"], *SYNONYMS)),
     "dnn.conv.precision": Flag("as_input_f32", ("as_input_f32", "as_input", "float16", "float32", "float64")),
     "dnn.library_path": Flag(None),
     "dnn.include_path": Flag(None),
     "dnn.base_path": Flag(None),
 }
-
-_BOTH = "dnn.conv.algo_bwd_filter and dnn.conv.algo_bwd_data"
-REMOVED = {
-    "dnn.conv.workmem": "dnn.conv.algo_fwd",
-    "dnn.conv.workmem_bwd": _BOTH,
-    "dnn.conv.algo_bwd": _BOTH,
-    "dnn.bin_path": "dnn.library_path",
-}
-
-
-def variable_of(flag: str) -> str:
-    """Return the name of the environment variable of a flag."""
-    return "CUDNN_CT_" + flag.upper().replace(".", "_")
 
 
 def flags_of(config: Config) -> Flags:
@@ -113,7 +99,7 @@ _FLAG_OF = {variable_of(flag): flag for flag in (*FLAGS, *REMOVED)}
 
 def _check_environ(environ: dict[str, str]) -> None:
     for variable, text in environ.items():
-        if text and variable.startswith("CUDNN_CT_DNN_"):
+        if text and variable.startswith(f"{PREFIX}DNN_"):
             flag = _FLAG_OF.get(variable)
             if flag is None:
                 known = ", ".join(map(variable_of, FLAGS))
@@ -137,5 +123,5 @@ def _checked(flag: str, value: object, source: str) -> str | None:
 
 def _missing(flag: str) -> str:
     if flag in REMOVED:
-        return f"the flag {flag} was removed; use {REMOVED[flag]}"
+        return f"the flag {flag} was removed; use {' and '.join(REMOVED[flag])}"
     return f"the flag {flag!r} does not exist; the flags are {', '.join(FLAGS)}"

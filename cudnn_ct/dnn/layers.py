@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..array import DeviceArray
 from ..dtypes import as_dtype
@@ -14,10 +14,10 @@ from ..ops.pooling import pool, pool_backward
 from ..ops.reduce import reduce as reductions
 from ..ops.softmax import softmax, softmax_backward
 from ..ops.tensor import transform
-from ..shapes.parse import as_choice
 from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import Border, Sizes, TheanoReduceOp, check_flags, integers, on_device
+from .arguments import Border, Sizes, SoftmaxFormat, TheanoReduceOp, integers, on_device
 from .availability import run
+from .checks import check_arguments
 
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[TheanoReduceOp, ReduceOp] = {
@@ -43,7 +43,7 @@ class GpuDnnPoolDesc:
     pad: Border = (0, 0)
 
     def __post_init__(self) -> None:
-        self.ws, self.stride, self.pad = map(integers, (self.ws, self.stride, self.pad))
+        check_arguments(self)
 
     def __call__(self) -> GpuDnnPoolDesc:
         """Return the descriptor itself."""
@@ -55,6 +55,9 @@ class GpuDnnPool:
     """Pooling. See :func:`cudnn_ct.pool`."""
 
     mode: PoolMode = "max"
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
     def __call__(
         self,
@@ -72,6 +75,9 @@ class GpuDnnPoolGrad:
     """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
 
     mode: PoolMode = "max"
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
     def __call__(
         self,
@@ -100,11 +106,10 @@ class GpuDnnSoftmax:
 
     algo: SoftmaxAlgo
     mode: SoftmaxMode
-    tensor_format: Literal["bc01"] | None = field(default=None, kw_only=True)
+    tensor_format: SoftmaxFormat | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.tensor_format is not None:
-            as_choice(self.tensor_format, ("bc01",), "tensor_format")
+        check_arguments(self)
 
     def __call__(self, x: ArrayLike) -> DeviceArray:
         """Return the softmax of ``x``."""
@@ -130,11 +135,7 @@ class GpuDnnReduction:
     return_indices: bool = False
 
     def __post_init__(self) -> None:
-        self.red_op = as_choice(self.red_op, tuple(REDUCTIONS), "red_op")
-        self.axis = integers(self.axis)
-        check_flags(self)
-        self.acc_dtype = None if self.acc_dtype is None else as_dtype(self.acc_dtype).name
-        self.dtype = None if self.dtype is None else as_dtype(self.dtype).name
+        check_arguments(self)
 
     def __call__(self, inp: ArrayLike) -> DeviceArray | list[DeviceArray]:
         """Return the reduction of ``inp``, or a list of it and the indices."""
@@ -178,7 +179,7 @@ class GpuDnnDropoutOp:
     inplace: bool = False
 
     def __post_init__(self) -> None:
-        check_flags(self)
+        check_arguments(self)
 
     def __call__(
         self, inp: ArrayLike, descriptor: DropoutState, state: DropoutState | None = None

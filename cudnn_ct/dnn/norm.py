@@ -7,10 +7,10 @@ from typing import cast
 
 from ..array import DeviceArray
 from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
-from ..shapes.parse import as_choice
 from ..typing import ArrayLike, NormMode
-from .arguments import TheanoNormMode, check_flags, copied, overwritten
+from .arguments import Epsilon, Factor, TheanoNormMode, copied, overwritten
 from .availability import run
+from .checks import check_arguments
 
 MODES: dict[TheanoNormMode, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 
@@ -56,12 +56,11 @@ class GpuDnnBatchNorm:
     inplace_running_var: bool = False
     inplace_output: bool = False
     _: KW_ONLY
-    epsilon: float | None = None
-    running_average_factor: float | None = None
+    epsilon: Epsilon | None = None
+    running_average_factor: Factor | None = None
 
     def __post_init__(self) -> None:
-        self.mode = as_choice(self.mode, tuple(MODES), "mode")
-        check_flags(self)
+        check_arguments(self)
 
     def __call__(
         self,
@@ -103,11 +102,10 @@ class GpuDnnBatchNormInference:
     mode: TheanoNormMode = "per-activation"
     inplace: bool = False
     _: KW_ONLY
-    epsilon: float | None = None
+    epsilon: Epsilon | None = None
 
     def __post_init__(self) -> None:
-        self.mode = as_choice(self.mode, tuple(MODES), "mode")
-        check_flags(self)
+        check_arguments(self)
 
     def __call__(
         self,
@@ -131,10 +129,10 @@ class GpuDnnBatchNormGrad:
 
     mode: TheanoNormMode = "per-activation"
     _: KW_ONLY
-    epsilon: float | None = None
+    epsilon: Epsilon | None = None
 
     def __post_init__(self) -> None:
-        self.mode = as_choice(self.mode, tuple(MODES), "mode")
+        check_arguments(self)
 
     def __call__(
         self,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .._caches import BoundedDict
 from ..array import DeviceArray
 from ..ops.rnn.gradients import RNNReserve
 from ..ops.rnn.rnn import RNN
 from ..ops.rnn.weights import as_index
-from ..shapes.parse import as_choice, as_int
-from ..shapes.rnn import RNN_DIRECTIONS, RNN_MODES
+from ..shapes.parse import as_int
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
-from .arguments import Sizes, check_flags, on_device
-from .availability import check_context, run
+from .arguments import RNNInputMode, Sizes, on_device
+from .availability import run
+from .checks import check_arguments
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
 
@@ -28,14 +28,12 @@ class RNNBlock:
     hidden_size: int
     num_layers: int
     rnn_mode: RNNMode
-    input_mode: Literal["linear", "skip"] = "linear"
+    input_mode: RNNInputMode = "linear"
     direction_mode: RNNDirection = "unidirectional"
     context_name: int | str | None = None
 
     def __post_init__(self) -> None:
-        check_context(self.context_name)
-        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
-        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
+        check_arguments(self)
         self._networks = BoundedDict(NETWORKS)
 
     @property
@@ -92,8 +90,7 @@ class GpuDnnRNNOp:
     direction_mode: RNNDirection
 
     def __post_init__(self) -> None:
-        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
-        self.direction_mode = as_choice(self.direction_mode, RNN_DIRECTIONS, "direction_mode")
+        check_arguments(self)
 
     def __call__(
         self, desc: RNNBlock, w: ArrayLike, x: ArrayLike, hx: ArrayLike, cx: ArrayLike | None = None
@@ -113,8 +110,7 @@ class GpuDnnRNNGradInputs:
     grad_c: bool
 
     def __post_init__(self) -> None:
-        check_flags(self)
-        self.rnn_mode = as_choice(self.rnn_mode, RNN_MODES, "rnn_mode")
+        check_arguments(self)
 
     def __call__(
         self,

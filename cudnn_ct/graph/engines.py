@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple, Self
 
+from .._algorithm_names import is_engine
 from .._bindings.enums import BackendKnobType
 from ..context import Context
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
@@ -71,11 +72,6 @@ class Engine(NamedTuple):
                 "with numbers that C's int64_t holds"
             )
         return engine
-
-
-def is_engine(name: str) -> bool:
-    """Return whether an algorithm's name is the name of an engine, as :class:`Engine` prints it."""
-    return name.startswith("engine ")
 
 
 class EngineConfig(NamedTuple):

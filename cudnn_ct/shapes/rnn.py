@@ -5,6 +5,7 @@ from __future__ import annotations
 from ctypes import c_float
 from typing import Any, Literal, NamedTuple
 
+from .._algorithm_names import RNN_ALGOS as RNN_ALGOS
 from ..dtypes import as_dtype
 from ..typing import RNNBias, RNNDirection, RNNMode
 from .checks import one_dtype
@@ -22,7 +23,6 @@ RNN_GATES: dict[RNNMode, tuple[str, ...]] = {
 RNN_MODES = tuple(RNN_GATES)
 RNN_DIRECTIONS: tuple[RNNDirection, ...] = ("unidirectional", "bidirectional")
 RNN_INPUT_MODES = ("linear", "skip")
-RNN_ALGOS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 
 # Which of the two products of a gate have a bias: that of the input, that of the state.
 RNN_BIASES: dict[RNNBias, tuple[bool, bool]] = {

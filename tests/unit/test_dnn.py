@@ -6,8 +6,10 @@ import inspect
 import re
 import subprocess
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _lib, dnn
 from cudnn_ct._config import Config, config
+from cudnn_ct.dnn.checks import CHECKS
 from cudnn_ct.dnn.flags import FLAGS as OUR_FLAGS
 from cudnn_ct.dnn.flags import Flags, variable_of
-from cudnn_ct.errors import LibraryNotFoundError
+from cudnn_ct.errors import CudnnWarning, LibraryNotFoundError
 from tests.dnn_names import CALLS, FLAGS, LEFT_OUT, NAMES, POLICIES, REMOVED
 from tests.elf_files import make_header
 
@@ -139,6 +142,78 @@ def test_bool_parameter_accepts_only_bools(name: str, parameter: str) -> None:
         assert getattr(make(np.True_), parameter) is True
 
 
+NEEDED = {
+    **REQUIRED,
+    "GpuDnnConvDesc": {"border_mode": "valid"},
+    "GpuDnnSoftmax": {"algo": "fast", "mode": "channel"},
+    "GpuDnnSoftmaxGrad": {"algo": "fast", "mode": "channel"},
+    "GpuDnnRNNOp": {"rnn_mode": "gru", "direction_mode": "unidirectional"},
+    "RNNBlock": {"dtype": "float32", "hidden_size": 4, "num_layers": 1, "rnn_mode": "gru"},
+}
+MAKERS = [name for name in dnn.__all__ if is_dataclass(getattr(dnn, name))]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"), [(name, one.name) for name in MAKERS for one in fields(getattr(dnn, name))]
+)
+def test_operation_rejects_a_bad_argument_when_it_is_created(name: str, parameter: str) -> None:
+    make = getattr(dnn, name)
+    for bad in ("nonsense", 2.5, object()):
+        number = any(one.name == parameter and "Epsilon" in str(one.type) for one in fields(make))
+        if bad == 2.5 and number:
+            continue
+        with pytest.raises((TypeError, ValueError)) as caught:
+            make(**NEEDED.get(name, {}) | {parameter: bad})
+        words = {"acc_dtype": "dtype", "dtype": "dtype", "running_average_factor": ""}
+        assert words.get(parameter, parameter) in str(caught.value)
+
+
+def test_every_field_of_an_operation_has_a_check() -> None:
+    found = {str(one.type) for name in MAKERS for one in fields(getattr(dnn, name))}
+    assert found - {"Algo | None"} == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: dnn.GpuDnnConv("nonsense"),
+            "algo is not valid for forward: got 'nonsense', expected one of heu",
+        ),
+        (lambda: dnn.GpuDnnConvGradI(algo="small"), "not valid for backward_data: got 'small', expected one"),
+        (lambda: dnn.GpuDnnConv3dGradW(algo="winograd"), "not valid for backward_filter: got 'winograd'"),
+        (lambda: dnn.GpuDnnConv(num_groups=0), "num_groups must be between 1"),
+        (lambda: dnn.GpuDnnConvDesc("same"), "border_mode must be one of valid, half, full: got 'same'"),
+        (lambda: dnn.GpuDnnConvDesc((0, -1)), "border_mode must be between 0"),
+        (lambda: dnn.GpuDnnConvDesc(0, (1, 0)), "subsample must be between 1"),
+        (lambda: dnn.GpuDnnConvDesc(0, precision="half"), "precision must be one of as_input_f32"),
+        (lambda: dnn.GpuDnnPool("median"), "mode must be one of max, max_deterministic, average"),
+        (
+            lambda: dnn.GpuDnnSoftmaxGrad("fast", "image"),
+            "mode must be one of channel, instance: got 'image'",
+        ),
+        (lambda: dnn.GpuDnnBatchNorm(epsilon=-1), "epsilon must be at least 0"),
+        (lambda: dnn.GpuDnnBatchNorm(running_average_factor=2), "factor must be between 0 and 1: got 2"),
+        (
+            lambda: dnn.RNNBlock("int8", 4, 1, "gru"),
+            "dtype must be one of float16, bfloat16, float32, float64",
+        ),
+        (lambda: dnn.RNNBlock("float32", 4, 0, "gru"), "num_layers must be between 1"),
+        (lambda: dnn.RNNBlock("float32", 4, 1, "gru", "jump"), "input_mode must be one of linear, skip"),
+    ],
+)
+def test_operation_names_the_valid_values_when_it_is_created(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "algo", ["engine 3", "graph engine 3 knobs 2=1", "gemm", "fft", "time_once", "autotune"]
+)
+def test_conv_operation_accepts_the_names_of_conv(algo: str) -> None:
+    assert dnn.GpuDnnConv(algo).algo == algo
+
+
 @pytest.mark.parametrize("name", [name for name in dnn.__all__ if re.match("GpuDnnConv(3d)?(Grad.)?$", name)])
 def test_workmem_is_deprecated(name: str) -> None:
     make = getattr(dnn, name)
@@ -184,6 +259,30 @@ def test_flag_has_the_documented_default_and_values(name: str) -> None:
         assert read(fresh, name) == value
 
 
+@pytest.mark.parametrize("name", FLAGS)
+def test_flag_has_the_spelling_of_the_later_module(name: str) -> None:
+    spelling = name.replace(".", "__")
+    assert getattr(config, spelling) == read(config.dnn, name)
+    assert Config.__annotations__[spelling]  # for type checkers
+    fresh = Config({})
+    value = (*OUR_FLAGS[name].values, "/somewhere")[-1 if not OUR_FLAGS[name].values else 0]
+    setattr(fresh, spelling, value)
+    assert getattr(fresh, spelling) == read(fresh.dnn, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("dnn__conv__algo", AttributeError, "flag 'dnn.conv.algo' does not exist; the flags are dnn.enabled"),
+        ("dnn__conv__algo_bwd", RuntimeError, "dnn.conv.algo_bwd was removed; use dnn.conv.algo_bwd_filter"),
+        ("dnn__conv__algo_fwd", ValueError, "got 'nonsense', expected one of none, small, large, fft"),
+    ],
+)
+def test_flag_in_the_spelling_of_the_later_module_is_checked(name: str, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        setattr(Config({}), name, "nonsense")
+
+
 def test_flag_assignment_wins_over_the_environment() -> None:
     flags = flags_of({"CUDNN_CT_DNN_ENABLED": "no_check"})
     assert flags.enabled == "no_check"
@@ -208,7 +307,9 @@ def test_flag_assignment_wins_over_the_environment() -> None:
 def test_flag_raises_on_first_use_when_the_environment_is_bad(
     environ: dict[str, str], error: type[Exception], message: str
 ) -> None:
-    fresh = Config(environ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CudnnWarning)  # of an unknown variable
+        fresh = Config(environ)
     assert fresh.dnn.library_path is None  # a path is available: the import of dnn reads it
     with pytest.raises(error, match=message):
         fresh.dnn.conv.algo_fwd  # noqa: B018

@@ -17,7 +17,10 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
-    ("_bindings", "errors", "dtypes", "typing", "_background", "_caches", "_config", "_handle", "shapes"),
+    (
+        *("_bindings", "_algorithm_names", "_variables", "errors", "dtypes", "typing", "_background"),
+        *("_caches", "_config", "_handle", "shapes"),
+    ),
     (
         *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
         *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
@@ -32,7 +35,10 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
     "reference": {"dtypes", "shapes", "errors", "typing"},
-    "doctor": {"errors", "_bad_combinations", "_elf", "_files", "_find", "_libraries", "_installation"},
+    "doctor": {
+        *("errors", "_variables", "_bad_combinations"),
+        *("_elf", "_files", "_find", "_libraries", "_installation"),
+    },
 }
 
 

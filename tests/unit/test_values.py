@@ -6,6 +6,7 @@ import copy
 import ctypes
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +18,12 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import errors
+from cudnn_ct import _variables, errors
 from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
 from cudnn_ct._handle import NativeHandle
+from cudnn_ct._variables import unknown_variables
+from cudnn_ct.dnn.flags import FLAGS
 from cudnn_ct.dtypes import DTYPES, as_dtype
 
 # --- dtypes ------------------------------------------------------------------------------------------------
@@ -117,6 +120,9 @@ def test_settings_come_from_the_environment() -> None:
     [
         ("allow_tf32", 1, TypeError, "allow_tf32 is True or False, not 1"),
         ("library", 3, TypeError, "library is a path or None, not 3"),
+        ("algo", "fastest", ValueError, "or the name of an algorithm, not 'fastest': expected one of heur"),
+        ("algo", "engine 3 knobs", ValueError, "not 'engine 3 knobs': expected one of heuristic, autotune"),
+        ("algo", "", ValueError, "not '': expected one of heuristic, autotune"),
         ("alow_tf32", True, AttributeError, "no setting 'alow_tf32'; there are library, allow_tf32"),
     ],
 )
@@ -136,6 +142,10 @@ def test_settings_reject_values_and_names(
         ("AUTOTUNE_MAX_ENGINES", "many", "='many' is ignored: expected a number of at least 0"),
         ("AUTOTUNE_MAX_ENGINES", "-3", "='-3' is ignored: expected a number of at least 0"),
         ("ALLOW_TF32", "maybe", "CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"),
+        ("ALGO", "fastest", "CUDNN_CT_ALGO='fastest' is ignored: expected one of heuristic, autotune, guess"),
+        ("NO_SUCH_NAME", "0", "^unknown setting CUDNN_CT_NO_SUCH_NAME; did you mean CUDNN_CT_"),
+        ("DNN_CONV_ALGO_FWDD", "x", "^unknown .*; did you mean CUDNN_CT_DNN_CONV_ALGO_FWD"),
+        ("DNN_BIN_PATH", "x", "^unknown setting CUDNN_CT_DNN_BIN_PATH; did you mean CUDNN_CT_DNN_LIBRARY_"),
         ("TF32", "0", "^unknown setting CUDNN_CT_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
         ("ALOW_TF32", "0", "^unknown setting CUDNN_CT_ALOW_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
     ],
@@ -147,6 +157,36 @@ def test_settings_warn_of_variables_that_they_ignore(variable: str, text: str, m
     assert len(caught) == 1
     assert config.snapshot == Config({}).snapshot
     assert caught[0].filename == __file__
+
+
+def test_unknown_variables_are_found_in_any_spelling_of_the_prefix() -> None:
+    names = ("CUDNN_CTALGO", "CUDNNCT_ALGO", "cudnn_ct_algo", "CUDNN_ALGO", "CUDNN_CT_ALGO")
+    assert unknown_variables(names) == dict.fromkeys(sorted(names[:3]), "CUDNN_CT_ALGO")
+
+
+def test_names_of_variables_are_those_of_the_settings_and_the_flags() -> None:
+    assert set(_variables.SETTINGS) == set(SETTINGS)
+    assert set(_variables.FLAGS) == set(FLAGS)
+
+
+def test_variables_of_the_tests_are_known() -> None:
+    root = Path(__file__).parents[2]
+    folders = [root / name for name in ("tests", "benchmarks", "tools", ".ci") if (root / name).is_dir()]
+    files = [file for folder in folders for file in folder.rglob("*.py") if file != Path(__file__)]
+    read = r"""environ(?:\.get\(|\[)["'](CUDNN_CT_\w+)"""
+    names = {name for file in files for name in re.findall(read, file.read_text("utf-8"))}
+    assert "CUDNN_CT_HYPOTHESIS_PROFILE" in names
+    assert unknown_variables(names) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["heuristic", "time_once", "fft", "gemm", "persist_static", "engine 38", "graph engine 4 knobs 2=-1"],
+)
+def test_setting_algo_accepts_names_of_any_operation(name: str) -> None:
+    config = Config({"CUDNN_CT_ALGO": name})
+    assert config.algo == name
+    config.algo = "autotune"
 
 
 @pytest.mark.parametrize("use", ["ct.config.replay", "from cudnn_ct import (\n    conv)"])

@@ -1,56 +1,12 @@
-"""Names of convolution algorithms: Theano's, cuDNN's own, and engines."""
+"""The algorithms of convolutions that names stand for, and the problems that they support."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from ...autotune.request import POLICIES
-from ...graph.engines import Engine, is_engine
+from ..._algorithm_names import ALGORITHMS, POLICIES, NamedAlgorithm, is_engine
+from ...graph.engines import Engine
 from ...shapes.conv import ConvProblem
 
-__all__ = ["ALGORITHMS", "NamedAlgorithm", "named_algorithm", "why_not_named"]
-
-
-class NamedAlgorithm(NamedTuple):
-    """The legacy algorithm of a name in one direction, and the data that it supports."""
-
-    algorithm: str
-    axes: tuple[int, ...] = (1, 2, 3)
-    dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32", "float64")
-
-
-_FLOATS = ("float16", "bfloat16", "float32")
-_SUMMABLE = (*_FLOATS, "float64", "int8")
-_FLAT = (1, 2)
-
-# The names are those of Theano's `dnn` module. What it fell back to silently is the first row of a direction.
-ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
-    "forward": {
-        "none": NamedAlgorithm("implicit_gemm", dtypes=_SUMMABLE),
-        "small": NamedAlgorithm("implicit_precomp_gemm", dtypes=_SUMMABLE),
-        "large": NamedAlgorithm("gemm", _FLAT),
-        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
-        "fft_tiling": NamedAlgorithm("fft_tiling"),
-        "winograd": NamedAlgorithm("winograd", _FLAT, _FLOATS),
-        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
-    },
-    "backward_data": {
-        "none": NamedAlgorithm("algo_0"),
-        "deterministic": NamedAlgorithm("algo_1"),
-        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
-        "fft_tiling": NamedAlgorithm("fft_tiling"),
-        "winograd": NamedAlgorithm("winograd", _FLAT, _FLOATS),
-        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
-    },
-    "backward_filter": {
-        "none": NamedAlgorithm("algo_0"),
-        "small": NamedAlgorithm("algo_3"),
-        "deterministic": NamedAlgorithm("algo_1", _FLAT),
-        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
-        "fft_tiling": NamedAlgorithm("fft_tiling", _FLAT),
-        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
-    },
-}
+__all__ = ["ALGORITHMS", "named_algorithm", "why_not_named"]
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
