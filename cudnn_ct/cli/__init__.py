@@ -40,6 +40,7 @@ class Commands(click.Group):
         """Run the command; print one line if its output cannot be written."""
         try:
             with plain_warnings():
+                import_module("._config", __package__.partition(".")[0])  # warns of unknown variables
                 return super().main(*arguments, **keywords)
         except (OSError, Warning) as error:  # a warning under `python -W error`
             sys.stdout = StringIO()  # Python flushes it at exit, which would fail again

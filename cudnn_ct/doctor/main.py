@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
-from . import formats, process, report
-from .diagnosis import Diagnosis, diagnose
+from . import formats, process, report, search
+from .diagnosis import Diagnosis, diagnose, sort
 from .finding import finding
 from .options import USAGE, parse, requirements_of
 
@@ -38,12 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _examine(options: argparse.Namespace) -> Diagnosis:
     asked = requirements_of(options)
     if options.pid is not None:
-        diagnosis = process.diagnose_process(options.pid, asked)
+        diagnosis, environ = process.diagnose_process(options.pid, asked), process.environ_of(options.pid)
     else:
         how = {"deep": options.deep, "timeout": options.timeout, "run": not options.static}
-        diagnosis = diagnose(options.path, asked, **how)
+        diagnosis, environ = diagnose(options.path, asked, **how), os.environ
+    findings = sort([*diagnosis.findings, *search.check_settings(environ)])
     details = {**diagnosis.details, "settings": options.settings} if options.settings else diagnosis.details
-    return replace(diagnosis, details=details)
+    return replace(diagnosis, findings=findings, details=details)
 
 
 def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:

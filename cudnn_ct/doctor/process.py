@@ -58,6 +58,16 @@ def read_maps(pid: int) -> list[str]:
     return [path for path in _files.mapped(pid) if _files.library_name(path)]
 
 
+def environ_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process was started with; empty if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            rows = os.fsdecode(file.read()).split("\0")
+    except OSError:
+        return {}
+    return dict(row.split("=", 1) for row in rows if "=" in row)
+
+
 def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySet]) -> Iterator[Finding]:
     for path in mapped:
         if path.endswith(_files.DELETED):

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from .. import _files
 from .._find import TOOLKITS
 from .._installation import header_folders, header_version
+from .._variables import unknown_variables
 from . import libraryset, locate, windows
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
 
-__all__ = ["check_competition", "check_headers"]
+__all__ = ["check_competition", "check_headers", "check_settings"]
 
 # GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
@@ -75,6 +76,13 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
         expected=write(found.version),
         search=kind,
     )
+
+
+def check_settings(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Report variables that are meant for cudnn_ct, which it does not read."""
+    for name, meant in unknown_variables(environ).items():
+        text = f"{name}={environ[name]} is ignored: cudnn_ct has no such setting"
+        yield finding("unknown-setting", text, variable=name, meant=meant)
 
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

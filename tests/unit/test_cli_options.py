@@ -145,6 +145,23 @@ def test_commands_print_one_line_for_a_warning_about_a_variable(command: str) ->
     assert done.stderr == "cudnn-ct: unknown setting CUDNN_CT_ALGO_CAHCE; did you mean CUDNN_CT_ALGO_CACHE?\n"
 
 
+@pytest.mark.parametrize(
+    "command", ["info", "cache path", "device", "algorithms", "bench", "selftest --list"]
+)
+def test_commands_print_a_line_for_each_unknown_variable(tmp_path: Path, command: str) -> None:
+    environ = {
+        "CUDNN_CT_ALGO_CACHE": str(tmp_path / "cache"), "CUDNN_CT_LIBRARY": "/nowhere",
+        "CUDNN_CT_PRECISION": "1", "CUDNN_CT_XYZZY": "1",
+    }  # fmt: skip
+    done = in_bash(f"{sys.executable} -m cudnn_ct {command}", environ)
+    told = [line for line in done.stderr.splitlines() if "unknown setting" in line]
+    assert [line.split(";")[0] for line in told] == [
+        "cudnn-ct: unknown setting CUDNN_CT_PRECISION",
+        "cudnn-ct: unknown setting CUDNN_CT_XYZZY",
+    ]
+    assert "did you mean CUDNN_CT_DNN_CONV_PRECISION?" in told[0]
+
+
 def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     package = str(Path(cudnn_ct.__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": package, **environ}

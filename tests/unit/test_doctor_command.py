@@ -59,6 +59,33 @@ def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) ->
     assert "cudnn-ct doctor: " in written.err
 
 
+def test_doctor_reports_variables_that_are_not_read(capsys: Capture, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDNN_CT_WORKSPCE_LIMIT", "1G")
+    monkeypatch.setenv("CUDNN_CT_WORKSPACE_LIMIT", "1G")
+    for arguments in (("--static", "/nowhere"), ("--pid", str(os.getppid()))):
+        code, found = answer(capsys, *arguments)
+        rows = [row for row in found["findings"] if row["code"] == "unknown-setting"]
+        if arguments[0] == "--pid":  # the environment of that process
+            assert rows == []
+            continue
+        (row,) = rows
+        assert code == 3
+        assert row["severity"] == "warning"
+        assert row["message"] == "CUDNN_CT_WORKSPCE_LIMIT=1G is ignored: cudnn_ct has no such setting"
+        assert "use CUDNN_CT_WORKSPACE_LIMIT" in row["fix"]
+
+
+def test_doctor_reports_the_variables_of_another_process(capsys: Capture) -> None:
+    wrong = {**os.environ, "CUDNN_CT_REPLY": "0"}
+    child = subprocess.Popen([sys.executable, "-c", "input()"], env=wrong, stdin=subprocess.PIPE)
+    try:
+        _, found = answer(capsys, "--pid", str(child.pid))
+    finally:
+        child.communicate()
+    (row,) = [row for row in found["findings"] if row["code"] == "unknown-setting"]
+    assert "use CUDNN_CT_REPLAY" in row["fix"]
+
+
 # --- paths -------------------------------------------------------------------------------------------------
 
 
