@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ._files import without_waiting
+from ._files import UnsuitableFileError, contents
 
 __all__ = ["cache_folder", "check_permissions", "modified", "read_file", "replace_file"]
 
@@ -65,15 +65,16 @@ def read_file(path: Path, limit: int, owners: frozenset[int] | None = None) -> b
 
     A world-writable file raises PermissionError, as does a file whose owner is not among ``owners``.
     """
-    with open(path, "rb", opener=without_waiting) as opened:
-        status = os.fstat(opened.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            regular = stat.S_ISREG(status.st_mode)
-            raise ValueError(f"larger than {limit:,} bytes" if regular else "not a regular file")
+
+    def check(status: os.stat_result) -> None:
         check_permissions(path, status)
         if owners is not None and status.st_uid not in owners:
             raise PermissionError(f"{path} belongs to user {status.st_uid}, who is not you")
-        return opened.read(limit)
+
+    try:
+        return contents(path, limit, check)
+    except UnsuitableFileError as error:
+        raise ValueError(error.strerror) from None
 
 
 def check_permissions(path: Path, status: os.stat_result) -> None:

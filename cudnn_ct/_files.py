@@ -7,13 +7,12 @@ import os
 import pkgutil
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 __all__ = [
-    "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "equal", "library_name", "mapped",
-    "names_in", "noexec", "private", "real", "resource", "text_of",
-    "without_waiting",
+    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "driver_release",
+    "equal", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -116,27 +115,45 @@ def cudnn_files(folder: str) -> Iterator[LibraryName]:
     yield from filter(None, (library_name(os.path.join(folder, name)) for name in names_in(folder)))
 
 
-def without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open`; a pipe without a writer is empty."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def text_of(path: str | os.PathLike[str]) -> str:
     """Read a text file with the limits of `bytes_of`."""
     return bytes_of(path).decode("utf-8", "replace")
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
-    """Read a file; raise OSError if it is not a regular file, cannot be read, or is too large."""
-    with open(path, "rb", opener=without_waiting) as file:
+    """Read a file of at most `MAX_TEXT` bytes, as `contents` does."""
+    return contents(path, MAX_TEXT)
+
+
+class UnsuitableFileError(OSError, ValueError):
+    """A file is not a regular file, or is too large."""
+
+
+def contents(
+    path: str | os.PathLike[str], limit: int, check: Callable[[os.stat_result], object] = bool
+) -> bytes:
+    """Read a regular file of at most ``limit`` bytes. All files that a user names are read by this function.
+
+    A pipe is not waited for and a device is not read: both raise UnsuitableFileError, as does a larger file.
+    ``check`` may raise another error for the status of the opened file.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "is not a regular file", str(path))
-        if status.st_size > MAX_TEXT:
-            raise OSError(
-                0, f"has {status.st_size:,} bytes, more than the {MAX_TEXT:,} that are read", str(path)
-            )
-        return file.read(MAX_TEXT)
+            raise UnsuitableFileError(0, "is not a regular file", str(path))
+        check(status)
+        # The size of a file in /proc is 0.
+        found = b"" if status.st_size > limit else file.read(limit + 1)
+        if len(found) > limit or status.st_size > limit:
+            size = max(status.st_size, len(found))
+            text = f"has {size:,} bytes, more than the {limit:,} that are read"
+            raise UnsuitableFileError(0, text, str(path))
+        return found
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open`; a pipe without a writer does not block."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def resource(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from .._cache_files import cache_folder, check_permissions, modified, read_file, replace_file
 from .._caches import BoundedDict
 from .._config import config
-from .._files import without_waiting
+from .._files import UnsuitableFileError, contents
 from ..errors import warn_caller
 
 __all__ = ["Store", "export_algo_cache", "import_algo_cache", "store"]
@@ -27,6 +27,7 @@ SUFFIX = ".algo_cache_2.json"
 NAME = "algo_cache"  # the default folder
 MAX_ENTRIES = 16_384
 MAX_BYTES = 1 << 20  # of an entry
+MAX_EXPORT = 256 << 20  # bytes of an exported file
 
 STORES = 64  # settings for which a process keeps one
 _STORES = BoundedDict(STORES)
@@ -195,11 +196,12 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     As of :func:`export_algo_cache`.
     """
     try:
-        with open(path, "rb", opener=without_waiting) as file:
-            content = json.loads(file.read())
+        content = json.loads(contents(path, MAX_EXPORT))
         if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:
             raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "entries"')
         return store().load(content["entries"])
+    except UnsuitableFileError as error:
+        raise ValueError(f"{os.fspath(path)} {error.strerror}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
 

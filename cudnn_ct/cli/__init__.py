@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
 from io import StringIO
@@ -11,8 +10,9 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..doctor.terminal import printable
 from .errors import fail, first_line, plain_warnings
-from .table import styled
+from .table import say, say_json, say_lines
 
 __all__ = ["main"]
 
@@ -36,6 +36,14 @@ class Commands(click.Group):
         command: click.Command = import_module(f".{cmd_name}", __name__).command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; escape the control characters in a message of click."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = printable(error.message, keep="\n")
+            raise
+
     def main(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the command; print one line if its output cannot be written."""
         try:
@@ -55,7 +63,7 @@ class Commands(click.Group):
 def main(context: click.Context) -> None:
     """Inspect and test NVIDIA cuDNN 9 from Python."""
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        say_lines(context.get_help())
 
 
 @main.command()
@@ -70,13 +78,12 @@ def info(as_json: bool) -> None:
 
     found = library_info()
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2))
+        say_json(found.as_dict())
     else:
         for label, text in found.rows():
-            click.echo(click.style(f"{label:{LABELS}}", bold=True) + text, color=styled(sys.stdout))
+            say(text, label=f"{label:{LABELS}}")
     if found.problem:
-        click.echo(f"cudnn-ct: {found.problem}", err=True)
-        sys.exit(1)
+        fail(found.problem)
 
 
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})

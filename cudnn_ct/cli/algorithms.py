@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from .errors import need_gpu, plainly, usage
 from .offline import GPU_HELP, naming, plan, read_gpu
 from .options import Convolution, convolution_options
 from .random_array import some
-from .table import Column, show
+from .table import Column, say, say_json, say_lines, show
 
 __all__ = ["command", "operands_of"]
 
@@ -74,15 +73,19 @@ def command(
                 "changes": explanation.changes,
                 "reasons": [reason._asdict() for reason in explanation.reasons],
             }
-        click.echo(json.dumps(report, indent=2))
+        say_json(report)
         return
-    click.echo(f"{problem}\non {where}{'' if device is None else ', planned without a GPU'}\n")
+    say(problem)
+    say(f"on {where}{'' if device is None else ', planned without a GPU'}")
+    say()
     timed = any(row.time_ms is not None for row in rows)
     show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
     if device is not None:
-        click.echo(f"\n{SKIPPED}")
+        say()
+        say(SKIPPED)
     if explanation is not None:
-        click.echo(f"\n{explanation}")
+        say()
+        say_lines(explanation)
 
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:

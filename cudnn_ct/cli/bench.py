@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from statistics import median
@@ -29,7 +28,7 @@ from .device import name_here
 from .errors import fail, first_line, need_gpu, plainly, usage
 from .options import INTS, SHAPE, Convolution, choice, convolution_options, image_options
 from .random_array import some
-from .table import Column, Tick, progress, show
+from .table import Column, Tick, progress, say, say_json, show
 
 __all__ = ["command"]
 
@@ -82,9 +81,11 @@ def printed(benchmark: Callable[..., Report]) -> Callable[..., Any]:
         if as_json:
             timed = [row._asdict() for row in rows]
             report = {"schema": 1, "problem": problem, "device": device, "rows": timed}
-            click.echo(json.dumps(report, indent=2))
+            say_json(report)
         else:
-            click.echo(f"{problem}\non {device}\n")
+            say(problem)
+            say(f"on {device}")
+            say()
             show(COLUMNS, [_cells(row) for row in rows])
         if all(row.time is None for row in rows):
             fail("no call could be timed")

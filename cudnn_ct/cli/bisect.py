@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from .child import NoAnswerError, answer_of, start
 from .errors import FAILED, NO_GPU, fail, plainly, usage
 from .offline import read_gpu
 from .options import Convolution, optional_convolution
-from .table import Column, progress, show
+from .table import Column, progress, say, say_json, show
 from .wheels import Cudnn, find_all
 
 __all__ = ["Outcome", "command", "first_bad"]
@@ -121,10 +120,11 @@ def command(
     if as_json:
         rows = [{**row._asdict(), "cudnn": row.cudnn.name, "library": row.cudnn.library} for row in outcomes]
         report = {"schema": 1, "versions": rows, "first_bad": bad and bad.cudnn.name}
-        click.echo(json.dumps(report, indent=2))
+        say_json(report)
     else:
         show(COLUMNS, [_cells(row) for row in outcomes])
-        click.echo(f"\n{verdict(outcomes)}")
+        say()
+        say(verdict(outcomes))
     examined = any(row.status != SKIPPED for row in outcomes)
     sys.exit(FAILED if any(row.bad for row in outcomes) or not examined else 0)
 

@@ -31,7 +31,7 @@ from ..ops.conv.padded_candidates import with_even_padding
 from ..ops.graph.lower import lowered
 from ..plans.base import Candidate
 from ..shapes.graph.problem import GraphProblem
-from .child import read_request
+from .child import read_request, user_file
 from .errors import first_line, words_of
 from .offline import _convolution
 from .options import Convolution
@@ -178,6 +178,10 @@ class _WrongFileError(Exception):
 
 def _names(path: str, wanted: str, condition: str = "") -> dict[str, Any]:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        user_file(path)  # `runpy` would wait for a pipe
+    except ValueError as error:
+        raise _WrongFileError(str(error)) from None
     names = runpy.run_path(path)
     if wanted not in names:
         raise _WrongFileError(f"{path} does not define {wanted}, which it must{condition}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Any
@@ -11,12 +10,11 @@ import click
 
 from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
-from ..doctor.terminal import printable
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, fail, plainly, usage
-from .table import show
+from .table import say, say_json, show
 
 __all__ = ["command"]
 
@@ -37,7 +35,7 @@ def path() -> None:
     here = store().path
     if here is None:
         fail(OFF)
-    click.echo(here)
+    say(here)
 
 
 @command.command("show")
@@ -51,16 +49,16 @@ def show_(as_json: bool) -> None:
     if as_json:
         found = [dict(zip(("cudnn", "gpu", "engine", "bytes"), _facts(one), strict=True)) for one in compiled]
         report = {"schema": 2, "path": kept.path and str(kept.path), "choices": choices, "plans": found}
-        click.echo(json.dumps(report, indent=2))
+        say_json(report)
     elif kept.path is None:
-        click.echo(OFF)
+        say(OFF)
     elif choices or not kept.failed:
-        click.echo(f"{printable(str(kept.path))}: {len(choices)} tuned algorithms")
+        say(f"{kept.path}: {len(choices)} tuned algorithms")
         if choices:
             show(COLUMNS, [_cells(key, choice) for key, choice in choices.items()])
         if compiled:
             total = sum(len(plan.text) for plan in compiled)
-            click.echo(f"{printable(str(plans.path))}: {len(compiled)} compiled plans, {total:,} bytes")
+            say(f"{plans.path}: {len(compiled)} compiled plans, {total:,} bytes")
             rows = [[f"{size:,}", name, cudnn, gpu] for cudnn, gpu, name, size in map(_facts, compiled)]
             show(PLAN_COLUMNS, rows)
     _end(kept, plans)
@@ -83,7 +81,7 @@ def clear() -> None:
     if left:
         fail(f"{left} tuned algorithms remain in {kept.path}")
     more = f" and {compiled} compiled plans" if compiled else ""
-    click.echo(f"deleted {had} tuned algorithms{more}" if kept.path else OFF)
+    say(f"deleted {had} tuned algorithms{more}" if kept.path else OFF)
 
 
 @command.command("export")
@@ -91,7 +89,7 @@ def clear() -> None:
 @plainly
 def export_(file: str) -> None:
     """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
-    click.echo(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
+    say(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
 
 
 @command.command("import")
@@ -104,7 +102,7 @@ def import_(file: str) -> None:
     if store().path is None:
         fail(OFF)
     _end(store())
-    click.echo(f"imported {count} tuned algorithms from {file}")
+    say(f"imported {count} tuned algorithms from {file}")
 
 
 @command.command("export-plans")
@@ -112,7 +110,7 @@ def import_(file: str) -> None:
 @plainly
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
-    click.echo(f"wrote {export_plans(file)} compiled plans to {file}")
+    say(f"wrote {export_plans(file)} compiled plans to {file}")
     _end(folder_store())
 
 
@@ -123,13 +121,13 @@ def import_plans_(file: str) -> None:
     """Read compiled plans from FILE. They are machine code: import only files that you trust."""
     if folder_store().path is None:
         fail(OFF)
-    if not os.path.getsize(file):  # `export-plans` writes such a file if it has no plans
+    if os.path.isfile(file) and not os.path.getsize(file):  # `export-plans` writes it if there are no plans
         fail(f"{file} is empty: it has no compiled plans")
     with usage():
         count = import_to(folder_store(), file)
     _end(folder_store())
     unused = "" if config.plan_cache or not count else "; calls do not use them, because plan_cache is off"
-    click.echo(f"imported {count} compiled plans from {file}{unused}")
+    say(f"imported {count} compiled plans from {file}{unused}")
 
 
 def _facts(plan: StoredPlan) -> tuple[str, str, str, int]:

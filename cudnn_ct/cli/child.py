@@ -10,9 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._files import contents
 from ..doctor.probe import end_with
 
-__all__ = ["NoAnswerError", "answer_of", "read_request", "start"]
+__all__ = ["NoAnswerError", "answer_of", "read_request", "start", "user_file"]
+
+MAX_FILE = 64 << 20  # bytes of a program, of calls, or of recorded graphs
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
 CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} import answer; answer()"
@@ -20,6 +23,14 @@ CHILD = "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; from {} impor
 
 class NoAnswerError(Exception):
     """A process has given no answer; the message says what it did instead."""
+
+
+def user_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a program or another file to plan; raise ValueError if it cannot be read, or is not a file."""
+    try:
+        return contents(path, MAX_FILE)
+    except OSError as error:
+        raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
 
 
 def start(

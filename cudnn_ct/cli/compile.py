@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
-from .table import counted
+from .table import counted, say, say_json
 
 __all__ = ["command"]
 
@@ -60,14 +59,12 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
             content += part.read_bytes()
     replace_file(Path(output), content)
     if as_json:
-        click.echo(
-            json.dumps({"schema": 1, "output": output, "bytes": len(content), "gpus": reports}, indent=2)
-        )
+        say_json({"schema": 1, "output": output, "bytes": len(content), "gpus": reports})
     else:
         _print(reports)
         if not any(report["compiled"] or report["rejected"] for report in reports):
-            click.echo(NO_GRAPHS)
-        click.echo(f"wrote {output}, {len(content):,} bytes")
+            say(NO_GRAPHS)
+        say(f"wrote {output}, {len(content):,} bytes")
     rejected = sum(len(report["rejected"]) for report in reports)
     if rejected:
         fail(f"cannot compile {counted(rejected, 'graph')}")
@@ -99,10 +96,10 @@ def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) 
 def _print(reports: list[dict[str, Any]]) -> None:
     for report in reports:
         plans = counted(report["compiled"], "plan")
-        click.echo(f"{report['gpu']}: {plans} compiled in {report['seconds']:.1f} s")
+        say(f"{report['gpu']}: {plans} compiled in {report['seconds']:.1f} s")
         if report["derived"]:
-            click.echo(f"  {report['gpu']} is {DERIVED_NOTE}")
+            say(f"  {report['gpu']} is {DERIVED_NOTE}")
         for row in report["rejected"]:
-            click.echo(f"  rejected: {row['graph']}: {row['reason']}")
+            say(f"  rejected: {row['graph']}: {row['reason']}")
         for call, reason in report["skipped"].items():
-            click.echo(f"  no graph: {call}: {reason}")
+            say(f"  no graph: {call}: {reason}")

@@ -27,6 +27,7 @@ from ..graph.plan_file import encode
 from ..graph.recording import PlanRequest, RecordedPlans, read_requests
 from ..shapes.parse import as_ints
 from ..shapes.specs import TensorSpec, check_shape
+from .child import user_file
 from .errors import first_line, words_of
 from .offline import answer_with
 
@@ -154,6 +155,7 @@ def _check_gpu(planner: Planner) -> None:
 
 def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
     """Return the graphs of a file, and its calls without one."""
+    text = user_file(file)
     if file.suffix == ".py":
         sys.path.insert(0, str(file.parent))  # as Python does
         with record_plans(shapes_only=True) as recorded:
@@ -164,7 +166,7 @@ def _requests(file: Path) -> tuple[list[PlanRequest], dict[str, str]]:
                     raise
     else:
         try:
-            content = json.loads(file.read_bytes())
+            content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"neither a Python program, with a name that ends in .py, nor JSON: {error}"

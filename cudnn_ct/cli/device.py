@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from .. import context
@@ -11,6 +9,7 @@ from ..cuda import device as devices
 from ..cuda import stream as streams
 from ..graph import offline
 from .errors import need_gpu, plainly
+from .table import say, say_lines
 
 __all__ = ["command", "name_here"]
 
@@ -35,16 +34,16 @@ def command(export: str | None) -> None:
     need_gpu()
     stream = streams.current_stream()
     if export is None:
-        click.echo(f"{name_here()}, device {stream.device}")
+        say(f"{name_here()}, device {stream.device}")
         return
     with streams.on_device(stream.device):
         text = offline.describe_device(context.current(stream))
     if export == STDOUT:
-        click.echo(text)
+        say_lines(text)
         return
     with open(export, "w", encoding="utf-8") as file:
         file.write(f"{text}\n")
-    print(f"wrote {export}", file=sys.stderr)
+    say(f"wrote {export}", err=True)
 
 
 def name_here() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._config import config
+from .child import user_file
 from .compile_child import SECONDS
 from .offline import PlanningError, run_child
 
@@ -26,6 +27,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
 
     Raises PlanningError for a program that fails, and ValueError for another file that cannot be planned.
     """
+    user_file(file)
     request: dict[str, Any] = {
         "file": str(Path(file).absolute()),
         "device": description,

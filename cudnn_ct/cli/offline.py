@@ -21,6 +21,7 @@ from typing import Any
 from .. import _lib
 from .._config import config
 from .._dlopen import open_library
+from .._files import contents
 from ..doctor import libraryset, stub_libcuda
 from ..errors import (
     BadParamError,
@@ -68,8 +69,7 @@ class PlanningError(CudnnError):
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the description of a device; raise ValueError with the path if the file is not one."""
     try:
-        with open(path, "rb") as file:
-            description = json.loads(file.read(MAX_BYTES + 1)[:MAX_BYTES])
+        description = json.loads(contents(path, MAX_BYTES))
     except OSError as error:
         raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -17,7 +16,7 @@ from .selftest_cases import OPERATIONS, cases
 from .selftest_cpu import checks
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count
 from .selftest_run import attempt
-from .table import progress, show
+from .table import progress, say, say_json, show
 
 __all__ = ["command"]
 
@@ -44,10 +43,11 @@ def command(op: tuple[str, ...], as_json: bool) -> None:
             rows.append(check())
     if as_json:
         about = {"device": name_here() if here else None, "reason": here.reason or None}
-        click.echo(json.dumps(as_dict(rows, cudnn=_version(), **about), indent=2))
+        say_json(as_dict(rows, cudnn=_version(), **about))
     else:
         show(COLUMNS, [cells(row) for row in rows])
-        click.echo(f"\n{_summary(rows)}")
+        say()
+        say(_summary(rows))
     if failed := count(rows, FAILED):
         reason = "" if here else f"; and no operation was run: {here.reason}"
         fail(f"{failed} of {len(rows)} failed{reason}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, each_graph
 from .errors import fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
-from .table import counted, show
+from .table import counted, say, say_json, show
 
 __all__ = ["command", "supported"]
 
@@ -40,7 +39,7 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
         reports = supported(file, gpus)
     missing = [row for report in reports for row in report["graphs"] if not row["engines"]]
     if as_json:
-        click.echo(json.dumps({"schema": 1, "gpus": reports}, indent=2))
+        say_json({"schema": 1, "gpus": reports})
     else:
         _print(reports)
     if missing:
@@ -71,12 +70,12 @@ def _print(reports: list[dict[str, Any]]) -> None:
     if cells:
         show(tuple(columns), cells)
     else:
-        click.echo(NO_GRAPHS)
+        say(NO_GRAPHS)
     if any(report["derived"] for report in reports):
-        click.echo(f"* {DERIVED_NOTE}")
+        say(f"* {DERIVED_NOTE}")
     for name, report in zip(names, reports, strict=True):
         for row in report["graphs"]:
             if row["reason"]:
-                click.echo(f"{name}: {row['graph']}: {row['reason']}")
+                say(f"{name}: {row['graph']}: {row['reason']}")
     for call, reason in reports[0]["skipped"].items():
-        click.echo(f"no graph: {call}: {reason}")
+        say(f"no graph: {call}: {reason}")

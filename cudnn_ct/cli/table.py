@@ -1,7 +1,12 @@
-"""Tables and progress bars: coloured on a terminal, plain otherwise."""
+"""Lines, tables and progress bars: coloured on a terminal, plain otherwise.
+
+Commands print by these functions alone: text may come from any file, environment or library, and a terminal
+obeys control characters in it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +17,7 @@ import click
 
 from ..doctor.terminal import printable
 
-__all__ = ["Column", "Tick", "counted", "progress", "show", "styled"]
+__all__ = ["Column", "Tick", "counted", "progress", "say", "say_json", "say_lines", "show", "styled"]
 
 EMPTY = {"", "-"}
 COLORS = {"ok": "green", "failed": "red", "skipped": "yellow"}
@@ -29,11 +34,27 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
+def say(text: object = "", *, label: str = "", err: bool = False) -> None:
+    """Print one line, after a label in bold; control characters in the text are escaped."""
+    bold = click.style(label, bold=True) if label else ""
+    click.echo(bold + printable(str(text)), err=err, color=styled(sys.stderr if err else sys.stdout))
+
+
+def say_lines(text: object) -> None:
+    """Print each line of a text."""
+    for line in str(text).splitlines():
+        say(line)
+
+
+def say_json(report: object) -> None:
+    """Print one JSON object for programs; JSON has no control characters."""
+    click.echo(json.dumps(report, indent=2))
+
+
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table without the columns that are empty in all rows, because a terminal may be narrow."""
     filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
     headings = [columns[place][0] for place in filled]
-    # Cells may come from any file.
     lines = [headings, *([printable(row[place]) for place in filled] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:

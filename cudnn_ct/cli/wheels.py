@@ -18,6 +18,7 @@ from .. import _files, _lib
 from .._bad_combinations import version_numbers
 from ..doctor import libraryset
 from ..errors import CudnnError
+from .table import say
 
 __all__ = ["Cudnn", "find_all"]
 
@@ -99,7 +100,7 @@ def _downloaded(name: str, folder: Path) -> Cudnn:
     package = f"nvidia-cudnn-cu{cuda}"
     numbers = name.count(".")
     requirement = f"{package}=={name}{'' if numbers == 3 else '.*'}"
-    click.echo(f"downloading {requirement} into {folder}", err=True)
+    say(f"downloading {requirement} into {folder}", err=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as parts:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]

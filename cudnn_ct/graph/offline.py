@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _lib
 from .._caches import BoundedDict
+from .._files import text_of
 from .._lib import Library
 from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
@@ -44,7 +45,7 @@ class Planner:
     def __init__(self, description: Mapping[str, object] | str | Path) -> None:
         given = description
         if not isinstance(given, Mapping):
-            given = json.loads(Path(given).read_text(encoding="utf-8"))
+            given = json.loads(text_of(given))
         self.description: dict[str, Any] = {**_LATER_KEYS, **given}
         self.library = _lib.load()
         self.kernel_caches = BoundedDict(KERNEL_CACHES)

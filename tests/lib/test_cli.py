@@ -265,3 +265,27 @@ def test_bisect_runs_on_a_gpu_without_a_description(no_gpu: str) -> None:
     assert ran.returncode == 3
     assert no_gpu in ran.stderr
     assert "--device FILE plans for a described GPU" in ran.stderr
+
+
+# --- hostile files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["supports", "compile"])
+@pytest.mark.usefixtures("planner")
+def test_planning_commands_escape_text_of_the_file(command: str, tmp_path: Path) -> None:
+    escape, x = "\x1b[31m\x9b", {"shape": [4, 8, 8, 8]}
+    rows = {
+        "name": {"function": f"relu{escape}"},
+        "dtype": {"function": "activation", "arguments": {"x": {**x, "dtype": f"float{escape}"}}},
+        "key": {"function": "activation", "arguments": {"x": {**x, escape: 1}}},
+        "engine": {"function": "softmax", "arguments": {"x": x, "algo": escape}},
+        "program": f"import cudnn_ct as ct\nct.activation(ct.zeros((2, 3)), mode={escape!r})\n",
+    }
+    output = ("-o", str(tmp_path / "plans")) if command == "compile" else ()
+    for name, row in rows.items():
+        path = tmp_path / f"{name}.{'py' if name == 'program' else 'json'}"
+        path.write_text(row if isinstance(row, str) else json.dumps({"calls": [row]}))
+        ran = run(command, str(path), "--gpu", "h200", *output)
+        assert ran.returncode in (1, 2)
+        assert r"\x1b[31m" in ran.stderr
+        assert all(line.isprintable() for line in (ran.stdout + ran.stderr).splitlines()), ran.stderr

@@ -39,7 +39,7 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
 
 def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(each_graph, "run_child", plan)
-    (report,) = supports.supported("graphs.json", ("h200",))
+    (report,) = supports.supported(__file__, ("h200",))
     assert [row["graph"] for row in report["graphs"]] == list(GRAPHS)
     assert [row["engines"] for row in report["graphs"]] == [1, 0, 1, 1]
     assert report["graphs"][1]["reason"] == "the planning process ended with SIGSEGV"
@@ -70,4 +70,4 @@ def test_supported_raises_if_the_process_ends_before_a_graph_is_planned(
 
     monkeypatch.setattr(each_graph, "run_child", end)
     with pytest.raises(PlanningError, match="SIGILL"):
-        supports.supported("graphs.json", ("h200",))
+        supports.supported(__file__, ("h200",))

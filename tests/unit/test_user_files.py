@@ -1,0 +1,123 @@
+"""Files that users name: pipes are not waited for, devices and huge files are not read, text is escaped."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import cudnn_ct as ct
+from cudnn_ct import _files
+from cudnn_ct._cache_files import read_file
+from cudnn_ct._config import config
+from cudnn_ct.cli import bisect_child, child, compile_child, main, table
+from cudnn_ct.cli.offline import read_description
+
+CLI = Path(table.__file__).parent
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "import_algo_cache": ct.import_algo_cache,
+    "import_plans": ct.import_plans,
+    "read_description": read_description,
+    "user_file": child.user_file,
+    "text_of": _files.text_of,
+    "read_file": lambda path: read_file(path, 100),
+    "program of compile": compile_child._requests,
+    "program of bisect": lambda path: bisect_child._names(str(path), "call"),
+}
+
+
+@pytest.fixture(params=["pipe", "device", "folder"])
+def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "file.py"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reader_rejects_a_file_that_is_not_regular(name: str, odd_file: Path) -> None:
+    with pytest.raises(Exception, match=r"not a regular file|Is a directory") as caught:
+        READERS[name](odd_file)
+    assert isinstance(caught.value, OSError | ValueError | bisect_child._WrongFileError)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reader_rejects_a_huge_file(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.py"
+    path.touch(mode=0o600)
+    os.truncate(path, 1 << 40)  # sparse
+    with pytest.raises(Exception, match=r"has 1,099,511,627,776 bytes, more than the [\d,]+ that are read"):
+        READERS[name](path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cache import FILE",
+        "supports FILE --gpu h200",
+        "compile FILE --gpu h200 -o OUT",
+        "supports /dev/null --gpu FILE",
+        "algorithms --x 1,3,8,8 --w 4,3,3,3 --device FILE",
+    ],
+)
+def test_command_rejects_a_file_that_is_not_regular(
+    line: str, odd_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "cache"))
+    words = line.replace("FILE", str(odd_file)).replace("OUT", str(tmp_path / "out")).split()
+    ran = CliRunner().invoke(main, words)
+    assert ran.exit_code == 2, ran.output
+    last = ran.stderr.splitlines()[-1]
+    assert any(text in last for text in ("not a regular file", "is a directory", "Is a directory"))
+
+
+def test_contents_returns_whole_files_up_to_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"1234")
+    assert _files.contents(path, 4) == b"1234"
+    with pytest.raises(_files.UnsuitableFileError, match="has 4 bytes, more than the 3 that are read"):
+        _files.contents(path, 3)
+    assert _files.contents("/proc/self/status", 1 << 20)  # its size is 0
+    with pytest.raises(_files.UnsuitableFileError, match="more than the 10 that are read"):
+        _files.contents("/proc/self/status", 10)
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[31m\u202e\x9b1m\n"
+
+
+def test_say_prints_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    table.say(HOSTILE)
+    table.say(HOSTILE, label="a label", err=True)
+    for written in capsys.readouterr():
+        (line,) = written.splitlines()
+        assert line.isprintable()
+        assert r"\x1b[31m" in line
+
+
+@pytest.mark.parametrize(
+    "line", [f"supports {HOSTILE}", f"cache import {HOSTILE}", f"supports /dev/null --gpu {HOSTILE}", HOSTILE]
+)
+def test_usage_errors_have_no_control_characters(line: str) -> None:
+    ran = CliRunner().invoke(main, line.split(" "))
+    assert ran.exit_code == 2
+    assert all(each.isprintable() for each in ran.output.splitlines())
+
+
+@pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
+def test_commands_print_by_the_functions_that_escape_text(path: Path) -> None:
+    if path.stem in ("table", "errors"):  # they define these functions
+        return
+    calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+    raw = [call for call in calls if ast.unparse(call.func) in ("click.echo", "click.secho", "print")]
+    # Child processes write JSON to pipes.
+    assert [ast.unparse(call) for call in raw if "json.dumps" not in ast.unparse(call)] == []
