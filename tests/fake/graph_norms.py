@@ -6,13 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct._bindings.enums import BackendNormFwdPhase, BackendNormMode
+from cudnn_ct._bindings.enums import BackendNormFwdPhase, BackendNormMode, DataType
 
 FORWARD, BACKWARD = "OPERATION_NORM_FWD_", "OPERATION_NORM_BWD_"
 
 
 class NormNodes:
-    """A part of the fake's graphs, computed in float64."""
+    """A part of the fake's graphs, computed in float64.
+
+    With ``one_pass_norms``, layer norms of float32 compute the variance as cuDNN 9.27 does: as the mean of
+    squares minus the square of the mean, in float32.
+    """
+
+    one_pass_norms = False
+
+    def _normalises_computed_rows(self: Any, graph: dict[str, Any]) -> bool:
+        """Whether a norm reads rows that the graph computes, of a length that no engine takes then."""
+        nodes = map(self._attributes, graph["attributes"]["OPERATIONGRAPH_OPS"])
+        given = [self._attributes(node[f"{FORWARD}XDESC"][0]) for node in nodes if f"{FORWARD}XDESC" in node]
+        return any(
+            x.get("TENSOR_IS_VIRTUAL", [False])[0] and max(x["TENSOR_DIMENSIONS"][1:]) % 64 for x in given
+        )
 
     def _norm_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
         forward = f"{FORWARD}MODE" in node
@@ -44,7 +58,12 @@ class NormNodes:
         scale = self._read(found["SCALE_DESC"], *tensors) if "SCALE_DESC" in found else 1
         training = BackendNormFwdPhase(found["PHASE"]).name == "TRAINING"
         mean = x.mean(axis, keepdims=True) * (mode != "RMS_NORM")
-        invstd = 1 / np.sqrt(((x - mean) ** 2).mean(axis, keepdims=True) + epsilon)
+        variance = ((x - mean) ** 2).mean(axis, keepdims=True)
+        if self.one_pass_norms and mode == "LAYER_NORM" and self._holds_float32(found["XDESC"]):
+            single = x.astype(np.float32)
+            square = single.mean(axis, keepdims=True) ** 2
+            variance = (single * single).mean(axis, keepdims=True) - square
+        invstd = 1 / np.sqrt(variance + epsilon)
         bias = self._read(found["BIAS_DESC"], *tensors) if "BIAS_DESC" in found else 0
         self._write(found["YDESC"], (x - mean) * invstd * scale + bias, *tensors)
         assert training == ("INV_VARIANCE_DESC" in found)
@@ -52,6 +71,10 @@ class NormNodes:
         for name, values in (("MEAN_DESC", mean), ("INV_VARIANCE_DESC", invstd)):
             if name in found:
                 self._write(found[name], values, *tensors)
+
+    def _holds_float32(self: Any, tensor: Any) -> bool:
+        code = self._attributes(tensor)["TENSOR_DATA_TYPE"][0]
+        return DataType(code).name == "FLOAT"
 
     def _norm_backward(self: Any, mode: str, found: dict[str, Any], axis: int, tensors: Any) -> None:
         names = ("X", "DY", "SCALE_", "INV_VARIANCE_")

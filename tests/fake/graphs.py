@@ -109,6 +109,8 @@ class Graphs(NormNodes, MoreNodes):
         attributes = state["attributes"]
         if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and not (self.engines or self._only_graphs(state)):
             return NOT_SUPPORTED
+        if state["name"] == "OPERATIONGRAPH_DESCRIPTOR" and self._normalises_computed_rows(state):
+            return NOT_SUPPORTED
         if state["name"] == "EXECUTION_PLAN_DESCRIPTOR":
             if JSON in attributes:
                 return plan_files.read(attributes)

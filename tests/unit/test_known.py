@@ -11,6 +11,8 @@ from cudnn_ct import CudnnWarning
 from cudnn_ct._bad_combinations import defects, rows, version_numbers, within
 from cudnn_ct.autotune import known
 from cudnn_ct.ops.conv.known import _CONDITIONS, _OPERATIONS, DEFECTS
+from cudnn_ct.ops.norm.known import DEFECTS as OF_NORMS
+from cudnn_ct.ops.norm.known import NormNode, loses_variance
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -32,7 +34,7 @@ def test_defect_has_its_fields_in_order(row: dict[str, Any]) -> None:
     assert set(FIELDS) - set(row) <= OPTIONAL
     assert row["operations"]
     assert row["effect"] in EFFECTS
-    assert row["source"].startswith("https://")
+    assert row["source"].startswith(("https://", "measured on "))
     assert not row["message"].endswith(".")
     assert row["advice"]
     for bounds in (row["cudnn"], row.get("arch", {"from": "0"})):
@@ -63,6 +65,27 @@ def test_convolutions_know_the_conditions_of_their_rows() -> None:
     table = [row for row in rows("defects") if set(row["operations"]) & set(_OPERATIONS.values())]
     assert {text for row in table for text in row["when"]} <= set(_CONDITIONS)
     assert len(table) >= 5
+
+
+def test_norms_know_the_conditions_of_their_rows() -> None:
+    table = [row for row in rows("defects") if "layer_norm" in row["operations"]]
+    assert {text for row in table for text in row["when"]} <= set(OF_NORMS.conditions)
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "version", "expected"),
+    [
+        ("layer_norm", "float32", 92700, True),
+        ("layer_norm", "float32", 92800, True),
+        ("layer_norm", "float32", 91900, False),
+        ("layer_norm", "bfloat16", 92800, False),
+        ("rms_norm", "float32", 92800, False),
+    ],
+)
+def test_layer_norm_loses_the_variance_of_float32_in_measured_versions(
+    operation: str, dtype: str, version: int, expected: bool
+) -> None:
+    assert loses_variance(NormNode(operation, dtype), version) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from ...plans.base import tensors_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient
 from ...shapes.specs import Shape, TensorSpec
 
-__all__ = ["has_wide_parameters", "parameters_last_graph", "row_norm_graph"]
+__all__ = ["has_wide_parameters", "node_mode", "parameters_last_graph", "row_norm_graph", "shifted_graph"]
 
 _DATA = ("x", "y", "dy", "dx")
 _STATISTICS = ("mean", "invstd")
@@ -37,7 +37,7 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
     tensors = _tensors(problem)
     names = {_ATTRIBUTES[name]: tensor for name, tensor in tensors.items()}
     if isinstance(problem, RowNormGradient):
-        step = node("norm_backward", mode=_mode(problem), **names)
+        step = node("norm_backward", mode=node_mode(problem), **names)
     else:
         step = _forward(problem, names, uid=len(tensors) + 1)
     return Graph((step,), tuple(tensors.values()))
@@ -46,7 +46,7 @@ def row_norm_graph(problem: RowNorm | RowNormGradient) -> Graph:
 def has_wide_parameters(problem: RowNorm | RowNormGradient) -> bool:
     """Return whether `parameters_last_graph` has engines: for half precision with float32 parameters."""
     wide = problem.scale.dtype != problem.x.dtype and problem.shape.columns % 64 == 0
-    return wide and isinstance(problem, RowNorm) and _mode(problem) != "ada_layer_norm"
+    return wide and isinstance(problem, RowNorm) and node_mode(problem) != "ada_layer_norm"
 
 
 def parameters_last_graph(problem: RowNorm) -> Graph:
@@ -71,6 +71,25 @@ def parameters_last_graph(problem: RowNorm) -> Graph:
     return Graph(tuple(nodes), tuple(tensors.values()))
 
 
+def shifted_graph(problem: RowNorm) -> Graph:
+    """Return the graph of a normalisation of x minus a float32 number for each row, the first operand."""
+    tensors = _tensors(problem)
+    uids = count(len(tensors) + 1)
+    shift = Tensor(next(uids), TensorSpec.packed(_axes("mean", problem), "float32"))
+    shifted = Tensor(next(uids), tensors["x"].spec._replace(dtype="float32"), virtual=True)
+    names = {_ATTRIBUTES[name]: tensor for name, tensor in (tensors | {"x": shifted}).items()}
+    difference = node(
+        "pointwise", mode="sub", math_prec="float32", xdesc=tensors["x"], bdesc=shift, ydesc=shifted
+    )
+    return Graph((difference, _forward(problem, names, uid=next(uids))), (shift, *tensors.values()))
+
+
+def node_mode(problem: RowNorm | RowNormGradient) -> LayerNormMode:
+    """Return the mode of the node; with one sample, layer normalisation has more engines."""
+    adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
+    return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
+
+
 def _tensors(problem: RowNorm | RowNormGradient) -> dict[str, Tensor]:
     """Return the operands of a problem by name, with four axes."""
     return {
@@ -82,13 +101,7 @@ def _tensors(problem: RowNorm | RowNormGradient) -> dict[str, Tensor]:
 def _forward(problem: RowNorm, tensors: dict[str, Tensor], uid: int) -> Node:
     epsilon = Tensor(uid, TensorSpec.packed((1, 1, 1, 1), "float32"), value=problem.epsilon)
     phase = "training" if problem.invstd else "inference"
-    return node("norm_forward", mode=_mode(problem), phase=phase, epsilon_desc=epsilon, **tensors)
-
-
-def _mode(problem: RowNorm | RowNormGradient) -> LayerNormMode:
-    """Return the mode of the node; with one sample, layer normalisation has more engines."""
-    adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
-    return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
+    return node("norm_forward", mode=node_mode(problem), phase=phase, epsilon_desc=epsilon, **tensors)
 
 
 def _axes(name: str, problem: RowNorm | RowNormGradient) -> Shape:
@@ -96,4 +109,4 @@ def _axes(name: str, problem: RowNorm | RowNormGradient) -> Shape:
     samples, rows, columns, _ = problem.shape
     kept = rows if name in _DATA or name in _STATISTICS else 1
     length = 1 if name in _STATISTICS else columns
-    return (samples, kept, length, 1) if _mode(problem) == "ada_layer_norm" else (kept, length, 1, 1)
+    return (samples, kept, length, 1) if node_mode(problem) == "ada_layer_norm" else (kept, length, 1, 1)

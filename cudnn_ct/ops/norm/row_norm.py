@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ... import algo_cache
+from ... import _lib, algo_cache
 from ...graph.candidates import EngineRules
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import ZeroResults
@@ -27,7 +27,9 @@ from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._packed_source import PackedSource
-from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
+from .known import NormNode, loses_variance
+from .row_graphs import has_wide_parameters, node_mode, parameters_last_graph, row_norm_graph
+from .shifted import FUSED, SEPARATE
 
 __all__ = [
     "ADAPTIVE",
@@ -152,6 +154,7 @@ def _without_engine_1(problem: RowNorm) -> EngineRules:  # noqa: ARG001
 
 
 _SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
+_SHIFTED_SOURCE = PackedSource(EitherSource(FUSED, SEPARATE), _packed)
 _WIDE_SOURCE = PackedSource(
     EitherSource(GraphSource(parameters_last_graph, _without_engine_1), GraphSource(row_norm_graph)),
     _packed,
@@ -161,6 +164,10 @@ _WIDE_SOURCE = PackedSource(
 
 def source_of(problem: RowNorm | RowNormGradient) -> PackedSource:
     """Return the source of the candidates of a problem."""
+    if isinstance(problem, RowNorm):
+        x = NormNode(node_mode(problem), problem.x.dtype)
+        if loses_variance(x, _lib.load().version):
+            return _SHIFTED_SOURCE
     return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
 
 

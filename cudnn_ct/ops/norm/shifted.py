@@ -1,0 +1,119 @@
+"""Layer normalisation of values from which the mean was subtracted first, for versions that need it.
+
+Engines of these versions compute the variance as the mean of the squares minus the square of the mean, which
+has no digits left if the mean is large next to the deviation. Their mean is right. y and the inverse
+deviation do not depend on a constant that is subtracted from a row, so a normalisation runs twice: once for
+the mean, and then on x without it. The mean of the second run is the rounding error of the first one, which
+float32 does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...context import Context
+from ...errors import LibraryLoadError, NotSupportedError
+from ...graph.first import first_plan
+from ...graph.operations import Graph, Tensor, node
+from ...plans.base import Candidate, Plan, tensors_of
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import op_tensor_of
+from ...plans.wrappers import RelayoutPlan
+from ...shapes.layer_norm import RowNorm
+from ...shapes.specs import TensorSpec
+from .._graph_source import GraphSource
+from .row_graphs import row_norm_graph, shifted_graph
+
+__all__ = ["FUSED", "SEPARATE"]
+
+
+class _TwoRuns(GraphSource):
+    """The engines of the second run; problems have contiguous operands."""
+
+    __slots__ = ()
+
+    def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
+        """Return False: a call runs the graph of the first run, too."""
+        return False
+
+    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
+        """Make an engine ready to run on x without its mean."""
+        whole = _with_statistics(problem)._replace(aligned=True)
+        made = self._chain(problem, whole, super().plan(whole, candidate, context), context)
+        if problem.aligned:
+            return made
+        moves = [(spec, None) for spec in tensors_of(problem).values()]
+        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+
+    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
+        raise NotImplementedError
+
+
+class _Fused(_TwoRuns):
+    """The engine subtracts the mean while it reads x; engines need rows of 64 elements or a multiple."""
+
+    __slots__ = ()
+
+    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
+        first = first_plan(row_norm_graph(whole), context)
+        names = tuple(tensors_of(whole))
+        places, temporaries = _places(problem, whole, rest=_statistics(whole))
+        again = places | {"mean": places["rest"]}
+        steps = [
+            Step(first, tuple(places[name] for name in names)),
+            Step(second, (places["mean"], *(again[name] for name in names))),
+        ]
+        return ChainPlan(temporaries, steps)
+
+
+class _Separate(_TwoRuns):
+    """The same engine runs on x, and on a copy from which the mean was subtracted."""
+
+    __slots__ = ()
+
+    def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
+        places, temporaries = _places(problem, whole, shifted=whole.x, rest=_statistics(whole))
+        again = places | {"x": places["shifted"], "mean": places["rest"]}
+        names = tuple(tensors_of(whole))
+        steps = [
+            Step(second, tuple(places[name] for name in names)),
+            Step(_difference(whole, context), (places["x"], places["mean"], places["shifted"])),
+            Step(second, tuple(again[name] for name in names)),
+        ]
+        return ChainPlan(temporaries, steps)
+
+
+FUSED = _Fused(lambda problem: shifted_graph(_with_statistics(problem)))
+SEPARATE = _Separate(lambda problem: row_norm_graph(_with_statistics(problem)))
+
+
+def _statistics(problem: RowNorm) -> TensorSpec:
+    return TensorSpec.packed(problem.shape.statistics, "float32")
+
+
+def _with_statistics(problem: RowNorm) -> RowNorm:
+    return problem._replace(mean=_statistics(problem), invstd=_statistics(problem))
+
+
+def _places(problem: RowNorm, whole: RowNorm, **more: TensorSpec) -> tuple[dict[str, int], list[TensorSpec]]:
+    """Return the places of tensors in a chain, and its temporaries: unwanted statistics, then ``more``."""
+    wanted = tensors_of(problem)
+    temporaries = {name: spec for name, spec in tensors_of(whole).items() if name not in wanted} | more
+    return {name: place for place, name in enumerate([*wanted, *temporaries])}, list(temporaries.values())
+
+
+def _difference(problem: RowNorm, context: Context) -> Plan:
+    """Return a plan that subtracts the mean of each row from x; the legacy call needs no compilation."""
+    columns = problem.shape.columns
+    rows = problem.x.size // columns
+    x, mean = (TensorSpec.packed((1, rows, length), "float32") for length in (columns, 1))
+    try:
+        return op_tensor_of("add", x, mean, x, alpha2=-1.0)
+    except (LibraryLoadError, NotSupportedError):  # libraries without legacy calls, or too many elements
+        return first_plan(_difference_graph(x, mean), context)
+
+
+def _difference_graph(x: TensorSpec, mean: TensorSpec) -> Graph:
+    given, row, result = (Tensor(uid, spec) for uid, spec in enumerate((x, mean, x), 1))
+    step = node("pointwise", mode="sub", math_prec="float32", xdesc=given, bdesc=row, ydesc=result)
+    return Graph((step,), (given, row, result))

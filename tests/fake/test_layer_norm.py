@@ -1,0 +1,133 @@
+"""Layer normalisation on a cuDNN that computes the variance in one pass: on the fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import cudnn_ct as ct
+from cudnn_ct._lib import load
+from cudnn_ct.autotune import known
+from tests.layers import LayerCase, check_layer
+from tests.row_norm_cases import row_norm_cases
+from tests.strategies import own, placing
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .test_matmul import OFFSETS
+
+ROWS = 6
+FUSED, SEPARATE = 128, 60  # columns with and without an engine that subtracts the mean
+
+
+@pytest.fixture
+def one_pass(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> FakeCudnn:
+    """Return the fake as a version whose layer norms of float32 lose the variance."""
+    known.forget()
+    monkeypatch.setattr(load(), "version", 92700)
+    fake.one_pass_norms = True
+    return fake
+
+
+def rows_of_mean(mean: float, columns: int = FUSED) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    x = mean + rng.standard_normal((ROWS, columns))
+    scale, bias = rng.uniform(0.5, 2, columns), rng.standard_normal(columns)
+    return tuple(array.astype(np.float32) for array in (x, scale, bias))
+
+
+def executions(fake: FakeCudnn) -> int:
+    return [name for name, _ in fake.calls].count("cudnnBackendExecute")
+
+
+def check(step: Any, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> None:
+    expected = ct.reference.layer_norm(x.astype(np.float64), scale.astype(float), bias.astype(float))
+    rounding = np.abs(x).max() * 2.0**-23  # of the mean, in units of the deviation
+    np.testing.assert_allclose(step.y.numpy(), expected.y, rtol=0, atol=1e-5 + 4 * rounding)
+    if step.mean is not None:
+        np.testing.assert_allclose(step.mean.numpy(), expected.mean, rtol=1e-6)
+        np.testing.assert_allclose(step.invstd.numpy(), expected.invstd, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [0, 100, 1000, -10_000])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
+@pytest.mark.parametrize("columns", [FUSED, SEPARATE])
+def test_layer_norm_has_the_variance_when_the_mean_is_large(
+    one_pass: FakeCudnn, mean: float, training: bool, algo: Any, columns: int
+) -> None:
+    operands = rows_of_mean(mean, columns)
+    check(ct.layer_norm(*map(ct.asarray, operands), training=training, algo=algo), *operands)
+
+
+@pytest.mark.parametrize("columns", [FUSED, SEPARATE])
+def test_layer_norm_writes_shifted_results_to_out(one_pass: FakeCudnn, columns: int) -> None:
+    operands = rows_of_mean(1000, columns)
+    out = ct.empty((ROWS, columns)), ct.empty((2 * ROWS, 1))[::2], ct.empty((ROWS, 1))
+    step = ct.layer_norm(*map(ct.asarray, operands), out=out)
+    assert step.mean is not None
+    assert step.mean.pointer == out[1].pointer
+    check(step, *operands)
+
+
+@pytest.mark.parametrize("columns", [FUSED, SEPARATE])
+def test_layer_norm_of_misaligned_operands_is_shifted_on_copies(
+    one_pass: FakeCudnn, host: Host, columns: int
+) -> None:
+    operands = rows_of_mean(1000, columns)
+    place = placing(lambda array: ForeignArray(host, array), 1, 2, 3)
+    check(ct.layer_norm(*map(place, operands)), *operands)
+
+
+def test_ada_layer_norm_of_one_sample_is_shifted(one_pass: FakeCudnn) -> None:
+    x, scale, bias = rows_of_mean(1000)
+    step = ct.ada_layer_norm(*(ct.asarray(array[None]) for array in (x, scale, bias)))
+    assert step.mean is not None
+    check(step._replace(y=step.y[0], mean=step.mean[0], invstd=step.invstd[0]), x, scale, bias)
+
+
+def test_shifted_layer_norm_of_64_columns_has_no_copy_of_x(one_pass: FakeCudnn) -> None:
+    operands = [ct.asarray(array) for array in rows_of_mean(1000)]
+    ct.layer_norm(*operands, workspace_limit=operands[0].nbytes // 2)
+    described = ct.last_plan()
+    assert described is not None
+    assert described.workspace < operands[0].nbytes
+    assert executions(one_pass) == 2
+
+
+def test_layer_norm_subtracts_the_mean_by_a_graph_without_legacy_calls(one_pass: FakeCudnn) -> None:
+    one_pass.engines, one_pass.fail = True, {"cudnnCreateOpTensorDescriptor": 3009}
+    operands = rows_of_mean(1000, SEPARATE)
+    check(ct.layer_norm(*map(ct.asarray, operands)), *operands)
+    assert executions(one_pass) == 3
+    assert "cudnnOpTensor" not in [name for name, _ in one_pass.calls]
+
+
+def test_layer_norm_runs_the_engine_once_in_versions_without_the_defect(fake: FakeCudnn) -> None:
+    ct.layer_norm(*map(ct.asarray, rows_of_mean(0)))
+    assert executions(fake) == 1
+
+
+def test_layer_norm_of_bfloat16_runs_the_engine_once(one_pass: FakeCudnn) -> None:
+    ct.layer_norm(*(ct.asarray(array, "bfloat16") for array in rows_of_mean(0)))
+    assert executions(one_pass) == 1
+
+
+@pytest.mark.parametrize("columns", [FUSED, SEPARATE])
+def test_shifted_layer_norm_is_captured(one_pass: FakeCudnn, columns: int) -> None:
+    operands = rows_of_mean(1000, columns)
+    step, arrays = ct.capture(ct.layer_norm), [ct.asarray(array) for array in operands]
+    for _ in range(3):
+        check(step(*arrays), *operands)
+
+
+@settings(max_examples=60)
+@given(case=row_norm_cases(), offsets=OFFSETS)
+def test_row_norm_equals_reference_on_a_version_with_the_defect(
+    one_pass: FakeCudnn, host: Host, case: LayerCase, offsets: tuple[int, ...]
+) -> None:
+    for place in (own, lambda array: ForeignArray(host, array)):
+        check_layer(case, placing(place, *offsets))
