@@ -131,3 +131,15 @@ def test_row_norm_equals_reference_on_a_version_with_the_defect(
 ) -> None:
     for place in (own, lambda array: ForeignArray(host, array)):
         check_layer(case, placing(place, *offsets))
+
+
+def test_graph_with_a_layer_norm_of_float32_warns_once(one_pass: FakeCudnn) -> None:
+    def build(dtype: str) -> None:
+        g = ct.Graph()
+        norm = g.layer_norm(g.input((4, 64), dtype), g.input((64,), dtype), g.input((64,), dtype))
+        g.build(norm).prepare()
+
+    build("bfloat16")
+    with pytest.warns(ct.CudnnWarning, match="layer normalisation of float32 .* subtract the means"):
+        build("float32")
+    build("float32")

@@ -14,6 +14,8 @@ from ...shapes.graph.problem import GraphProblem
 from .._first_engines import engines_for_exact_gelu
 from ..conv.errata import erratum
 from ..conv.known import DEFECTS, without_wrong_tf32
+from ..norm.known import DEFECTS as OF_NORMS
+from ..norm.known import NormNode
 
 __all__ = ["rules_of", "warn_of_defects"]
 
@@ -52,6 +54,8 @@ KNOWN_WRONG = Errata(
 _EXTREMES = ("max", "min", "amax")
 _PRODUCTS = ("matmul", *DIRECTIONS)
 
+_NORMS = {"norm_forward": "", "norm_backward": "_backward"}
+
 OF_GROUPS = KnownDefects(
     lambda problem: "moe_grouped_matmul",  # noqa: ARG005
     {"FP8": lambda problem: any(value.spec.dtype.startswith("float8") for value in problem.values)},
@@ -78,9 +82,11 @@ def rules_of(problem: GraphProblem) -> EngineRules:
 
 
 def warn_of_defects(problem: GraphProblem, version: int, capability: tuple[int, int]) -> None:
-    """Warn once of each known defect of this cuDNN in convolutions of a graph."""
+    """Warn once of each known defect of this cuDNN in convolutions and normalisations of a graph."""
     for one in convolutions_of(problem):
         DEFECTS.warn(one, version, capability)
+    for norm in _norms_of(problem):
+        OF_NORMS.warn(norm, version, capability)
 
 
 def _why_never(problem: GraphProblem, version: int) -> str:
@@ -143,6 +149,14 @@ def convolutions_of(problem: GraphProblem) -> list[ConvProblem]:
             )
         )
     return found
+
+
+def _norms_of(problem: GraphProblem) -> list[NormNode]:
+    return [
+        NormNode(f"{one.attribute('mode')}{_NORMS[one.kind]}", problem.operands_of(one)["x"].spec.dtype)
+        for one in problem.nodes
+        if one.kind in _NORMS
+    ]
 
 
 def _first_engines(problem: GraphProblem) -> tuple[str, ...]:
