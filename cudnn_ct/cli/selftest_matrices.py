@@ -26,6 +26,8 @@ from .selftest_cases import (
 
 FLOAT8 = {"float8_e4m3": 2e-2}  # the result is bfloat16
 FLOAT8_RESULT = {"float8_e4m3": 0.2, "float8_e5m2": 0.4}  # of attention, which also rounds weights to float8
+LARGE_MEAN = 1000  # deviations, which leaves the difference from it three digits of float32
+LARGE = {"float32": 2e-3}
 
 
 def matrix_cases() -> Iterator[Case]:
@@ -41,6 +43,9 @@ def matrix_cases() -> Iterator[Case]:
     yield from each_layout("scaled_matmul", "", _scaled, FLOAT8, tuple(FLOAT8), LAYOUTS[:1])
     for operation in ROW_NORMS:
         yield from _rows_of(operation)
+    for operation in ("batch_norm_training", "instance_norm"):
+        required(operation)  # before a test replaces the operation
+        yield from each_layout(operation, "large mean", _large_images, LARGE, tuple(LARGE))
 
 
 def _matrices(operation: str, draw: Draw, activation: str | None = None, **device: Any) -> Inputs:
@@ -63,19 +68,27 @@ def _rows_of(operation: str) -> Iterator[Case]:
     for name in (operation, f"{operation}_backward"):
         required(name)  # before a test replaces the operation
         yield from each_layout(name, "", partial(_row_norm, name), SUMS, dtypes, layouts)
+        large = partial(_row_norm, name, mean=LARGE_MEAN)
+        yield from each_layout(name, "large mean", large, LARGE, tuple(LARGE), layouts)
         if name == operation:
             make = partial(_row_norm, name, training=False)
             yield from each_layout(name, "without statistics", make, SUMS, dtypes, layouts)
 
 
-def _row_norm(operation: str, draw: Draw, **keywords: Any) -> Inputs:
+def _row_norm(operation: str, draw: Draw, mean: float = 0, **keywords: Any) -> Inputs:
     """Draw rows of 64 elements, the shortest for which cuDNN has all engines."""
-    x, samples = draw.floats(4, 6, 64), (4,) * operation.startswith("ada")
+    x, samples = draw.floats(4, 6, 64) + draw.dtype.type(mean), (4,) * operation.startswith("ada")
     scale = draw.rng.uniform(0.5, 2, (*samples, 64)).astype(draw.dtype)
     if not operation.endswith("_backward"):
         return Inputs((x, scale, scale[::-1].copy()), keywords)
     forward = getattr(reference, operation.removesuffix("_backward"))
     return Inputs((draw.floats(4, 6, 64), x, scale, *forward(x, scale)[1:]), keywords)
+
+
+def _large_images(draw: Draw) -> Inputs:
+    """Draw images whose mean is large next to their deviation."""
+    x = draw.floats(4, 8, 5, 6) + draw.dtype.type(LARGE_MEAN)
+    return Inputs((x, draw.parameter(8), draw.parameter(8)), {})
 
 
 # --- attention ---------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ from hypothesis import given, settings
 import cudnn_ct as ct
 from cudnn_ct._lib import load
 from cudnn_ct.autotune import known
+from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.selftest_report import FAILED, OK
+from cudnn_ct.cli.selftest_run import attempt
+from cudnn_ct.ops.norm import row_norm
 from tests.layers import LayerCase, check_layer
 from tests.row_norm_cases import row_norm_cases
 from tests.strategies import own, placing
@@ -122,6 +126,21 @@ def test_shifted_layer_norm_is_captured(one_pass: FakeCudnn, columns: int) -> No
     step, arrays = ct.capture(ct.layer_norm), [ct.asarray(array) for array in operands]
     for _ in range(3):
         check(step(*arrays), *operands)
+
+
+def large_means() -> list[Case]:
+    return [case for case in cases() if case.variant == "large mean"]
+
+
+@pytest.mark.parametrize("case", large_means(), ids=lambda case: f"{case.operation} {case.layout}")
+def test_selftest_of_large_means_succeeds(one_pass: FakeCudnn, case: Case) -> None:
+    assert attempt(case).verdict == OK
+
+
+def test_selftest_finds_a_variance_of_one_pass(one_pass: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_norm, "loses_variance", lambda *_: False)
+    wrong = [case.operation for case in large_means() if attempt(case).verdict == FAILED]
+    assert wrong == ["layer_norm"]
 
 
 @settings(max_examples=60)
