@@ -152,6 +152,16 @@ def test_row_norm_equals_reference_on_a_version_with_the_defect(
         check_layer(case, placing(place, *offsets))
 
 
+@pytest.mark.parametrize(("columns", "nodes"), [(FUSED, [2, 1]), (SEPARATE, [1])])
+def test_layer_norm_on_shapes_records_the_graphs_of_both_runs(
+    one_pass: FakeCudnn, columns: int, nodes: list[int]
+) -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.layer_norm(ct.zeros((4, columns)), ct.zeros(columns), ct.zeros(columns))
+    assert [len(request.graph.nodes) for request in recorded.requests.values()] == nodes
+    assert not any(request.choice for request in recorded.requests.values())
+
+
 def test_graph_with_a_layer_norm_of_float32_warns_once(one_pass: FakeCudnn) -> None:
     def build(dtype: str) -> None:
         g = ct.Graph()

@@ -158,16 +158,16 @@ def test_row_norm_and_gradients_equal_float64_when_the_mean_is_large(
     x, dy = drawn(shape, "float32", mean), drawn(shape, "float32", seed=1)
     scale, bias = (drawn(parameter, "float32", seed=seed) for seed in (2, 3))
     step = getattr(ct, operation)(x, scale, bias)
-    of_rows = [wide(one)[:, None] if adaptive else wide(one) for one in (scale, bias)]
+    scales, biases = (wide(one)[:, None] if adaptive else wide(one) for one in (scale, bias))
     centred, last = operation != "rms_norm", (len(shape) - 1,)
-    check_large_mean(step, wide(x), *of_rows, last, centred=centred)
+    check_large_mean(step, wide(x), scales, biases, last, centred=centred)
     alone = getattr(ct, operation)(x, scale, bias, training=False)
     np.testing.assert_allclose(alone.y.numpy(), step.y.numpy(), atol=1e-3 + abs(mean) * 2e-6)
     keywords = {} if centred else {"bias_gradient": True}
     found = getattr(ct, f"{operation}_backward")(dy, x, scale, *step[1:], **keywords)
     moments = [wide(one) for one in step[1:]] if centred else [np.zeros(1), wide(step[1])]
     summed = (1,) if adaptive else tuple(range(len(shape) - 1))
-    operands = (wide(dy), wide(x), of_rows[0], *moments)
+    operands = (wide(dy), wide(x), scales, *moments)
     check_gradients(found, operands, last, summed, centred=centred)
 
 

@@ -11,6 +11,7 @@ from cudnn_ct.graph.offline import Planner
 from cudnn_ct.ops.matmul.source import TENSOR_CORES
 from cudnn_ct.ops.matmul.views import packed_operands, slices_of
 from cudnn_ct.ops.norm.row_norm import source_of
+from cudnn_ct.ops.norm.shifted import SHIFTED
 from cudnn_ct.shapes.layer_norm import LayerNormMode, row_norm, row_norm_gradient
 from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -122,6 +123,16 @@ def test_norm_multiplies_with_float32_parameters_behind_the_normalisation() -> N
             assert names == [f"engine {4 if problem.invstd else 5}", "engine 1"]
             # Plans of the other engine need a driver.
             assert source.plan(problem, rows[-1], planner).candidate.algorithm == "engine 1"
+
+
+@in_child
+def test_layer_norm_that_subtracts_the_mean_has_engines_for_multiples_of_64() -> None:
+    planner = Planner(DEVICE)
+    for columns, fused in ((768, True), (60, False)):
+        x, scale = spec((64, columns), "float32"), spec((columns,), "float32")
+        problem = row_norm("layer_norm", {"x": x, "scale": scale, "bias": scale}, (None, None, None), 1e-5)
+        assert (engines_missing(SHIFTED.first, problem, planner) == "") == fused, columns
+        assert engines_missing(SHIFTED.second, problem, planner) == "", columns
 
 
 # --- products ----------------------------------------------------------------------------------------------

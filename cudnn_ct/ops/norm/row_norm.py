@@ -29,7 +29,7 @@ from .._operation import Operation, Select
 from .._packed_source import PackedSource
 from .known import NormNode, loses_variance
 from .row_graphs import has_wide_parameters, node_mode, parameters_last_graph, row_norm_graph
-from .shifted import FUSED, SEPARATE
+from .shifted import SHIFTED
 
 __all__ = [
     "ADAPTIVE",
@@ -154,7 +154,7 @@ def _without_engine_1(problem: RowNorm) -> EngineRules:  # noqa: ARG001
 
 
 _SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
-_SHIFTED_SOURCE = PackedSource(EitherSource(FUSED, SEPARATE), _packed)
+_SHIFTED_SOURCE = PackedSource(SHIFTED, _packed)
 _WIDE_SOURCE = PackedSource(
     EitherSource(GraphSource(parameters_last_graph, _without_engine_1), GraphSource(row_norm_graph)),
     _packed,

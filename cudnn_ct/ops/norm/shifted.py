@@ -14,6 +14,7 @@ from typing import Any
 from ...context import Context
 from ...errors import LibraryLoadError, NotSupportedError
 from ...graph.first import first_plan
+from ...graph.offline import ShapesOnly
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.chain import ChainPlan, Step
@@ -21,14 +22,15 @@ from ...plans.elementwise import op_tensor_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
+from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 
-__all__ = ["FUSED", "SEPARATE"]
+__all__ = ["SHIFTED"]
 
 
 class _TwoRuns(GraphSource):
-    """The engines of the second run; problems have contiguous operands."""
+    """The engines of the second run."""
 
     __slots__ = ()
 
@@ -83,8 +85,23 @@ class _Separate(_TwoRuns):
         return ChainPlan(temporaries, steps)
 
 
-FUSED = _Fused(lambda problem: shifted_graph(_with_statistics(problem)))
-SEPARATE = _Separate(lambda problem: row_norm_graph(_with_statistics(problem)))
+class _FusedFirst(EitherSource):
+    """Both forms, the fused one first; calls on shapes record the form that has engines."""
+
+    __slots__ = ()
+
+    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
+        """Make a candidate of the first form that supports it ready to run."""
+        if isinstance(context, ShapesOnly) and problem.shape.columns % 64 == 0:
+            return self.first.plan(problem, candidate, context)
+        return super().plan(problem, candidate, context)
+
+
+SHIFTED = _FusedFirst(
+    _Fused(lambda problem: shifted_graph(_with_statistics(problem))),
+    _Separate(lambda problem: row_norm_graph(_with_statistics(problem))),
+)
+"""The source of candidates; problems have contiguous operands."""
 
 
 def _statistics(problem: RowNorm) -> TensorSpec:
