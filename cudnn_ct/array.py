@@ -12,7 +12,7 @@ from .cuda import stream as streams
 from .cuda.stream import Stream, resolve_stream
 from .cuda.typed_memory import ArrayKey, TypedMemory
 from .dtypes import DTYPES, DType, as_dtype
-from .errors import NotSupportedError, warn_caller
+from .errors import NotSupportedError
 from .shapes.checks import FLOATS
 from .shapes.parse import as_bool, as_choice, as_element
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
@@ -36,8 +36,7 @@ class DeviceArray(TypedMemory):
 
     ``x[...]`` (with ints, slices, ``...`` and None), ``reshape``, ``transpose`` and ``T`` return views as in
     NumPy. A view shares the memory, keeps it allocated, and is ordered after writes to other views of it on
-    any stream. Operations copy an operand with negative strides through host memory, and reject it as
-    ``out=``.
+    any stream. Operations copy an operand with negative strides on the device, and reject it as ``out=``.
 
     Methods with ``stream`` work on that stream: an address, or anything with ``__cuda_stream__``. They raise
     ValueError if the array is closed, and AllocationError if device memory ran out.
@@ -152,10 +151,7 @@ class DeviceArray(TypedMemory):
         return view if self.spec.is_dense else view.copy(order="K")
 
     def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:
-        """Copy on the device, in the same order in memory; a view with gaps becomes contiguous.
-
-        An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
-        """
+        """Copy on the device, in the same order in memory; a view with gaps becomes contiguous."""
         run = self._own_stream(stream)
         if not self.spec.is_dense:
             return self.packed(nearest_layout(self.spec), run)
@@ -189,19 +185,10 @@ class DeviceArray(TypedMemory):
     def packed(
         self, layout: Layout, stream: StreamLike | None = None, dtype: DTypeLike | None = None
     ) -> DeviceArray:
-        """Copy into a contiguous layout, and convert to ``dtype`` if it is given.
-
-        An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
-        """
+        """Copy into a contiguous layout, and convert to ``dtype`` if it is given."""
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         layout = as_choice(layout, LAYOUTS, "layout")
         target = TensorSpec.packed(self.shape, kind, layout)
-        if self.pointer and not self.spec.representable:
-            warn_caller(
-                f"{self!r} was copied through host memory, which is slow and waits for the device: a stride "
-                "is negative or 0; pass a contiguous copy made by the library it comes from"
-            )
-            return DeviceArray.from_host(self.numpy(), kind, layout, run)
         try:
             return self._packed_on_device(target, run)
         except NotSupportedError:

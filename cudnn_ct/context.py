@@ -102,6 +102,7 @@ class Context:
         self._inner: Context | None = None
         self._recorded: Stream | None = None  # the stream of the call that is recorded
         self._workspaces = BoundedDict(WORKSPACES)
+        self._copies = BoundedDict(WORKSPACES)  # memory of copies of operands
         self.handle = handle  # last, so that it is released after the plans above
 
     @contextmanager
@@ -154,37 +155,38 @@ class Context:
         Each thread has its own for each stream: kernels of another thread may be enqueued on the stream
         between the kernels of one cuDNN call.
         """
-        if not nbytes:
-            return 0
-        held = self._workspaces.get(self.call_stream)
+        return int(self._memory(self._workspaces, nbytes, "a workspace").handle) if nbytes else 0
+
+    def operand_copies(self, nbytes: int) -> Any:
+        """Return memory for copies of operands; the caller keeps a reference, as memory may be released."""
+        return self._memory(self._copies, nbytes, "copies of operands")
+
+    def _memory(self, store: BoundedDict, nbytes: int, what: str) -> Any:
+        """Return an object with the address ``handle`` of memory for the calls on this stream."""
+        held = store.get(self.call_stream)
         if self.capturing:
-            return self._captured_workspace(held, nbytes)
-        if held is None or held.size < nbytes:
+            recording = recordings.current()
+            if recording is not None:
+                return recording.arena.workspace(nbytes, self.stream, what)
+            if held is None or held.size < nbytes:
+                raise NotInitializedError(
+                    f"a captured call on {self.stream} needs {nbytes:,} bytes for {what}, which cannot be "
+                    "allocated in a capture: make the same call once on this stream before capturing it"
+                )
+            self.pin(held)  # the graph keeps using it
+        elif held is None or held.size < nbytes:
             try:
-                larger = Workspace(nbytes, self.stream)
+                larger = Workspace(nbytes, self.stream, what)
             except AllocationError:
-                if not self._workspaces:
+                if not (self._workspaces or self._copies):
                     raise
                 held = None
                 self.drop_workspaces()  # they may free enough memory
-                larger = Workspace(nbytes, self.stream)
+                larger = Workspace(nbytes, self.stream, what)
             if held is not None:
                 held.exported.settle()
-            held = self._workspaces[self.stream] = larger
-        return held.handle
-
-    def _captured_workspace(self, held: Workspace | None, nbytes: int) -> int:
-        """Pin the existing workspace and return its address: a graph keeps using it after the capture."""
-        recording = recordings.current()
-        if recording is not None:
-            return recording.arena.workspace(nbytes, self.stream)
-        if held is None or held.size < nbytes:
-            raise NotInitializedError(
-                f"a captured call on {self.stream} needs {nbytes:,} bytes of workspace, which cannot be "
-                "allocated in a capture: make the same call once on this stream before capturing it"
-            )
-        self.pin(held)
-        return held.handle
+            held = store[self.stream] = larger
+        return held
 
     @property
     def call_stream(self) -> Stream:
@@ -212,6 +214,7 @@ class Context:
         """Release all workspaces that were not captured; they are recreated when needed."""
         self.replays.clear()
         self._workspaces.clear()
+        self._copies.clear()
         if self._inner is not None:
             self._inner.drop_workspaces()
 

@@ -95,7 +95,7 @@ class Arena:
         self.dropped: list[tuple[Stream, int, int]] = []
         self.blocks = 0  # that were handed out
         self._idle: dict[Stream, list[tuple[int, int]]] = {}  # sorted by size
-        self._workspaces: dict[Stream, _Block] = {}
+        self._workspaces: dict[tuple[Stream, str], _Block] = {}
 
     def allocate(self, nbytes: int, stream: Stream, what: str) -> Any:
         """Allocate memory for work on a stream: an idle block of up to twice the size, or a new one."""
@@ -113,12 +113,12 @@ class Arena:
         self.blocks += 1
         return _Block(self, pointer, size, stream)
 
-    def workspace(self, nbytes: int, stream: Stream) -> int:
-        """Return the address of a workspace for calls on a stream, which the graph does not share."""
-        held = self._workspaces.get(stream)
+    def workspace(self, nbytes: int, stream: Stream, what: str) -> _Block:
+        """Return memory that the calls of the graph on a stream share for ``what``."""
+        held = self._workspaces.get((stream, what))
         if held is None or held.size < nbytes:
-            held = self._workspaces[stream] = self.allocate(nbytes, stream, "a workspace")
-        return int(held.handle)
+            held = self._workspaces[stream, what] = self.allocate(nbytes, stream, what)
+        return held
 
     def close(self) -> bool:
         """Drop the workspaces; return whether nothing else refers to a block of this arena."""

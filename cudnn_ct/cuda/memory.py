@@ -188,6 +188,10 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
     """Copy from the device into a C-contiguous NumPy array, and wait for the copy."""
     recording.refuse("a copy to the host")
+    if streams.is_capturing(stream):  # the wait for it would end the capture
+        raise NotInitializedError(
+            f"a copy to the host cannot be captured on {stream}: make it before or after the capture"
+        )
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     _enqueue(doing, "cuMemcpyDtoHAsync", target.ctypes.data, pointer, target.nbytes, stream=stream)
     streams.synchronize(stream)
@@ -197,6 +201,23 @@ def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
     """Copy within the device."""
     doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
     _enqueue(doing, "cuMemcpyDtoDAsync", target, source, nbytes, stream=stream)
+
+
+def copy_rows(
+    target: int, target_pitch: int, source: int, source_pitch: int, nbytes: int, rows: int, stream: Stream
+) -> None:
+    """Copy rows of ``nbytes`` within the device; a pitch is the distance between the starts of two rows."""
+    if rows == 1:
+        copy_device(target, source, nbytes, stream)
+        return
+    driver = cuda.driver()
+    copy = driver.CUDA_MEMCPY2D()
+    copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+    copy.srcDevice, copy.srcPitch = source, source_pitch
+    copy.dstDevice, copy.dstPitch = target, target_pitch
+    copy.WidthInBytes, copy.Height = nbytes, rows
+    doing = f"copying {rows:,} rows of {nbytes:,} bytes from {source:#x} to {target:#x}"
+    _enqueue(doing, "cuMemcpy2DAsync", copy, stream=stream)
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:

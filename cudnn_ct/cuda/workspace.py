@@ -26,10 +26,10 @@ class Workspace:
 
     __slots__ = ("_replays", "exported", "handle", "size")
 
-    def __init__(self, nbytes: int, stream: Stream) -> None:
+    def __init__(self, nbytes: int, stream: Stream, what: str = "a workspace") -> None:
         self._replays: WeakSet[Replay] = WeakSet()
         home = stream if stream.lasts else streams.own_stream(stream.device)
-        memory = allocator.allocate(nbytes, home, "a workspace")
+        memory = allocator.allocate(nbytes, home, what)
         events.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)

@@ -18,7 +18,7 @@ from ..cuda.stream import Stream, in_use
 from ..errors import CudnnError, ExecutionFailedError
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
-from ._operands import contiguous, import_arrays, read_arrays, refuse_overlap, wrap_arrays
+from ._operands import import_arrays, read_arrays, refuse_overlap, wrap_arrays
 from ._operation import NEW, CallSignature, Operation, PreparedCall
 from ._replay import count_run, replayed
 from ._shapes import call_on_shapes
@@ -109,14 +109,11 @@ def execute(
             call = calls.get(tuple(key))
         except (LookupError, TypeError):  # new or unhashable parameters
             pass
-        if found is not None and (call is None or call.needs_copy):
-            operands = wrap_arrays(operands, found[1], found[2], where)
         if call is None:
+            if found is not None:
+                operands = wrap_arrays(operands, found[1], found[2], where)
             ctx.set_stream(where)
             call = _prepared(ctx, calls, op, names, operands, params, scaled, outs, key)
-        if call.needs_copy:
-            operands = tuple([contiguous(array, where) for array in operands])
-            facts, elsewhere = [where.handle, *[array.pointer for array in operands]], True
         if state is None:
             return run(ctx, call, operands, outs, facts, elsewhere, alpha, beta, where)
         return state.run(ctx, call, operands, outs, facts, elsewhere, alpha, beta, where)
@@ -157,7 +154,8 @@ def _prepared(
         return call
     specs = tuple([array.spec for array in operands])
     out_specs = tuple([None if array is None else array.spec for array in outs])
-    aligned = all(array is None or array.key.aligned for array in (*operands, *outs))
+    direct = [array for array in (*operands, *outs) if array is not None and array.spec.representable]
+    aligned = all(array.key.aligned for array in direct)  # copies are
     call = op.settle(CallSignature(names, specs, out_specs, params, scaled, aligned))(ctx)
     # Another thread may have changed a setting since: the call may belong to the old settings.
     if arrays[0] is config.snapshot:
@@ -225,7 +223,8 @@ def _enqueue(
     """Order the streams, run or replay the plan, and record the uses."""
     written = [array for array in given if array is not None]
     if written and facts not in call.runs:
-        refuse_overlap(operands, given, call.spans, in_place=call.in_place)
+        read = [None if place in call.copied else array for place, array in enumerate(operands)]
+        refuse_overlap(read, given, call.spans, in_place=call.in_place)
         call.set_runs(facts, 0)
     # New results belong to the stream, so nothing has to wait for them.
     if elsewhere:

@@ -21,7 +21,6 @@ from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
 __all__ = [
     "byte_extent",
     "check_writable",
-    "contiguous",
     "import_arrays",
     "read_arrays",
     "read_or_import",
@@ -29,6 +28,7 @@ __all__ = [
     "representable",
     "results_of_calls",
     "stream_of",
+    "unexpanded",
     "wrap_arrays",
 ]
 
@@ -160,14 +160,15 @@ def import_arrays(
     return tuple(arrays), tuple(given), where
 
 
+def unexpanded(spec: TensorSpec) -> TensorSpec:
+    """Return a spec with length 1 along each axis with a stride of 0."""
+    pairs = [(1, 1) if step == 0 and n > 1 else (n, step) for n, step in zip(*spec[:2], strict=True)]
+    return spec._replace(shape=tuple(n for n, _ in pairs), strides=tuple(step for _, step in pairs))
+
+
 def representable(spec: TensorSpec) -> TensorSpec:
-    """Return the spec, or the spec of a contiguous copy if a descriptor cannot hold its strides."""
+    """Return the spec, or the spec of a packed copy if a descriptor cannot hold its strides."""
     return spec if spec.representable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
-
-
-def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
-    """Return the array, or a contiguous copy according to :func:`representable`."""
-    return array if array.spec.representable else array.packed(nearest_layout(array.spec), stream)
 
 
 def results_of_calls(

@@ -12,9 +12,10 @@ from ..cuda.replay import ReplayTable
 from ..cuda.typed_memory import array_key
 from ..plans.base import SelectedPlan
 from ..shapes.specs import TensorSpec
+from ._copies import OnCopies, copies_of
 from ._fallback import FirstSupported, Implementation
 from ._keys import freeze, scaling_kind
-from ._operands import byte_extent, check_writable, representable
+from ._operands import byte_extent, check_writable, representable, unexpanded
 
 __all__ = ["NEW", "CallSignature", "Operation", "PreparedCall", "Select"]
 
@@ -25,19 +26,19 @@ MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
 class PreparedCall(NamedTuple):
     """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
 
-    ``needs_copy`` is set if some input has strides that no descriptor holds, and is copied first;
-    ``in_place`` if a result may lie exactly where an input does. ``label`` names the results in messages.
-    ``result_slots`` are what the results take. ``spans`` are the bytes that each operand reaches from its
-    pointer, the results last. ``runs`` counts the runs with each set of pointers, whose results are known to
-    overlap nothing; ``replays`` are the graphs that are launched for some of them. ``fresh`` is not empty
-    before the first run.
+    ``copied`` are the places of inputs with strides that no descriptor holds, which are copied first.
+    ``in_place`` is set if a result may lie exactly where an input does. ``label`` names the results in
+    messages. ``result_slots`` are what the results take. ``spans`` are the bytes that each operand reaches
+    from its pointer, the results last. ``runs`` counts the runs with each set of pointers, whose results are
+    known to overlap nothing; ``replays`` are the graphs that are launched for some of them. ``fresh`` is not
+    empty before the first run.
     """
 
     problem: Any
     inputs: tuple[TensorSpec, ...]
     results: tuple[TensorSpec, ...]
     selected: SelectedPlan
-    needs_copy: bool
+    copied: tuple[int, ...]
     in_place: bool
     label: str
     result_slots: tuple[ResultSlot, ...]
@@ -56,13 +57,13 @@ class PreparedCall(NamedTuple):
         device: int,
         *,
         label: str,
-        needs_copy: bool = False,
+        copied: tuple[int, ...] = (),
         in_place: bool = False,
     ) -> Self:
         """Make a call, with the fields that follow from the specs."""
         slots = tuple((byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
         spans = tuple(map(byte_extent, (*inputs, *results)))
-        layout = (needs_copy, in_place, f"the result of {label}", slots, spans)
+        layout = (copied, in_place, f"the result of {label}", slots, spans)
         return cls(problem, inputs, results, selected, *layout, {}, ReplayTable(), [True])
 
     @streams.relaxed()
@@ -112,7 +113,9 @@ class Operation(NamedTuple):
     fastest first. Those that are autotuned have ``select`` instead, which takes the problem and the
     arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
 
-    ``in_place`` is set if a result may be an operand itself. ``written`` are the names of the results in
+    ``in_place`` is set if a result may be an operand itself. ``broadcasts`` are the names of operands whose
+    axes may have length 1: those with a stride of 0 are read so. Other operands with a stride of 0 and those
+    with negative ones are copied, unless ``any_strides`` is set. ``written`` are the names of the results in
     messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
     immutable snapshot of the arguments.
     """
@@ -121,6 +124,8 @@ class Operation(NamedTuple):
     problem: Callable[..., Any]
     implementations: tuple[Implementation, ...] = ()
     in_place: bool = False
+    broadcasts: tuple[str, ...] = ()
+    any_strides: bool = False
     written: tuple[str, ...] = ("out",)
     relayout: bool = True
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
@@ -128,25 +133,38 @@ class Operation(NamedTuple):
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
         """Check arguments, and return a function that prepares their call for a thread and a device."""
-        inputs = tuple(map(representable, signature.specs))
+        inputs = self.inputs_of(signature.names, signature.specs)
         for name, out in zip(self.written, signature.outs, strict=False):
             check_writable(out, name)
         problem = self.problem_of(signature, inputs)
         select = self.select(problem, signature.params) if self.select else None
+        copies = copies_of(signature.specs, inputs)
 
         def prepare(ctx: Context) -> PreparedCall:
+            scaled = any(signature.scaled)
+            selected = select(ctx) if select else self._first_supported(problem, ctx, scaled)
             return PreparedCall.of(
                 problem,
-                inputs,
+                signature.specs,
                 problem.results,
-                select(ctx) if select else self._first_supported(problem, ctx, any(signature.scaled)),
+                OnCopies(selected, copies) if copies else selected,
                 ctx.device,
-                needs_copy=inputs != signature.specs,
+                copied=tuple(copies),
                 in_place=self.in_place,
                 label=self.name,
             )
 
         return prepare
+
+    def inputs_of(self, names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """Return the operands as the problem has them: as they are, with shorter axes, or packed copies."""
+        if self.any_strides:
+            return tuple(specs)
+        read = [
+            unexpanded(spec) if name in self.broadcasts else spec
+            for name, spec in zip(names, specs, strict=True)
+        ]
+        return tuple(map(representable, read))
 
     def problem_of(self, signature: CallSignature, inputs: tuple[TensorSpec, ...]) -> Any:
         """Make the problem of a call whose operands are ``inputs``."""

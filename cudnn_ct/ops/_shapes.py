@@ -10,7 +10,7 @@ from ..array_shapes import ShapeArray, spec_of
 from ..graph.offline import ShapesOnly
 from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
-from ._operands import check_writable, representable
+from ._operands import check_writable
 from ._operation import CallSignature, Operation
 
 __all__ = ["call_on_shapes"]
@@ -33,7 +33,7 @@ def call_on_shapes(
         check_writable(spec, name)
     params = op.freeze(params)
     signature = CallSignature(names, specs, given, params, scaled)
-    problem = op.problem_of(signature, tuple(map(representable, specs)))
+    problem = op.problem_of(signature, op.inputs_of(names, specs))
     where: Any = ShapesOnly()
     select = op.select(problem, params) if op.select else None  # rejects arguments, as on a GPU
     recorded, reason = RecordedPlans(), ""

@@ -231,7 +231,9 @@ def convert_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan
 
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
-_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
+_OP_TENSOR = Operation(
+    "an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True, broadcasts=("b",)
+)
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),
     of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
@@ -243,4 +245,5 @@ _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
     (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(convert_by_graph)),
+    any_strides=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,13 @@ from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.elementwise import OpTensorProblem, OpTensorScales
-from ..shapes.specs import OpTensorSpec, TensorSpec
+from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
 from .chain import ChainPlan, Step
 from .scalars import scalar_bytes, scalar_type
+from .strided_copy import StridedCopy
 from .tiling import tile
 from .workspace import append, nbytes_of
 
@@ -52,6 +53,8 @@ def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
     float16 and bfloat16 are converted to each other through float32, which is exact.
     """
+    if not x.representable:
+        return _on_packed(x, lambda packed: cast_plan(packed, y))
     halves = {x.dtype, y.dtype} - {"float32"}
     if halves in ({"float16"}, {"bfloat16"}):
         return op_tensor_of("max", x, y)
@@ -215,8 +218,11 @@ def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
 
     It does not support int32, which is copied as int8 with one more axis, nor float8, which is copied as
-    int8. Neither is ever scaled.
+    int8. Neither is ever scaled. An x with strides of 0 or negative ones is copied by its bytes first.
     """
+    if not x.representable:
+        scaled = _on_packed(x, lambda packed: copy_plan(packed, y))
+        return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense else scaled
     if x.dtype == y.dtype and x.dtype in ("float8_e4m3", "float8_e5m2"):
         x, y = (s._replace(dtype="int8") for s in (x, y))
     if x.dtype == "int32":
@@ -230,25 +236,44 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
     scaled = copy_plan(spec, spec)
-    return _BytesPlan(nbytes_of(spec), scaled) if spec.is_dense else scaled
+    return UnscaledPlan(_BytesPlan(nbytes_of(spec)), scaled) if spec.is_dense else scaled
+
+
+def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
+    """Return the plan of ``make`` on a packed copy of x."""
+    packed = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
+    return ChainPlan([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
+
+
+class UnscaledPlan:
+    """A plan that applies no factors, or another plan if alpha is not 1 or beta not 0."""
+
+    __slots__ = ("_plan", "_scaled", "workspace")
+
+    def __init__(self, plan: Plan, scaled: Plan) -> None:
+        self._plan, self._scaled = plan, scaled
+        self.workspace = max(plan.workspace, scaled.workspace)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        plan = self._plan if alpha == 1 and beta == 0 else self._scaled
+        plan.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        return self._plan.describe()
 
 
 class _BytesPlan:
-    """``cuMemcpyDtoDAsync``, or another plan if alpha is not 1 or beta not 0."""
+    """``cuMemcpyDtoDAsync``."""
 
-    __slots__ = ("_nbytes", "_scaled")
+    __slots__ = ("_nbytes",)
     workspace = 0
 
-    def __init__(self, nbytes: int, scaled: Plan) -> None:
+    def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._scaled = scaled
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        if alpha == 1 and beta == 0:
-            source, target = pointers
-            memories.copy_device(target, source, self._nbytes, context.stream)
-        else:
-            self._scaled.run(context, pointers, alpha, beta)
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        source, target = pointers
+        memories.copy_device(target, source, self._nbytes, context.stream)
 
     def describe(self) -> str:
         return "chosen: cuMemcpyDtoDAsync"

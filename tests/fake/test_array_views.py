@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.plans import tiling
 from cudnn_ct.shapes import specs
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.both.views import *  # noqa: F403
 from tests.both.views import equal, numbers
 
@@ -49,6 +53,69 @@ def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
     copied = view.copy()
     assert "cuMemcpyDtoHAsync" not in host.calls
     equal(copied, numbers(dtype)[:, 1:])
+
+
+@pytest.mark.parametrize("strides", [(0, 0, 0, 0), (0, 15, 5, 1), (60, 15, 0, -1)], ids=str)
+def test_operand_with_strides_of_0_or_below_is_copied_in_a_capture(
+    fake: FakeCudnn, host: Host, strides: tuple[int, ...]
+) -> None:
+    run, x = Stream(0x77, 0), ct.asarray(numbers())
+    view = x.view_as(TensorSpec(numbers().shape, strides, "float32"), 4 if -1 in strides else 0)
+    out = ct.empty(numbers().shape)
+    host.capturing.add(0x77)
+    with pytest.raises(ct.NotInitializedError, match="make the same call once on this stream before"):
+        ct.activation(view, out=out, stream=run)
+    host.capturing.clear()
+    ct.activation(view, out=out, stream=run)
+    capture = host.capturing.add(0x77)
+    capture.deferred = True
+    host.calls.clear()
+    ct.activation(view, out=out, stream=run)
+    assert not {"cuMemcpyDtoHAsync", "cuMemAllocFromPoolAsync", "cuStreamSynchronize"} & {*host.calls}
+    host.capturing.clear()
+    ct.empty_cache()
+    x.fill(3)
+    capture.launch()
+    np.testing.assert_array_equal(out.numpy(), 3)
+
+
+def test_copies_of_operands_are_repeated_by_replays(fake: FakeCudnn, host: Host) -> None:
+    x, out = ct.asarray(numbers()), ct.empty(numbers().shape)
+    for value in range(20):
+        x.fill(value)
+        ct.activation(x[:, ::-1], out=out)
+        np.testing.assert_array_equal(out.numpy(), value)
+
+
+def test_copies_of_operands_stay_when_the_workspace_needs_their_memory(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call releases the thread's idle memory, of which its own copies are no part."""
+    values = numbers()[:, :, :, :3].copy()
+    x, w = ct.asarray(values)[:, ::-1], ct.asarray(np.ones((2, 4, 3, 3), np.float32))
+    fake.workspaces = {"GEMM": 1000}
+    expected = ct.conv(x, w).numpy()
+    context.current(streams.default_stream(0)).drop_workspaces()
+    allocate, failed = context.Workspace, []
+
+    def short(nbytes: int, stream: Stream, what: str) -> Any:
+        if what == "a workspace" and not failed:
+            failed.append(what)
+            raise ct.AllocationError("short of memory")
+        return allocate(nbytes, stream, what)
+
+    monkeypatch.setattr(context, "Workspace", short)
+    np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected)
+    assert failed
+
+
+def test_copy_to_the_host_leaves_a_capture_valid(fake: FakeCudnn, host: Host) -> None:
+    x = ct.full((2, 3), 1, stream=(run := Stream(0x77, 0)))
+    capture = host.capturing.add(0x77)
+    for copy in (x.numpy, lambda: x.astype("int32", stream=run)):
+        with pytest.raises(ct.NotInitializedError, match="to the host cannot be captured"):
+            copy()
+    assert capture.valid
 
 
 def test_views_are_read_only_when_the_array_is(host: Host) -> None:

@@ -395,13 +395,6 @@ def test_use_of_memory_is_recorded_when_a_later_part_fails(fake: FakeCudnn) -> N
     assert [stream.handle for stream in x._uses.events] == [0x77]
 
 
-def test_warning_of_a_host_copy_points_at_the_caller(fake: FakeCudnn, host: Host) -> None:
-    values = np.ones((1, 1, 4, 4), np.float32)[:, :, ::-1]
-    with pytest.warns(CudnnWarning) as caught:
-        ct.conv(ForeignArray(host, values), images(1, 1, 2, 2))
-    assert caught[0].filename == __file__
-
-
 def test_array_of_another_library_is_waited_for_at_each_call(fake: FakeCudnn, host: Host) -> None:
     kept = ct.asarray(ForeignArray(host, np.zeros((1, 1, 4, 4), np.float32), Stream(0x99, 0)))
     w = images(1, 1, 1, 1)

@@ -14,6 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.unit.cuda_driver import FALLIBLE
 
 from .cudnn import FakeCudnn
@@ -62,6 +63,11 @@ def copies(host: Host) -> np.ndarray:
     return ct.full((3, 5), 0.1, "float64").numpy()
 
 
+def expanded(host: Host) -> np.ndarray:
+    x = images(3, 64).view_as(TensorSpec((3, 4, 64), (64, 0, 1), "float32"))
+    return ct.activation(x, mode="tanh", stream=SIDE).numpy()
+
+
 def replayed(host: Host) -> np.ndarray:
     x, out = images(2, 3, 4), ct.zeros((2, 3, 4), stream=SIDE)
     with testing.replay_after(1):
@@ -82,7 +88,8 @@ def captured(host: Host) -> np.ndarray:
 
 
 CALLS: tuple[Callable[[Host], Any], ...] = (
-    into_the_result_of_another_stream, foreign_in_and_out, autotuned, rnn, copies, replayed, captured,
+    into_the_result_of_another_stream, foreign_in_and_out, autotuned, rnn, copies, expanded, replayed,
+    captured,
 )  # fmt: skip
 
 

@@ -53,3 +53,43 @@ def test_copy_of_a_view_has_its_elements_when_a_stride_exceeds_a_c_int() -> None
     assert copied.spec.strides == (2**29, 1)
     assert copied[0, -3:].numpy().tolist() == [0, 0, 0]
     assert copied[1, -4:].numpy().tolist() == [0, 7, 7, 7]
+
+
+EXPANDED = {
+    "scalar": lambda x: x[:1, :1, :1, :1].expand_as(x),
+    "channels": lambda x: x[:1, :, :1, :1].expand_as(x),
+    "images": lambda x: x[:1].expand_as(x),
+    "columns": lambda x: x[..., :1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", EXPANDED)
+def test_expanded_tensor_is_an_operand_in_a_capture_of_torch(kind: str, dtype: str) -> None:
+    torch = library("torch")
+    x = torch.randn(5, 8, 9, 16, device="cuda", dtype=getattr(torch, dtype))
+    small = torch.randn_like(x)
+    dy, out, total = EXPANDED[kind](small), torch.empty_like(x), torch.empty_like(x)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def calls() -> None:
+        ct.activation_backward(dy, x, x, out=out)
+        ct.add(x, dy, out=total)
+
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        calls()
+    small.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out, torch.where(x > 0, dy, 0))
+    torch.testing.assert_close(total, (x.double() + dy.double()).to(x.dtype))
+
+
+def test_reversed_array_of_many_bytes_has_the_bits_of_every_element() -> None:
+    values = np.random.default_rng(0).integers(0, 2**32, (3, 2**20 + 5), np.uint32).view(np.float32)
+    copied = ct.asarray(values)[::-1, ::-1].copy().numpy()
+    np.testing.assert_array_equal(copied.view(np.uint32), values.view(np.uint32)[::-1, ::-1])

@@ -56,7 +56,13 @@ FALLIBLE = {
     *("cuCtxSetCurrent", "cuEventQuery", "cuEventRecord", "cuStreamSynchronize", "cuStreamWaitEvent"),
     *("cuMemAllocFromPoolAsync", "cuMemGetInfo", "cuMemPoolTrimTo", "cuMemsetD8Async", "cuMemsetD16Async"),
     *("cuMemsetD32Async", "cuMemcpyDtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuGraphLaunch"),
-    *("cuGraphInstantiate", "cuGraphGetNodes", "cuStreamBeginCapture", "cuStreamEndCapture"),
+    *(
+        "cuMemcpy2DAsync",
+        "cuGraphInstantiate",
+        "cuGraphGetNodes",
+        "cuStreamBeginCapture",
+        "cuStreamEndCapture",
+    ),
 }
 
 
@@ -157,6 +163,8 @@ class Driver:
     CUgraphNodeType = SimpleNamespace(
         CU_GRAPH_NODE_TYPE_KERNEL=0, CU_GRAPH_NODE_TYPE_MEMCPY=1, CU_GRAPH_NODE_TYPE_MEMSET=2
     )
+    CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+    CUDA_MEMCPY2D = SimpleNamespace
     CUmemPool_attribute = Mock()
     CUpointer_attribute = Mock()
     cuuint64_t = int
@@ -353,6 +361,21 @@ class Driver:
         assert target >= source + nbytes or source >= target + nbytes, "the copy overlaps itself"
         self.check(source, nbytes)
         self._enqueue(stream, target, source, nbytes)
+
+    @call(results=0, stream=1)
+    def cuMemcpy2DAsync(self, copy: Any, stream: int) -> None:
+        nbytes, rows = copy.WidthInBytes, copy.Height
+        assert nbytes <= min(copy.srcPitch, copy.dstPitch) <= max(copy.srcPitch, copy.dstPitch) < 2**31
+        assert copy.srcMemoryType == copy.dstMemoryType == self.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        self.check(copy.srcDevice, copy.srcPitch * (rows - 1) + nbytes)
+        self.check(copy.dstDevice, copy.dstPitch * (rows - 1) + nbytes)
+
+        def work() -> None:
+            for row in range(rows):
+                source, target = copy.srcDevice + row * copy.srcPitch, copy.dstDevice + row * copy.dstPitch
+                ctypes.memmove(target, source, nbytes)
+
+        self.do(stream, work)
 
     # --- graphs ---
 
