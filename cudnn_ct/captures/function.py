@@ -22,8 +22,9 @@ from ..cuda.stream import Stream
 from ..errors import warn_caller
 from ..ops._operands import stream_of
 from ..shapes.parse import as_choice, as_int
-from .record import Record, can_launch, record
-from .trees import convert, flatten
+from .libraries import as_array_of
+from .record import Record, can_launch, copy_of, record
+from .trees import convert, flatten, library_of, rebuild
 
 __all__ = ["CapturedFunction", "capture"]
 
@@ -206,9 +207,24 @@ class CapturedFunction(Generic[P, R]):
         return results
 
     def _eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Call the function; its arrays become arrays of this package, as in a replay."""
+        """Call the function; it gets copies and returns arrays of this package, as in a replay."""
+        if not self._by_pointer:
+            args, kwargs = self._with_copies(args, kwargs)
         results: R = convert(self._function(*args, **kwargs), asarray)
         return results
+
+    def _with_copies(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the arguments with copies of their arrays, which the function may write to."""
+        leaves: list[Any] = []
+        template = self._template(args, kwargs, leaves)
+        if not leaves:
+            return args, kwargs
+        stream = stream_of(leaves[0], "an operand", None, leaves)
+        with streams.on_device(stream.device):
+            arrays = [as_operand(leaf, "an operand", stream) for leaf in leaves]
+            copies = [copy_of(array, stream) for array in arrays]
+            given = [as_array_of(library_of(leaf), copy) for leaf, copy in zip(leaves, copies, strict=True)]
+        return rebuild(template, iter(given))
 
     def _graphs(self) -> OrderedDict[Any, Record | None]:
         """Return the graphs of this thread."""

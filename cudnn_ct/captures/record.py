@@ -25,11 +25,12 @@ from ..cuda.stream import LEGACY_DEFAULT, Stream
 from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
+from ..ops._operands import byte_extent
 from ..shapes.specs import UNALIGNED
 from .libraries import as_array_of, following, streams_in_use
 from .trees import PLAIN, Leaf, flatten, library_of, rebuild
 
-__all__ = ["Record", "can_launch", "record"]
+__all__ = ["Record", "can_launch", "copy_of", "record"]
 
 
 class Operand(NamedTuple):
@@ -275,6 +276,31 @@ def record(
             release_stream(stream)
 
 
+def copy_of(array: DeviceArray, stream: Stream) -> DeviceArray:
+    """Copy an array to other memory with the same strides and alignment, on a stream whose device is current.
+
+    In a capture of another library, the copy stays in memory like all that its graph uses.
+    """
+    what = "an operand of a captured function"
+    first, nbytes = _span(array)
+    memory: Any
+    if recordings.current() is None and streams.is_capturing(stream):
+        memory = GraphMemory(stream.device)
+        start = memory.allocate(nbytes + UNALIGNED, what)
+        context.of_device(stream.device).pin(memory)
+    else:
+        memory = allocator.allocate(nbytes + UNALIGNED, stream, what)
+        start = memory.handle
+    copy = DeviceArray(array.key, _aligned_as(array, start - first), memory, stream, stream)
+    array.wait_for_writer(stream)
+    try:
+        if nbytes:
+            memories.copy_device(copy.pointer + first, array.pointer + first, nbytes, stream)
+    finally:
+        array.record_use(stream)
+    return copy
+
+
 def _captured(
     function: Callable[..., Any], arguments: tuple[Any, dict[str, Any]], recording: Recording
 ) -> tuple[Graph, Any, list[DeviceArray]]:
@@ -309,10 +335,18 @@ def _check_result(value: Any) -> None:
 
 def _operand(array: DeviceArray, memory: GraphMemory, stream: Stream) -> Operand:
     """Return memory for copies of an operand: the same strides and alignment."""
-    itemsize = DTYPES[array.spec.dtype].itemsize
-    low, high = array.spec.extent
-    first, nbytes = low * itemsize, (high - low) * itemsize
-    pointer = memory.allocate(nbytes + UNALIGNED, "an operand of a captured function") - first
-    pointer += (array.pointer - pointer) & UNALIGNED
-    copy = DeviceArray(array.key, pointer, memory, stream, stream)
+    first, nbytes = _span(array)
+    start = memory.allocate(nbytes + UNALIGNED, "an operand of a captured function")
+    copy = DeviceArray(array.key, _aligned_as(array, start - first), memory, stream, stream)
     return Operand(copy, first, nbytes)
+
+
+def _span(array: DeviceArray) -> tuple[int, int]:
+    """Return the offset of an array's first byte from its pointer, and the bytes up to its last one."""
+    low, high = byte_extent(array.spec)
+    return low, high - low
+
+
+def _aligned_as(array: DeviceArray, pointer: int) -> int:
+    """Return the first address from ``pointer`` on with the alignment of an array."""
+    return pointer + ((array.pointer - pointer) & UNALIGNED)

@@ -298,6 +298,15 @@ def test_captured_function_is_a_part_of_a_graph_of_torch(weights: ct.DeviceArray
     np.testing.assert_array_equal(out.numpy(), wanted)
 
 
+def test_writes_to_a_copied_operand_do_not_reach_the_caller() -> None:
+    torch = library("torch")
+    captured = ct.capture(lambda x: (ct.scale(x, alpha=2.0), ct.activation(x))[1])
+    for seed in (1, 2, 3):
+        x = torch.from_numpy(image(seed)).cuda()
+        np.testing.assert_array_equal(captured(x).numpy(), 2 * image(seed).clip(0))
+        np.testing.assert_array_equal(x.cpu().numpy(), image(seed))
+
+
 # --- cupy --------------------------------------------------------------------------------------------------
 
 
