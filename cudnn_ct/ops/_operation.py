@@ -16,6 +16,7 @@ from ._copies import OnCopies, copies_of
 from ._fallback import FirstSupported, Implementation
 from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, representable, unexpanded
+from ._pieces import Independent, InPieces, Piece, pieces_of
 
 __all__ = ["NEW", "CallSignature", "Operation", "PreparedCall", "Select"]
 
@@ -115,7 +116,8 @@ class Operation(NamedTuple):
 
     ``in_place`` is set if a result may be an operand itself. ``broadcasts`` are the names of operands whose
     axes may have length 1: those with a stride of 0 are read so. Other operands with a stride of 0 and those
-    with negative ones are copied, unless ``any_strides`` is set. ``written`` are the names of the results in
+    with negative ones are copied, unless ``any_strides`` is set. ``independent`` returns the axes along which
+    a problem with too many elements is split. ``written`` are the names of the results in
     messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
     immutable snapshot of the arguments.
     """
@@ -126,6 +128,7 @@ class Operation(NamedTuple):
     in_place: bool = False
     broadcasts: tuple[str, ...] = ()
     any_strides: bool = False
+    independent: Independent | None = None
     written: tuple[str, ...] = ("out",)
     relayout: bool = True
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
@@ -139,10 +142,15 @@ class Operation(NamedTuple):
         problem = self.problem_of(signature, inputs)
         select = self.select(problem, signature.params) if self.select else None
         copies = copies_of(signature.specs, inputs)
+        pieces = pieces_of(problem, self.independent)
 
         def prepare(ctx: Context) -> PreparedCall:
-            scaled = any(signature.scaled)
-            selected = select(ctx) if select else self._first_supported(problem, ctx, scaled)
+            if len(pieces) > 1:
+                selected: SelectedPlan = InPieces(self._selected_pieces(pieces, signature, ctx))
+            elif select:
+                selected = select(ctx)
+            else:
+                selected = self._first_supported(problem, ctx, any(signature.scaled))
             return PreparedCall.of(
                 problem,
                 signature.specs,
@@ -175,6 +183,18 @@ class Operation(NamedTuple):
         return self.problem(
             specs, signature.outs, *signature.params, scaled=scaled, aligned=signature.aligned
         )
+
+    def _selected_pieces(
+        self, pieces: Sequence[Piece], signature: CallSignature, ctx: Context
+    ) -> list[tuple[SelectedPlan, tuple[int, ...]]]:
+        """Select a plan for each piece; equal pieces have one."""
+        selected: dict[Any, SelectedPlan] = {}
+        for problem, _ in pieces:
+            if problem not in selected and self.select:
+                selected[problem] = self.select(problem, signature.params)(ctx)
+            elif problem not in selected:
+                selected[problem] = self._first_supported(problem, ctx, any(signature.scaled))
+        return [(selected[problem], offsets) for problem, offsets in pieces]
 
     def _first_supported(self, problem: Any, ctx: Context, scaled: bool) -> FirstSupported:
         return FirstSupported(problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout)

@@ -12,6 +12,7 @@ from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
 from ._operands import check_writable
 from ._operation import CallSignature, Operation
+from ._pieces import pieces_of
 
 __all__ = ["call_on_shapes"]
 
@@ -35,13 +36,15 @@ def call_on_shapes(
     signature = CallSignature(names, specs, given, params, scaled)
     problem = op.problem_of(signature, op.inputs_of(names, specs))
     where: Any = ShapesOnly()
-    select = op.select(problem, params) if op.select else None  # rejects arguments, as on a GPU
+    parts = list(dict.fromkeys(part for part, _ in pieces_of(problem, op.independent)))
+    selects = [op.select(part, params) for part in parts] if op.select else []  # rejects arguments, too
     recorded, reason = RecordedPlans(), ""
     begin(recorded)
     try:
-        if select:
+        for select in selects:
             select(where)
-        elif not _plan(op, problem, where, any(scaled)):
+        planned = [op.select or _plan(op, part, where, any(scaled)) for part in parts]
+        if not all(planned):
             reason = "no implementation supports it without copies"
     except Exception as error:  # an implementation without a graph may need anything that a context has
         needs_gpu = isinstance(error, AttributeError) and isinstance(error.obj, ShapesOnly)

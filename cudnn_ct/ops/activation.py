@@ -22,6 +22,7 @@ from ._call import execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
 from ._operation import Operation
+from ._pieces import every_axis
 from .conv.graph_nodes import MODES
 
 __all__ = ["activation", "activation_backward"]
@@ -210,5 +211,7 @@ def _pointwise(mode: str, **attributes: object) -> Node:
 
 
 _IMPLEMENTATIONS = (Implementation(graph_plan, aligned=True, scales=False), of_problem(legacy_plan))
-_ACTIVATION = Operation("an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)
-_GRADIENT = Operation("the gradient of an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)
+_ACTIVATION, _GRADIENT = (
+    Operation(name, activation_problem, _IMPLEMENTATIONS, in_place=True, independent=every_axis)
+    for name in ("an activation", "the gradient of an activation")
+)

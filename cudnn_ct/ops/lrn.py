@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .._bindings.enums import LRNMode
 from ..array import DeviceArray
 from ..descriptors import LRNDescriptor
@@ -16,6 +18,7 @@ from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
 from ._operation import Operation
+from ._pieces import along
 
 __all__ = ["lrn", "lrn_backward"]
 
@@ -111,5 +114,7 @@ def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
 
 
 _IMPLEMENTATIONS = with_bfloat16(of_problem(_plan))
-_LRN = Operation("a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
-_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
+_LRN, _GRADIENT = (
+    Operation(name, lrn_problem, _IMPLEMENTATIONS, independent=partial(along, axes=(0,)))
+    for name in ("a local response normalisation", "the gradient of a local response normalisation")
+)

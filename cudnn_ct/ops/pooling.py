@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, prod
 
 from ..array import DeviceArray
@@ -23,6 +24,7 @@ from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem
 from ._operation import Operation
+from ._pieces import along
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
@@ -221,5 +223,7 @@ _IMPLEMENTATIONS = (
     of_problem(pooling),
     of_problem(padded_pooling),
 )
-_POOL = Operation("a pooling", pool_problem, _IMPLEMENTATIONS)
-_GRADIENT = Operation("the gradient of a pooling", pool_problem, _IMPLEMENTATIONS)
+_POOL, _GRADIENT = (
+    Operation(name, pool_problem, _IMPLEMENTATIONS, independent=partial(along, axes=(0, 1)))
+    for name in ("a pooling", "the gradient of a pooling")
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
@@ -19,6 +19,7 @@ from ._call import execute
 from ._documented import documented
 from ._fallback import of_problem
 from ._operation import Operation
+from ._pieces import Split, along
 
 __all__ = ["softmax", "softmax_backward"]
 
@@ -148,6 +149,14 @@ def _folded(problem: LayerProblem[SoftmaxParams]) -> list[TensorSpec]:
     return made
 
 
+def _rows(problem: LayerProblem[SoftmaxParams]) -> Iterator[Split]:
+    """Return the splits along the axes that are not summed."""
+    rank = len(problem.results[0].shape)
+    return along(problem, (axis for axis in range(rank) if axis not in problem.params.axes))
+
+
 _IMPLEMENTATIONS = (of_problem(softmax_of_rows, aligned=True), of_problem(softmax_plan))
-_SOFTMAX = Operation("a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
-_GRADIENT = Operation("the gradient of a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
+_SOFTMAX, _GRADIENT = (
+    Operation(name, softmax_problem, _IMPLEMENTATIONS, in_place=True, independent=_rows)
+    for name in ("a softmax", "the gradient of a softmax")
+)

@@ -25,6 +25,7 @@ from ._cast import cast_by_graph
 from ._documented import documented
 from ._fallback import Implementation, of_problem
 from ._operation import Operation
+from ._pieces import every_axis
 from ._state import CallState
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -232,7 +233,12 @@ def convert_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
 _OP_TENSOR = Operation(
-    "an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True, broadcasts=("b",)
+    "an operation on tensors",
+    op_tensor_problem,
+    _OP_TENSOR_PLANS,
+    in_place=True,
+    broadcasts=("b",),
+    independent=every_axis,
 )
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),
@@ -246,4 +252,5 @@ _TRANSFORM = Operation(
     transform_problem,
     (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(convert_by_graph)),
     any_strides=True,
+    independent=every_axis,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import Explanation, NotSupportedError
-from ..shapes.specs import TensorSpec
+from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import Layout
 
 DYNAMIC_SHAPES = "dynamic_shapes"  # the note of a candidate whose graph is dynamic; cuDNN's notes are others
@@ -171,10 +171,21 @@ def unsupported(
     ``explanation`` has the reasons of engines, if the problem has a graph.
     """
     first = f"cuDNN does not support this {problem}"
-    lines = "\n  rejected: ".join([first, *reasons])
+    lines = "\n  rejected: ".join([first, *reasons, *_too_large(problem)])
     error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
     error.explanation = explanation
     return error
+
+
+def _too_large(problem: Any) -> list[str]:
+    """Return a reason for each tensor with more elements than a descriptor holds."""
+    tensors = tensors_of(problem) if hasattr(problem, "_asdict") else {}
+    return [
+        f"{name} has {spec.size:,} elements: cuDNN takes at most {INT_MAX:,} (2**31 - 1) of a tensor, and "
+        "this problem is not split; pass smaller arrays"
+        for name, spec in tensors.items()
+        if spec.size > INT_MAX
+    ]
 
 
 def tensors_of(problem: Any) -> dict[str, TensorSpec]:

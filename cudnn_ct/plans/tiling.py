@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import islice
 from math import prod
 
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.specs import INT_MAX, TensorSpec
+from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 from .axes import Axis, canonical_strides, coalesce, images
 from .base import Plan
 from .chain import run_all
@@ -37,37 +37,60 @@ def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[Te
 def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     """Return a plan for tensors of any rank; ``make`` returns a plan for specs of four or five axes.
 
-    It runs once for each index into the axes that a call cannot take: those whose strides no descriptor can
-    hold, and the shortest of those that are too many.
+    Axes with strides or numbers of elements that no descriptor holds are divided into pieces; axes that are
+    too many are divided into single indices. The plan makes a call for each piece.
     """
     axes = coalesce(specs)
-    wide = [axis for axis in axes if axis.reach > INT_MAX]
-    rest = sorted((axis for axis in axes if axis not in wide), key=lambda axis: axis.lengths[0])
-    outer = wide + rest[: max(len(rest) - MAX_CALL_AXES, 0)]
-    inner = [axis for axis in axes if axis not in outer]
-    calls, elements = (prod(axis.lengths[0] for axis in part) for part in (outer, inner))
-    if calls > MAX_CALLS or elements > INT_MAX:
+    calls = list(islice(_pieces(axes, (0,) * len(specs)), MAX_CALLS + 1))
+    if len(calls) > MAX_CALLS:
         raise NotSupportedError(
-            f"{specs[0]} would take {calls:,} calls: a call takes {MAX_CALL_AXES} axes "
+            f"{specs[0]} would take more than {MAX_CALLS:,} calls: a call takes {MAX_CALL_AXES} axes "
             f"and at most {INT_MAX:,} elements"
         )
-    if not outer and len(axes) > 1 and 4 <= len(specs[0].shape) <= MAX_CALL_AXES:
-        # Images that cannot be merged keep their axes: cuDNN's kernels for layouts recognise them.
-        return make(*images(*specs))
-    plan = make(*pad_axes_to_4d(inner, specs))
-    if not outer:
-        return plan
-    indices = product(*(range(axis.lengths[0]) for axis in outer))
-    return SlicedPlan([(plan, _offsets(outer, specs, index)) for index in indices])
-
-
-def _offsets(axes: Sequence[Axis], specs: Sequence[TensorSpec], index: Sequence[int]) -> tuple[int, ...]:
-    """Return the offset of an index into some axes in each tensor, in bytes; axes of length 1 repeat."""
-    return tuple(
-        DTYPES[spec.dtype].itemsize
-        * sum(i * axis.strides[at] for i, axis in zip(index, axes, strict=True) if axis.lengths[at] > 1)
-        for at, spec in enumerate(specs)
+    if len(calls) == 1:
+        if len(axes) > 1 and 4 <= len(specs[0].shape) <= MAX_CALL_AXES:
+            # Images that cannot be merged keep their axes: cuDNN's kernels for layouts recognise them.
+            return make(*images(*specs))
+        return make(*pad_axes_to_4d(axes, specs))
+    plans: dict[Sequence[Axis], Plan] = {}
+    for piece, _ in calls:
+        if piece not in plans:
+            plans[piece] = make(*pad_axes_to_4d(piece, specs))
+    sizes = [DTYPES[spec.dtype].itemsize for spec in specs]
+    return SlicedPlan(
+        [
+            (plans[piece], tuple(start * size for start, size in zip(starts, sizes, strict=True)))
+            for piece, starts in calls
+        ]
     )
+
+
+def _pieces(
+    axes: Sequence[Axis], starts: tuple[int, ...]
+) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
+    """Yield axes that a call supports, and the first element of each piece in each tensor."""
+    wide, elements = [axis for axis in axes if axis.reach > INT_MAX], prod(axis.lengths[0] for axis in axes)
+    if wide:
+        axis = max(wide, key=lambda one: one.reach)
+        longest = max(1, INT_MAX // max(axis.strides))
+    elif elements > INT_MAX:  # of a tensor that overlaps itself
+        axis = max(axes, key=lambda one: one.lengths[0])
+        longest = max(1, INT_MAX // (elements // axis.lengths[0]))
+    elif len(axes) > MAX_CALL_AXES:
+        axis, longest = min(axes, key=lambda one: one.lengths[0]), 1
+    else:
+        yield tuple(axes), starts
+        return
+    longest -= longest % ALIGNMENT if longest > ALIGNMENT else 0  # the pieces stay aligned
+    place, length = axes.index(axis), axis.lengths[0]
+    for first in range(0, length, longest):
+        part = Axis(tuple(min(n, longest, length - first) for n in axis.lengths), axis.strides)
+        moved = tuple(
+            start + (first * step if n > 1 else 0)
+            for start, n, step in zip(starts, axis.lengths, axis.strides, strict=True)
+        )
+        parts = [part] if part.lengths[0] > 1 else []
+        yield from _pieces([*axes[:place], *parts, *axes[place + 1 :]], moved)
 
 
 class SlicedPlan:

@@ -91,6 +91,7 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         self.also_offered: list[str] = []  # algorithms that heuristics rank before the usual ones
         self.raised: BaseException | None = None
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
+        self.max_elements = 2**31 - 1  # of a tensor
         self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
         self._addresses = itertools.count(0x1000, 16)
         self._recorded = threading.local()  # the objects of a graph that is launched
@@ -222,6 +223,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
         shape, steps = tuple(dims[:axes]), tuple(strides[:axes])
         if axes < 2 or min(shape) < 1 or min(steps) < 1:
             return BAD_PARAM
+        if np.prod(shape) > self.max_elements:
+            return NOT_SUPPORTED
         self._get(tensor, "tensor").update(dtype=_BY_CODE[code], shape=shape, strides=steps)
         return 0
 

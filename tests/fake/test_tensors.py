@@ -76,10 +76,10 @@ def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudn
     assert "3 calls, one for each slice" in op_tensor(problem).describe()
     many = TensorSpec((2,) * 18, tuple(3**i for i in range(18)), "float16")
     overlapping = TensorSpec((2**16, 2**16), (1, 1), "float32")
-    wide = TensorSpec.packed((65537, 65536), "float16")
-    for spec, calls in ((many, "8,192"), (wide, "65,537"), (overlapping, "1")):
-        with pytest.raises(NotSupportedError, match=f"would take {calls} calls"):
-            scale_plan(spec)
+    with pytest.raises(NotSupportedError, match="would take more than 4,096 calls"):
+        scale_plan(many)
+    for spec in (TensorSpec.packed((65537, 65536), "float16"), overlapping):
+        assert "3 calls, one for each slice" in scale_plan(spec).describe()
     here = context.current(default_stream(0))
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32"), overlapping):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)

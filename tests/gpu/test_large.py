@@ -15,7 +15,7 @@ from cudnn_ct.cuda import stream
 from tests.both.tensors import integers
 from tests.layers import FLOATS, Tensor, compare
 
-from .conftest import place
+from .conftest import library, place
 
 # The packages have functions of these names.
 activation = import_module("cudnn_ct.ops.activation")
@@ -238,3 +238,69 @@ def test_pool_backward_of_large_images_equals_reference(
             operands = [ct.asarray(array, layout=layout) for array in (dy, x, y)]
             compare(ct.pool_backward(*operands, **keywords, out=ct.asarray(out, layout=layout)), expected)
             assert implementation in chosen()
+
+
+# --- more elements than a descriptor holds -----------------------------------------------------------------
+
+MANY = 2**19 + 64, 4096  # rows of half precision: 4 GB; 64 of them are an image of the poolings
+PARTS = (0, 2**18, MANY[0] - 4096)  # first rows of the parts that are compared
+IMAGES = (-1, 64, 64, 64)
+
+ON_ROWS: dict[str, tuple[Any, Any]] = {  # calls, and what torch computes for a part of the rows
+    "softmax": (lambda x: ct.softmax(x, axis=1), lambda x: x.softmax(1)),
+    "relu": (lambda x: ct.activation(x, mode="relu"), lambda x: x.relu()),
+    "add": (lambda x: ct.add(x, x), lambda x: x + x),
+    "add expanded": (lambda x: ct.add(x, x[:, :1].expand_as(x)), lambda x: x + x[:, :1]),
+    "relu expanded": (lambda x: ct.activation(x[:, :1].expand_as(x)), lambda x: x[:, :1].relu().expand_as(x)),
+    "sum": (lambda x: ct.reduce(x, axis=1), lambda x: x.sum(1)),
+    "max": (lambda x: ct.reduce(x, axis=1, op="max", keepdims=True), lambda x: x.amax(1, keepdim=True)),
+    "pool": (
+        lambda x: ct.pool(x.view(IMAGES), window=2, mode="average"),
+        lambda x: x.view(-1, 64, 32, 2, 32, 2).mean((3, 5)),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def many() -> Any:
+    """More elements than 2**31, in torch."""
+    torch = library("torch")
+    if torch.cuda.mem_get_info()[0] < 40 * 2**30:
+        pytest.skip("needs 40 GB of device memory")
+    return torch.randn(MANY, dtype=torch.float16, device="cuda")
+
+
+def compare_rows(found: Any, x: Any, wanted: Any, tolerance: float) -> None:
+    """Compare parts of a result with those that torch computes in float64."""
+    torch = library("torch")
+    tensor = torch.from_dlpack(found)
+    rows = MANY[0] // tensor.shape[0]
+    for first in PARTS:
+        expected = wanted(x[first : first + 4096].double())
+        part = tensor[first // rows : first // rows + expected.shape[0]].double()
+        torch.testing.assert_close(part, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ON_ROWS)
+def test_rows_of_more_than_2_31_elements_equal_torch(many: Any, name: str) -> None:
+    call, wanted = ON_ROWS[name]
+    compare_rows(call(many), many, wanted, 1e-2 if name == "sum" else 2e-3)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_norms_of_more_than_2_31_elements_equal_torch(many: Any, name: str) -> None:
+    torch = library("torch")
+    scale = torch.rand(4096, device="cuda", dtype=torch.float16)
+    bias = [scale] if name == "layer_norm" else []
+
+    def centred(x: Any) -> Any:
+        return x - x.mean(1, keepdim=True) if bias else x
+
+    def invstd(x: Any) -> Any:
+        return (centred(x).square().mean(1, keepdim=True) + 1e-5).rsqrt()
+
+    y, *statistics = getattr(ct, name)(many, scale, *bias, training=True)
+    compare_rows(y, many, lambda x: centred(x) * invstd(x) * scale + (scale if bias else 0), 4e-3)
+    compare_rows(statistics[-1], many, invstd, 1e-3)

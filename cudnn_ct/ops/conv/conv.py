@@ -15,6 +15,7 @@ from .._call import execute
 from .._documented import documented
 from .._operation import Operation
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
+from ..reduce.reduce import kept_axes
 from .call import CONV, TRANSPOSED
 
 __all__ = [
@@ -353,4 +354,4 @@ def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | Non
     return ReduceProblem(dy, result, None, axes, "add", True, config.deterministic)
 
 
-_BIAS_GRADIENT = Operation("the gradient of a bias", _bias_gradient, REDUCTIONS)
+_BIAS_GRADIENT = Operation("the gradient of a bias", _bias_gradient, REDUCTIONS, independent=kept_axes)

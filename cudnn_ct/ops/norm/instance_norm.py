@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from .._documented import documented
 from .._fallback import Implementation
 from .._operands import results_of_calls, stream_of
 from .._operation import Operation
+from .._pieces import Split, along
 from ..reduce.reduce import reduce
 from .plans import GRADIENT, TRAINING
 
@@ -184,15 +186,23 @@ def _of_one_image(implementations: tuple[Implementation, ...]) -> tuple[Implemen
     return tuple(one._replace(make=partial(_one_image, one.make)) for one in implementations)
 
 
+def _images(problem: Any) -> Iterator[Split]:
+    """Return the split along the images; the gradients of the parameters, (N, C), are those of each image."""
+    (split,) = along(problem, (0,))
+    yield split | {name: 0 for name in ("dscale", "dbias") if hasattr(problem, name)}
+
+
 _FORWARD = Operation(
     "an instance normalisation",
     instance_norm_training,
     _of_one_image(TRAINING),
+    independent=_images,
     written=("out", "mean of out", "invstd of out"),
 )
 _BACKWARD = Operation(
     "the gradient of an instance normalisation",
     instance_norm_gradient,
     _of_one_image(GRADIENT),
+    independent=_images,
     written=_GRADIENTS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any, Literal
 
 from ... import context
@@ -29,6 +30,7 @@ from .._call import ONE, ZERO, execute, parse_scaling
 from .._documented import documented
 from .._operands import results_of_calls, stream_of
 from .._operation import Operation
+from .._pieces import along
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
@@ -43,7 +45,9 @@ _RESULTS = ("out", "mean of out", "invstd of out", "running_mean", "running_var"
 _GRADIENTS = ("out", "dscale of out", "dbias of out", "dz of out")
 
 _TRAINING = Operation("a batch normalisation", norm_training, TRAINING, written=_RESULTS)
-_INFERENCE = Operation("a batch normalisation", norm_inference, INFERENCE)
+_INFERENCE = Operation(
+    "a batch normalisation", norm_inference, INFERENCE, independent=partial(along, axes=(0,))
+)
 _GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT, written=_GRADIENTS)
 _OPERANDS = ("x", "scale", "bias")
 

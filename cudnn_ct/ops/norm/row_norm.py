@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._packed_source import PackedSource
+from .._pieces import Split, along
 from .known import NormNode, loses_variance
 from .row_graphs import has_wide_parameters, node_mode, parameters_last_graph, row_norm_graph
 from .shifted import SHIFTED
@@ -201,13 +203,35 @@ def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Sele
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 
+_PARAMETERS = ("scale", "bias", "dscale", "dbias")
+
+
+def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
+    """Return the splits along the axes that are not normalised.
+
+    The parameters of an adaptive normalisation are those of a sample, the first axis. Other gradients of
+    parameters are sums of all rows, so such a gradient is not split.
+    """
+    adaptive = problem.mode == "ada_layer_norm"
+    normalised = len(problem.scale.shape) - adaptive
+    for axis, split in enumerate(along(problem, range(len(problem.x.shape) - normalised))):
+        data = {name: axis for name in split if name not in _PARAMETERS}
+        yield data | {name: 0 for name in _PARAMETERS if adaptive and not axis and hasattr(problem, name)}
+
+
 def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
     """Return a normalisation and its gradient."""
     written = ("out", *(f"{statistic} of out" for statistic in statistics))
     gradients = ("out", "dscale of out", "dbias of out")
     return (
-        Operation(name, partial(_problem, mode), select=_select, written=written),
-        Operation(f"the gradient of {name}", partial(_gradient, mode), select=_select, written=gradients),
+        Operation(name, partial(_problem, mode), select=_select, independent=_rows, written=written),
+        Operation(
+            f"the gradient of {name}",
+            partial(_gradient, mode),
+            select=_select,
+            independent=_rows,
+            written=gradients,
+        ),
     )
 
 

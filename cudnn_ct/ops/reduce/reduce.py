@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
-from ...shapes.reduction import IndexedReduction, indexed_reduce_problem, reduce_problem
+from ...shapes.reduction import IndexedReduction, ReduceProblem, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, OutLike, ReduceOp, StreamLike
 from .._call import execute
 from .._documented import documented
 from .._fallback import Implementation, of_problem
 from .._operation import Operation
+from .._pieces import Split
 from .fast_sum import channel_sum, fast_sum
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
 
-__all__ = ["reduce", "reduce_with_indices"]
+__all__ = ["IMPLEMENTATIONS", "kept_axes", "reduce", "reduce_with_indices"]
 
 _HALF = ("float16", "bfloat16")
 
@@ -30,9 +31,23 @@ IMPLEMENTATIONS = (
     Implementation(legacy_reduction),
     Implementation(on_float32(legacy_reduction, *_HALF)),
 )
-_REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
+
+
+def kept_axes(problem: ReduceProblem) -> Iterator[Split]:
+    """Return the splits along the axes that are not reduced; the result may lack the other axes."""
+    kept = [axis for axis in range(len(problem.x.shape)) if axis not in problem.axes]
+    for place, axis in enumerate(kept):
+        of_result = axis if len(problem.y.shape) == len(problem.x.shape) else place
+        yield {"x": axis, "y": of_result} | ({"indices": of_result} if problem.indices else {})
+
+
+_REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS, independent=kept_axes)
 _INDEXED = Operation(
-    "a reduction", indexed_reduce_problem, IMPLEMENTATIONS, written=("out", "indices of out")
+    "a reduction",
+    indexed_reduce_problem,
+    IMPLEMENTATIONS,
+    independent=kept_axes,
+    written=("out", "indices of out"),
 )
 
 
