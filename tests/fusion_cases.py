@@ -8,7 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct.ops.conv.training_graphs import DATA_SOURCE, FILTER_SOURCE, STATISTICS_SOURCE
+from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.epilogue import FLOAT8
+from cudnn_ct.shapes.specs import Shape, TensorSpec
+from cudnn_ct.shapes.training_fusions import data_gradient, filter_gradient, statistics_problem
+from cudnn_ct.typing import Layout
 from tests.layers import LayerCase, Tensor, lying
 
 FUSIONS = (
@@ -46,6 +51,10 @@ def training_fusion_cases(draw: st.DrawFn) -> LayerCase:
         if draw(st.booleans()):
             outs |= dict(zip(("scale", "bias"), factors, strict=True))
         return LayerCase(operation, (data, filters_of), geometry, outs, terms=SUMS)
+    if geometry["stride"] > 1:
+        geometry["dilation"] = 1  # both are rejected
+    y = ct.conv_output_shape(x, w, **geometry)  # type: ignore[arg-type]
+    dy = lying(draw, y, "float16")
     # No value before the relu is near 0, where the slope jumps: x is an integer, and the mean is not.
     mean = Tensor((channels,), "float32", _choice(draw, channels, (-0.75, 0.25, 1.25)))
     invstd = Tensor((channels,), "float32", _choice(draw, channels, (0.5, 1.0)))
@@ -111,3 +120,41 @@ def _finalize(draw: st.DrawFn, channels: int) -> LayerCase:
     operands = tuple(Tensor((channels,), "float32", value) for value in values)
     terms = dict.fromkeys(("eq_scale", "eq_bias", "invstd", "running_var"), 50.0)
     return LayerCase("batch_norm_finalize", operands, keywords, terms=terms)
+
+
+# --- problems -----------------------------------------------------------------------------------------------
+
+
+IMAGES, WINDOW = (2, 64, 12, 12), (32, 64, 3, 3)
+
+
+def channels(count: int, dtype: str = "float32") -> TensorSpec:
+    return TensorSpec.packed((count,), dtype)
+
+
+def training_problems(
+    dtype: str = "float16",
+    *,
+    x: Shape = IMAGES,
+    w: Shape = WINDOW,
+    layout: Layout = "nhwc",
+    aligned: bool = True,
+    **geometry: Any,
+) -> dict[str, tuple[Any, Any]]:
+    """Return the source and the problem of each fusion that takes the dtype."""
+    data, filters = (TensorSpec.packed(shape, dtype, layout) for shape in (x, w))
+    forward = conv_problem("forward", data, filters, **geometry)
+    weights = dict.fromkeys(("scale", "bias"), channels(x[1], dtype))
+    own: dict[str, tuple[Any, Any]] = {
+        "statistics": (STATISTICS_SOURCE, statistics_problem(forward, {}, (None,) * 3, aligned=aligned)),
+        "prologue": (STATISTICS_SOURCE, statistics_problem(forward, weights, (None,) * 3, aligned=aligned)),
+    }
+    if dtype != "float16":
+        return own
+    names = ("mean", "invstd", "scale", "bias")
+    wide = {"x": data} | dict.fromkeys(names, channels(x[1]))
+    of_data = conv_problem("backward_data", forward.y, filters, shape=x, **geometry)
+    of_filter = conv_problem("backward_filter", forward.y, data, shape=w, **geometry)
+    own["data"] = (DATA_SOURCE, data_gradient(of_data, wide, (None,) * 6, aligned=aligned))
+    own["filter"] = (FILTER_SOURCE, filter_gradient(of_filter, weights, aligned=aligned))
+    return own

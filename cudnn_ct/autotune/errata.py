@@ -9,9 +9,12 @@ __all__ = ["Errata", "Erratum"]
 
 
 class Erratum(NamedTuple):
-    """An engine number or legacy algorithm with wrong results, and the problems for which they are wrong."""
+    """An engine number or legacy algorithm with wrong results, and the problems for which they are wrong.
 
-    algorithm: int | str
+    ``algorithm`` is None if all of them are wrong, or the number may differ between versions.
+    """
+
+    algorithm: int | str | None
     applies: Callable[[Any], bool]
     finding: str
 
@@ -24,5 +27,5 @@ class Errata(NamedTuple):
 
     def reason(self, algorithm: int | str, problem: Any) -> str:
         """Return why the results of an implementation are wrong for a problem; empty if no error is known."""
-        found = (row for row in self.rows if row.algorithm == algorithm and row.applies(problem))
+        found = (row for row in self.rows if row.algorithm in (None, algorithm) and row.applies(problem))
         return next((row.finding for row in found), "")

@@ -10,24 +10,15 @@ from cudnn_ct.graph.gpus import description_of
 from cudnn_ct.graph.offline import Planner, compute_capability
 from cudnn_ct.ops.conv.float8_graph import float8_conv_graph
 from cudnn_ct.ops.conv.scaled_graph import source_of
-from cudnn_ct.ops.conv.training_graphs import (
-    DATA_SOURCE,
-    FILTER_SOURCE,
-    FINALIZE_SOURCE,
-    STATISTICS_SOURCE,
-)
+from cudnn_ct.ops.conv.training_graphs import FINALIZE_SOURCE
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.float8_conv import Float8Conv, float8_conv_problem
 from cudnn_ct.shapes.fused import ACTIVATIONS
 from cudnn_ct.shapes.scaled_conv import ScaledConv, scaled_conv_problem
 from cudnn_ct.shapes.specs import Shape, TensorSpec
-from cudnn_ct.shapes.training_fusions import (
-    data_gradient,
-    filter_gradient,
-    finalize_problem,
-    statistics_problem,
-)
+from cudnn_ct.shapes.training_fusions import finalize_problem
 from cudnn_ct.typing import Layout
+from tests.fusion_cases import IMAGES, WINDOW, channels, training_problems
 
 from .test_graph import DEVICE, _can_plan, in_child
 from .test_graph_operations import engines_missing, why_not_planned
@@ -35,7 +26,6 @@ from .test_graph_operations import engines_missing, why_not_planned
 __all__ = ["_can_plan"]  # a fixture, known here by its import
 
 HOPPER = (9, 0)
-IMAGES, WINDOW = (2, 64, 12, 12), (32, 64, 3, 3)
 
 
 def scaled(
@@ -179,38 +169,6 @@ def test_convolutions_of_float8_that_are_rejected_have_no_engine() -> None:
 # --- training ----------------------------------------------------------------------------------------------
 
 
-def channels(count: int, dtype: str = "float32") -> TensorSpec:
-    return TensorSpec.packed((count,), dtype)
-
-
-def training_problems(
-    dtype: str = "float16",
-    *,
-    x: Shape = IMAGES,
-    w: Shape = WINDOW,
-    layout: Layout = "nhwc",
-    aligned: bool = True,
-    **geometry: Any,
-) -> dict[str, tuple[Any, Any]]:
-    """Return the source and the problem of each fusion that takes the dtype."""
-    data, filters = (TensorSpec.packed(shape, dtype, layout) for shape in (x, w))
-    forward = conv_problem("forward", data, filters, **geometry)
-    weights = dict.fromkeys(("scale", "bias"), channels(x[1], dtype))
-    own: dict[str, tuple[Any, Any]] = {
-        "statistics": (STATISTICS_SOURCE, statistics_problem(forward, {}, (None,) * 3, aligned=aligned)),
-        "prologue": (STATISTICS_SOURCE, statistics_problem(forward, weights, (None,) * 3, aligned=aligned)),
-    }
-    if dtype != "float16":
-        return own
-    names = ("mean", "invstd", "scale", "bias")
-    wide = {"x": data} | dict.fromkeys(names, channels(x[1]))
-    of_data = conv_problem("backward_data", forward.y, filters, shape=x, **geometry)
-    of_filter = conv_problem("backward_filter", forward.y, data, shape=w, **geometry)
-    own["data"] = (DATA_SOURCE, data_gradient(of_data, wide, (None,) * 6, aligned=aligned))
-    own["filter"] = (FILTER_SOURCE, filter_gradient(of_filter, weights, aligned=aligned))
-    return own
-
-
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "plain": {},
     "padded": {"padding": 1},
@@ -252,3 +210,15 @@ def test_fusions_of_training_without_engines_are_rejected() -> None:
             assert "no engine" in why_not_planned(*problems[name], planner)
     source, problem = training_problems(x=(2, 3, 9, 9), w=(8, 3, 3, 3))["prologue"]
     assert "no engine" in why_not_planned(source, problem, planner)
+
+
+@in_child
+def test_fusions_of_training_obey_the_errata() -> None:
+    planner = Planner(DEVICE)
+    wrong: dict[str, Any] = {"x": (2, 16, 30), "w": (8, 16, 3), "stride": 2, "dilation": 2}
+    problems = training_problems(**wrong)
+    assert "where stride and dilation of an axis exceed 1" in why_not_planned(*problems.pop("data"), planner)
+    assert [why_not_planned(*one, planner) for one in problems.values()] == [""] * 3
+    for stride, dilation in (((2, 1), (1, 2)), (2, 1), (1, 2)):
+        data = training_problems(stride=stride, dilation=dilation, padding=2)["data"]
+        assert why_not_planned(*data, planner) == ""

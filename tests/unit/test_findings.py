@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.autotune.errata import Erratum
+from cudnn_ct.graph.candidates import EngineRules
 from cudnn_ct.graph.engines import Engine
+from cudnn_ct.ops.conv import errata
 from cudnn_ct.ops.conv.engine_order import ranked_too_high
 from cudnn_ct.ops.conv.errata import erratum
 from cudnn_ct.ops.graph.errata import rules_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.fusion_cases import training_problems
 
 SLOW_ON_POINTS = {28, 38, 48, 70}
 POINTS = ((8, 64, 16, 56, 56), (128, 64, 1, 1, 1))
@@ -98,6 +102,31 @@ def test_erratum_of_engine_78_is_for_any_operand_in_nchw(operand: str | None, wr
         spec = getattr(one, operand)
         one = one._replace(**{operand: TensorSpec.packed(spec.shape, spec.dtype, "nchw")})
     assert bool(erratum(78, one)) == wrong
+
+
+def rules_of_training(source: Any, problem: Any) -> EngineRules:
+    rules: EngineRules = source.engines.rules_of(problem)
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("stride", "dilation", "wrong"), [(2, 2, True), ((2, 1), (1, 2), False), (2, 1, False), (1, 2, False)]
+)
+def test_training_rejects_data_gradients_with_stride_and_dilation(
+    stride: Any, dilation: Any, wrong: bool
+) -> None:
+    found = training_problems(stride=stride, dilation=dilation, padding=2)
+    rejected = {name for name, one in found.items() if rules_of_training(*one).why_wrong(Engine(1), ())}
+    assert rejected == ({"data"} if wrong else set())
+
+
+def test_training_consults_the_errata_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (Erratum(3, lambda p: p.core.direction == "backward_filter", "half of the sums"),)
+    monkeypatch.setattr(errata, "KNOWN_WRONG", errata.KNOWN_WRONG._replace(rows=rows))
+    found = training_problems()
+    for name, one in found.items():
+        reasons = [rules_of_training(*one).why_wrong(Engine(number), ()) for number in (3, 4)]
+        assert reasons == (["half of the sums", ""] if name == "filter" else ["", ""])
 
 
 @pytest.mark.parametrize(

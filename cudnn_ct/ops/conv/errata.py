@@ -9,9 +9,10 @@ from typing import Any
 from ...autotune.errata import Errata, Erratum
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
+from ...shapes.training_fusions import DataGradient
 from .graph_nodes import written_as
 
-__all__ = ["KNOWN_WRONG", "channels_first", "erratum"]
+__all__ = ["KNOWN_WRONG", "TRAINING", "channels_first", "erratum", "strided_and_dilated"]
 
 
 def _of(direction: str, applies: Callable[[ConvProblem], bool]) -> Callable[[Any], bool]:
@@ -36,6 +37,11 @@ def _groups_of_one_filter(problem: ConvProblem) -> bool:
     return grouped and not channels_first(problem)
 
 
+def strided_and_dilated(problem: ConvProblem) -> bool:
+    """Return whether stride and dilation of one axis exceed 1."""
+    return any(min(pair) > 1 for pair in zip(problem.stride, problem.dilation, strict=True))
+
+
 # Every engine that cuDNN offered was compared with the reference, with NaN in the output and operands at the
 # edges of mapped memory. These engines wrote wrong numbers, left elements unwritten, or accessed memory that
 # is not theirs. The finding becomes the status of the candidate.
@@ -52,6 +58,18 @@ KNOWN_WRONG = Errata(
         Erratum(70, _of("backward_filter", channels_first), "wrong sums in NCHW"),
         Erratum(
             0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"
+        ),
+    ),
+)
+
+# Fusions for training; the rows above hold for their convolutions too.
+TRAINING = Errata(
+    found_on="cuDNN 9.19, NVIDIA H200",
+    rows=(
+        Erratum(
+            None,
+            lambda p: isinstance(p, DataGradient) and strided_and_dilated(p.core),
+            "wrong sums, or accesses behind the operands, where stride and dilation of an axis exceed 1",
         ),
     ),
 )

@@ -75,7 +75,7 @@ def conv_backward_data_relu_batch_norm(
     ------
     NotSupportedError
         cuDNN has no engine: it has them for one or two spatial axes, and numbers of channels and filters that
-        are multiples of 8.
+        are multiples of 8. Stride and dilation of one axis both exceed 1: its results would be wrong.
 
     Notes
     -----
