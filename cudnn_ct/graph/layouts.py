@@ -46,6 +46,8 @@ def check_layouts(graph: Graph) -> None:
             _check_convolution(one)
         if one.row == "reduction":
             _check_reduction(one)
+        if one.row == "gen_stats":
+            _check_sums(one)
         if one.row == "resample_forward":
             _check_pooling(graph, one)
         if one.row != "pointwise":
@@ -104,6 +106,16 @@ def _check_reduction(one: Node) -> None:
     y: Any = one.attributes["ydesc"]
     if not (y.virtual or y.spec.is_dense):
         raise NotSupportedError(f"cuDNN writes between the elements of a reduction's result: got {y.spec}")
+
+
+def _check_sums(one: Node) -> None:
+    """Raise unless sums of channels are float32, which engines write whatever the result is."""
+    for name in ("sumdesc", "sqsumdesc"):
+        y: Any = one.attributes.get(name)
+        if y is not None and y.spec.dtype != "float32":
+            raise NotSupportedError(
+                f"gen_stats adds in float32: cuDNN ends the CUDA context for sums in {y.spec}"
+            )
 
 
 def _check_pooling(graph: Graph, one: Node) -> None:

@@ -90,3 +90,32 @@ def test_comparison_of_int32_is_computed_in_float32(stored: str | None) -> None:
     expected = ct.reference.graph(f, *arrays)
     assert not np.array_equal(expected, arrays[0] < arrays[1])
     np.testing.assert_array_equal(f(*map(ct.asarray, arrays)).numpy(), expected)
+
+
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("mode", ["layer_norm", "rms_norm", "batch_norm"])
+def test_statistics_of_norms_are_right_in_half_precision(mode: Any, stored: str) -> None:
+    """Sums of gen_stats are rejected in half precision; these statistics are not."""
+    rows = mode != "batch_norm"
+    shape, axes = ((24, 64), (1,)) if rows else ((4, 16, 6, 5), (0, 2, 3))
+    weight = (64,) if rows else (1, 16, 1, 1)
+    x = np.random.default_rng().normal(1, 2, shape).astype("float16")
+    one, zero = np.ones(weight, "f"), np.zeros(weight, "f")
+    g = ct.Graph()
+    layout = None if rows else "nhwc"
+    made = g.norm(
+        g.input(shape, "float16", layout=layout),  # type: ignore[arg-type]
+        g.input(weight),
+        None if mode == "rms_norm" else g.input(weight),
+        mode=mode,
+    )
+    statistics = [one.output(dtype=stored) for one in (made.mean, made.inv_variance) if one is not None]
+    with g.build(made.y, *statistics) as f:
+        given = [ct.asarray(x, layout=layout), ct.asarray(one)]  # type: ignore[arg-type]
+        found = f(*given, *([] if mode == "rms_norm" else [ct.asarray(zero)]))
+    wide = x.astype(np.float64)
+    mean = 0 if mode == "rms_norm" else wide.mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(((wide - mean) ** 2).mean(axes, keepdims=True) + 1e-5)
+    wanted = [(wide - mean) * inverse, *([] if mode == "rms_norm" else [mean]), inverse]
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got.numpy().astype(np.float64), want, rtol=2e-2, atol=2e-2)

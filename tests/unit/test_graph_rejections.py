@@ -89,3 +89,20 @@ def test_tensor_in_memory_is_rejected_when_it_is_bool() -> None:
     other = ct.Graph(intermediate_dtype="bool")
     with pytest.raises(NotSupportedError, match="output 'cmp_eq_0' cannot be bool"):
         other.define(other.input((3,), "int8") == 0.0)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "float32"])
+@pytest.mark.parametrize("size", [(6, 7), (4, 6, 7)], ids=["images", "volumes"])
+def test_sums_of_channels_are_rejected_when_they_are_not_float32(
+    size: tuple[int, ...], dtype: str, place: int
+) -> None:
+    def build(g: ct.Graph) -> Any:
+        x, w = g.input((2, 8, *size), "float16", layout="nhwc"), (8, 8, *(1,) * len(size))
+        y = g.conv(x, g.input(w, "float16", layout="nhwc"))
+        sums = g.gen_stats(y)
+        sums[place].output(dtype=dtype)
+        return y, *sums
+
+    with rejection("" if dtype == "float32" else rf"gen_stats adds in float32: .* {dtype}\[1, 8, 1, 1"):
+        check(build)
