@@ -139,3 +139,41 @@ def test_engine_8_is_rejected_where_a_selection_reads_a_convolution(
     y = g.conv(g.input((1, 8, 7, 9)), g.input((8, 8, 3, 3)), padding=1)
     result = g.select(y > 0.0, y, 0.5 * y) if selects else g.relu(y)
     assert bool(rules_of(g.define(result)).why_wrong(Engine(engine, ()), ())) == wrong
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernels", "followed", "wrong"),
+    [
+        (4, 4, True, True),
+        (16, 12, True, True),
+        (20, 8, True, True),
+        (8, 16, True, False),
+        (8, 6, True, False),
+        (4, 4, False, False),
+    ],
+)
+def test_engine_2_is_rejected_where_operations_follow_filters_of_4_modulo_8_channels(
+    channels: int, kernels: int, followed: bool, wrong: bool
+) -> None:
+    g = ct.Graph()
+    shapes = (2, kernels, 5, 3), (2, channels, 6, 4)
+    dy, x = (g.input(shape, "float16", layout="nhwc") for shape in shapes)
+    dw = g.conv_backward_filter(dy, x, (kernels, channels, 2, 2))
+    rules = rules_of(g.define(g.abs(dw) if followed else dw))
+    assert bool(rules.why_wrong(Engine(2), ())) == wrong
+    assert not rules.why_wrong(Engine(4), ())
+
+
+@pytest.mark.parametrize(("dilation", "wrong"), [(2, True), ((1, 2), True), (1, False)])
+def test_graphs_reject_data_gradients_of_training_with_stride_and_dilation(
+    dilation: Any, wrong: bool
+) -> None:
+    geometry: dict[str, Any] = {"stride": (1, 2), "dilation": dilation, "padding": 1}
+    x, w = (2, 8, 9, 9), (8, 8, 3, 3)
+    g = ct.Graph()
+    dy = g.input(ct.conv_output_shape(x, w, **geometry), "float16", layout="nhwc")
+    dx = g.conv_backward_data(dy, g.input(w, "float16", layout="nhwc"), x, **geometry)
+    data = g.input(x, "float16", layout="nhwc")
+    dz = g.relu_backward(dx, data)
+    parts = g.bn_backward_weights(dz, data, *(g.input((1, 8, 1, 1)) for _ in range(3)))
+    assert bool(rules_of(g.define(dz.output(), *parts.values())).why_wrong(Engine(1), ())) == wrong

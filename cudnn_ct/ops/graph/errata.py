@@ -12,7 +12,7 @@ from ...graph.engines import Engine
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.graph.problem import GraphProblem
 from .._first_engines import engines_for_exact_gelu
-from ..conv.errata import erratum
+from ..conv.errata import erratum, strided_and_dilated
 from ..conv.known import DEFECTS, without_wrong_tf32
 from ..norm.known import DEFECTS as OF_NORMS
 from ..norm.known import NormNode
@@ -40,6 +40,22 @@ def _selects_after_convolution(problem: GraphProblem) -> bool:
     )
 
 
+def _filters_of_fours(problem: GraphProblem) -> bool:
+    """Whether operations follow the gradient of a filter with 4 modulo 8 channels on either side."""
+    return len(problem.nodes) > 1 and any(
+        4 in (one.x.shape[1] % 8, one.y.shape[1] % 8)
+        for one in convolutions_of(problem)
+        if one.direction == "backward_filter"
+    )
+
+
+def _weights_behind_dilated(problem: GraphProblem) -> bool:
+    """Whether the gradients of a batch norm follow that of data with stride and dilation above 1."""
+    return any(one.kind == "bn_backward_weights" for one in problem.nodes) and any(
+        one.direction == "backward_data" and strided_and_dilated(one) for one in convolutions_of(problem)
+    )
+
+
 KNOWN_WRONG = Errata(
     found_on="cuDNN 9.19, NVIDIA H100 and H200",
     rows=(
@@ -47,6 +63,10 @@ KNOWN_WRONG = Errata(
         Erratum(3, _pools_bfloat16, "wrong maxima and averages of bfloat16"),
         # Found in one graph of float32.
         Erratum(8, _selects_after_convolution, "half of a convolution's sums before a selection"),
+        # Right with multiples of 8.
+        Erratum(2, _filters_of_fours, "wrong gradients of filters where channels are 4 modulo 8"),
+        # ct.conv_backward_data_relu_batch_norm is the same graph.
+        Erratum(None, _weights_behind_dilated, "wrong, or lost contexts, where stride and dilation exceed 1"),
     ),
 )
 
