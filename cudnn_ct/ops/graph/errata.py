@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ... import _lib
 from ...autotune.errata import Errata, Erratum
@@ -40,13 +41,20 @@ def _selects_after_convolution(problem: GraphProblem) -> bool:
     )
 
 
-def _filters_of_fours(problem: GraphProblem) -> bool:
-    """Whether operations follow the gradient of a filter with 4 modulo 8 channels on either side."""
-    return len(problem.nodes) > 1 and any(
-        4 in (one.x.shape[1] % 8, one.y.shape[1] % 8)
-        for one in convolutions_of(problem)
-        if one.direction == "backward_filter"
+def _filters(applies: Callable[[ConvProblem], bool]) -> Callable[[GraphProblem], bool]:
+    """Return a predicate of graphs where operations follow the gradient of such a filter."""
+    return lambda problem: (
+        len(problem.nodes) > 1
+        and any(one.direction == "backward_filter" and applies(one) for one in convolutions_of(problem))
     )
+
+
+def _not_of_eights(one: ConvProblem) -> bool:
+    return bool(one.x.shape[1] % 8 or one.y.shape[1] % 8)
+
+
+def _two_of_eight(one: ConvProblem) -> bool:
+    return one.x.dtype != "float32" and one.x.shape[1] % 8 == 2
 
 
 def _weights_behind_dilated(problem: GraphProblem) -> bool:
@@ -63,8 +71,10 @@ KNOWN_WRONG = Errata(
         Erratum(3, _pools_bfloat16, "wrong maxima and averages of bfloat16"),
         # Found in one graph of float32.
         Erratum(8, _selects_after_convolution, "half of a convolution's sums before a selection"),
-        # Right with multiples of 8.
-        Erratum(2, _filters_of_fours, "wrong gradients of filters where channels are 4 modulo 8"),
+        # All thirty-one graphs with 4 modulo 8 channels were wrong; engine 4 computes them right in float32.
+        Erratum(2, _filters(_not_of_eights), "wrong gradients of filters unless channels are multiples of 8"),
+        # Found with two channels; 4 and 6 are right.
+        Erratum(1, _filters(_two_of_eight), "wrong gradients of filters of half precision for two channels"),
         # ct.conv_backward_data_relu_batch_norm is the same graph.
         Erratum(None, _weights_behind_dilated, "wrong, or lost contexts, where stride and dilation exceed 1"),
     ),
