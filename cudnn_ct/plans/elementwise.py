@@ -27,7 +27,9 @@ __all__ = [
     "cast_plan",
     "copy_plan",
     "duplicate_plan",
+    "expand_plan",
     "fill_plan",
+    "into_copy",
     "op_tensor",
     "op_tensor_of",
     "scale_plan",
@@ -228,6 +230,32 @@ def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     if x.dtype == "int32":
         x, y = (TensorSpec((*s.shape, 4), (*[4 * n for n in s.strides], 1), "int8") for s in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+
+
+def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
+    """Return a plan of ``cudnnAddTensor``: y = alpha x + beta y, with axes of length 1 of x repeated.
+
+    The dtypes are equal, and floating-point ones.
+    """
+    missing = len(y.shape) - len(x.shape)
+    x = TensorSpec((1,) * missing + x.shape, (1,) * missing + x.strides, x.dtype)
+
+    def call(full: TensorSpec, small: TensorSpec) -> Plan:
+        return _exchanged(CallPlan("cudnnAddTensor", (), [(0, small)], full))
+
+    return _exchanged(tile(call, y, x))  # the first tensor has all axes
+
+
+def _exchanged(plan: Plan) -> Plan:
+    """Return a plan that takes its two pointers in the other order."""
+    return ChainPlan([], [Step(plan, (1, 0))])
+
+
+def into_copy(x: TensorSpec, y: TensorSpec) -> Plan:
+    """Return a plan that copies x to y, which may have another layout, more elements, or another dtype."""
+    if x.shape != y.shape:
+        return expand_plan(x, y)
+    return cast_or_copy_plan(x, y)
 
 
 def duplicate_plan(spec: TensorSpec) -> Plan:

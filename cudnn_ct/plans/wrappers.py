@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,25 +11,27 @@ from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan
 from .chain import partial_write_error
-from .elementwise import copy_plan, duplicate_plan, fill_plan, scale_plan
+from .elementwise import copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
 from .workspace import align_after, append, nbytes_of
 
 __all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]
 
 
 class _Move(NamedTuple):
-    """The copy of one operand: its bytes, and the plans that copy the operand there and back."""
+    """The copy of one operand: its bytes, the plans that copy the operand there and back, and its kind."""
 
     nbytes: int
     into: Plan | None
     out_of: Plan | None
     always: bool
+    kind: str = ""
 
 
 class RelayoutPlan:
     """Another plan, which gets copies of some of its operands.
 
-    An operand with a packed spec among ``moves`` is copied in every run. With ``align``, each other operand
+    An operand with a packed spec among ``moves`` is copied in every run; that of one which is only read may
+    repeat axes of length 1 or have another floating-point dtype. With ``align``, each other operand
     is copied in a run where its pointer is misaligned: kernels that load 16 bytes at once end the CUDA
     context on such memory.
 
@@ -54,16 +57,14 @@ class RelayoutPlan:
         for place, (spec, packed) in enumerate(moves):
             if packed is None and not (align and spec.size):
                 continue
-            if packed is None:
-                into = out_of = duplicate_plan(spec)
-            else:
-                into, out_of = copy_plan(spec, packed), copy_plan(packed, spec)
-            self._moves[place] = _Move(
-                nbytes_of(packed or spec),
-                into if place < first or place >= len(moves) - updated else None,
-                out_of if place >= first else None,
-                always=packed is not None,
-            )
+            into: Plan | None = None
+            out_of: Plan | None = None
+            if place < first or place >= len(moves) - updated:
+                into = duplicate_plan(spec) if packed is None else into_copy(spec, packed)
+            if place >= first:
+                out_of = duplicate_plan(spec) if packed is None else copy_plan(packed, spec)
+            nbytes, always = nbytes_of(packed or spec), packed is not None
+            self._moves[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
         self.workspace = self._placed(self._moves)[1]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -92,9 +93,9 @@ class RelayoutPlan:
             raise partial_write_error(error) from error
 
     def describe(self) -> str:
-        packed = sum(move.always for move in self._moves.values())
-        lines = [f"{packed} operands copied into a packed layout"] if packed else []
-        lines += ["misaligned operands copied to aligned memory"] if packed < len(self._moves) else []
+        kinds = Counter(move.kind for move in self._moves.values() if move.always)
+        lines = [f"{count} operands {kind}" for kind, count in kinds.items()]
+        lines += ["misaligned operands copied to aligned memory"] if kinds.total() < len(self._moves) else []
         return "; ".join([self._inner.describe(), *lines])
 
     def _placed(self, moves: Iterable[int]) -> tuple[dict[int, int], int]:
@@ -103,6 +104,13 @@ class RelayoutPlan:
         for place in moves:
             offsets[place], nbytes = align_after(nbytes, self._moves[place].nbytes)
         return offsets, nbytes
+
+
+def _kind(spec: TensorSpec, copy: TensorSpec) -> str:
+    """Return how a copy differs from its operand, for descriptions."""
+    if spec.shape != copy.shape:
+        return "repeated along axes of length 1"
+    return "copied into a packed layout" if spec.dtype == copy.dtype else f"converted to {copy.dtype}"
 
 
 class ScaleResult:

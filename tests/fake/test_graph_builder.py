@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,55 @@ def test_built_graph_is_replayed_for_the_same_arrays(engines: FakeCudnn) -> None
     f = g.build(perceptron(g))
     arrays = arrays_of(f.problem)
     given, out = on_device(arrays, f.problem), ct.empty((4, 5))
+    for _ in range(12):
+        f(*given, out=out)
+    np.testing.assert_allclose(out.numpy(), ct.reference.graph(f, *arrays), rtol=1e-6)
+
+
+# --- copied inputs ------------------------------------------------------------------------------------------
+
+
+def broadcasts(*whole: int) -> list[tuple[int, ...]]:
+    kept = product((False, True), repeat=len(whole))
+    return [tuple(n if keep else 1 for n, keep in zip(whole, one, strict=True)) for one in kept]
+
+
+def in_memory(array: np.ndarray, offset: int) -> ct.DeviceArray:
+    """Return a device array that starts some elements behind the start of its memory."""
+    whole = ct.asarray(np.concatenate([np.zeros(offset, array.dtype), array.ravel()]))
+    return whole[offset:].reshape(array.shape)
+
+
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "misaligned"])
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_all_broadcasts_of_elementwise_graphs_equal_the_reference(
+    engines: FakeCudnn, rank: int, offset: int
+) -> None:
+    whole = (2, 3, 4, 2, 5)[-rank:]
+    for small in broadcasts(*whole):
+        for shapes in ((whole, small), (small, whole)):
+            g = ct.Graph()
+            x, b = (g.input(shape) for shape in shapes)
+            f = g.build(g.swish_backward(g.exp(x), b), g.relu(x - b).output())
+            arrays = arrays_of(f.problem)
+            found = f(*(in_memory(array, offset) for array in arrays))
+            for got, want in zip(found, ct.reference.graph(f, *arrays), strict=True):
+                np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_copied_inputs_are_described(engines: FakeCudnn) -> None:
+    f = check(lambda g: g.input((3, 5, 8)) + g.input((1, 5, 1)))
+    assert "1 operands repeated along axes of length 1" in f.describe()
+    assert f.workspace >= 3 * 5 * 8 * 4
+    f = check(lambda g: g.relu(g.input((5, 17), "float16")) @ g.input((17, 8)))
+    assert "1 operands converted to float32" in f.describe()
+
+
+def test_copied_inputs_are_replayed(engines: FakeCudnn) -> None:
+    g = ct.Graph()
+    f = g.build(g.relu(g.input((3, 5, 8)) + g.input((1, 5, 1))))
+    arrays, out = arrays_of(f.problem), ct.empty((3, 5, 8))
+    given = on_device(arrays, f.problem)
     for _ in range(12):
         f(*given, out=out)
     np.testing.assert_allclose(out.numpy(), ct.reference.graph(f, *arrays), rtol=1e-6)

@@ -106,3 +106,15 @@ def test_sums_of_channels_are_rejected_when_they_are_not_float32(
 
     with rejection("" if dtype == "float32" else rf"gen_stats adds in float32: .* {dtype}\[1, 8, 1, 1"):
         check(build)
+
+
+@pytest.mark.parametrize("activation", ["relu", "swish", "gelu"])
+def test_norm_and_gradient_of_an_activation_are_rejected_together(activation: str) -> None:
+    def build(g: ct.Graph, *, gradient: bool = True) -> Any:
+        x, w = g.input((16, 64)), g.input((64,))
+        y = g.layer_norm(x, w, w)
+        return getattr(g, f"{activation}_backward")(y, x) if gradient else getattr(g, activation)(y)
+
+    with rejection("ends the process when it compiles a norm"):
+        check(build)
+    check(lambda g: build(g, gradient=False))

@@ -10,14 +10,16 @@ from ...context import Context
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.graph.problem import GraphProblem
 from .._graph_source import GraphSource
+from .._packed_source import PackedSource
 from ..attention.source import SOURCE as ATTENTION
 from .attention_problem import GraphAttention, attention_of
+from .copies import with_copies
 from .errata import rules_of
 from .lower import lowered
 
 __all__ = ["source_of"]
 
-ENGINES = GraphSource(lowered, rules_of)
+ENGINES = PackedSource(GraphSource(lowered, rules_of), with_copies)
 
 
 def source_of(problem: GraphProblem) -> CandidateSource:

@@ -10,8 +10,8 @@ from ...algo_cache import CandidateSource, with_dynamic_shapes
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...dtypes import DTYPES
+from ...graph.broadcasts import in_words
 from ...graph.candidates import EngineRules
-from ...graph.layouts import in_words
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.matmul import MatmulProblem
