@@ -219,16 +219,15 @@ class FillPlan:
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
 
-    It does not support int32, which is copied as int8 with one more axis, nor float8, which is copied as
-    int8. Neither is ever scaled. An x with strides of 0 or negative ones is copied by its bytes first.
+    It does not support integers of several bytes, which are copied as int8 with one more axis, nor float8
+    and bool, which are copied as int8. None of them is ever scaled. An x with strides of 0 or negative ones
+    is copied by its bytes first.
     """
     if not x.representable:
         scaled = _on_packed(x, lambda packed: copy_plan(packed, y))
         return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense else scaled
-    if x.dtype == y.dtype and x.dtype in ("float8_e4m3", "float8_e5m2"):
-        x, y = (s._replace(dtype="int8") for s in (x, y))
-    if x.dtype == "int32":
-        x, y = (TensorSpec((*s.shape, 4), (*[4 * n for n in s.strides], 1), "int8") for s in (x, y))
+    if x.dtype == y.dtype and x.dtype in _BYTES:
+        x, y = (_in_bytes(spec) for spec in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
@@ -256,6 +255,18 @@ def into_copy(x: TensorSpec, y: TensorSpec) -> Plan:
     if x.shape != y.shape:
         return expand_plan(x, y)
     return cast_or_copy_plan(x, y)
+
+
+# Dtypes that cudnnTransformTensor does not support.
+_BYTES = ("bool", "float8_e4m3", "float8_e5m2", "int32", "int64")
+
+
+def _in_bytes(spec: TensorSpec) -> TensorSpec:
+    """Return the bytes of a tensor, in one more axis if an element has several."""
+    size = DTYPES[spec.dtype].itemsize
+    if size == 1:
+        return spec._replace(dtype="int8")
+    return TensorSpec((*spec.shape, size), (*[size * step for step in spec.strides], 1), "int8")
 
 
 def duplicate_plan(spec: TensorSpec) -> Plan:

@@ -36,6 +36,7 @@ from .tensors import Tensors
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
+WITHOUT_DESCRIPTOR = (10, 11)  # the codes of int64 and bool
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 
@@ -220,6 +221,8 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
     # --- descriptors ---
 
     def cudnnSetTensorNdDescriptor(self, tensor: Any, code: int, axes: int, dims: Any, strides: Any) -> int:
+        if code in WITHOUT_DESCRIPTOR:
+            return BAD_PARAM
         shape, steps = tuple(dims[:axes]), tuple(strides[:axes])
         if axes < 2 or min(shape) < 1 or min(steps) < 1:
             return BAD_PARAM

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._lib import load
+from cudnn_ct.dtypes import DTYPES as ALL_DTYPES
+from cudnn_ct.plans.elementwise import duplicate_plan
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import LAYOUTS
 from cudnn_ct.typing import OpTensorOp, ReduceOp
@@ -191,3 +193,10 @@ def test_threads_create_descriptors_at_once() -> None:
             assert ct.TensorDescriptor.cached(spec).read() == spec
 
     in_threads(8, work)
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_duplicate_of_every_dtype_is_planned(dtype: str) -> None:
+    """Also of dtypes that descriptors do not support: copies of misaligned operands are planned for all."""
+    for shape in ((1,), (2, 3, 4, 5)):
+        duplicate_plan(ct.TensorSpec.packed(shape, dtype))
