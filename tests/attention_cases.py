@@ -20,8 +20,9 @@ class Case(NamedTuple):
     """Sizes, the memory order of q, k and v, and arguments of a call.
 
     ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``bias`` has the axes
-    of the bias that are not shared, such as "hqk". ``lengths`` are those of queries and keys; packed
-    sequences have no padding between them. ``page`` is the length of a block of a paged cache.
+    of the bias that are not shared, such as "hqk"; ``bias_dtype`` is that of q unless it is set. ``lengths``
+    are those of queries and keys; packed sequences have no padding between them. ``page`` is the length of a
+    block of a paged cache.
     """
 
     batch: int = 2
@@ -34,6 +35,7 @@ class Case(NamedTuple):
     dtype: str = "float16"
     layout: str = "bhsd"
     bias: str = ""
+    bias_dtype: str = ""
     lengths: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     packed: bool = False
     page: int = 0
@@ -82,6 +84,11 @@ CASES = {
     "bias of the batch": case(bias="bqk", queries=40, keys=72),
     "shared bias": case(bias="qk"),
     "bias of keys": case(bias="bk"),
+    "bias of keys, causal": case(bias="k", causal=True, kv_heads=2, queries=40),
+    "bias of float32": case(bias="hqk", bias_dtype="float32"),
+    "bias of keys in float32": case(bias="bk", bias_dtype="float32", dtype="bfloat16"),
+    "mask": case(bias="bqk", bias_dtype="bool", queries=40, keys=72),
+    "mask of keys": case(bias="bk", bias_dtype="bool", dtype="bfloat16"),
     "lengths": case(lengths=LENGTHS),
     "lengths, causal": case(lengths=((64, 17), (64, 30)), causal=True, kv_heads=2),
     "lengths, bottom right": case(lengths=((50, 17), (50, 64)), causal="bottom_right"),
@@ -97,6 +104,10 @@ CASES = {
     "packed, causal": case(lengths=((64, 17), (64, 17)), packed=True, causal=True, kv_heads=2),
     "packed, bottom right": case(lengths=((30, 17), (50, 64)), packed=True, causal="bottom_right"),
     "packed, bfloat16": case(lengths=((200, 1, 90), (200, 1, 90)), packed=True, dtype="bfloat16", batch=3),
+    "packed, narrow values": case(
+        lengths=((1, 1), (32, 42)), packed=True, kv_heads=1, heads=2, head=200, value_head=112
+    ),
+    "packed, narrowest values": case(lengths=LENGTHS, packed=True, kv_heads=2, head=256, value_head=8),
     "paged": case(page=16, lengths=((64, 17), (50, 64))),
     "paged, one query": case(page=16, queries=1, lengths=((1, 1), (50, 64)), kv_heads=2),
     "paged, bottom right": case(page=32, lengths=((20, 17), (50, 64)), causal="bottom_right"),
@@ -106,7 +117,6 @@ CASES = {
 }
 NO_GRADIENT = tuple(name for name in CASES if "paged" in name or "one key" in name or "query and key" in name)
 NO_GRADIENT += ("one query, top left",)  # attends to one key
-NO_GRADIENT += ("bias of keys",)  # rejected: cuDNN computes it wrong
 
 
 def random_case(seed: int) -> Case:
@@ -130,7 +140,8 @@ def random_case(seed: int) -> Case:
     kind = pick("", "", "bias", "lengths", "packed")
     causal = pick(False, False, True, "top_left", "bottom_right")
     if kind == "bias":
-        fields["bias"] = pick("bhqk", "hqk", "bqk", "qk")
+        fields["bias"] = pick("bhqk", "hqk", "bqk", "qk", "bk")
+        fields["bias_dtype"] = pick("", "", "float32", "bool")
         causal = pick(False, True)
     if kind in ("lengths", "packed"):
         batch = fields["batch"]
@@ -186,7 +197,11 @@ def operands_of(given: Case) -> Operands:
         q[..., 0], k[..., 0] = size, -size
     if given.bias:
         sizes = dict(zip("bhqk", (batch, heads, given.queries, given.keys), strict=True))
-        keywords["bias"] = draw(*(size if axis in given.bias else 1 for axis, size in sizes.items()))
+        bias = draw(*(size if axis in given.bias else 1 for axis, size in sizes.items()))
+        keywords["bias"] = bias.astype(as_dtype(given.bias_dtype or given.dtype).numpy)
+        if given.bias_dtype == "bool":
+            keywords["bias"] = bias > -0.7  # of about three quarters of the keys
+            keywords["bias"][..., 0] = True
     if given.lengths is not None and not given.packed:
         keywords |= {name: np.array(one, np.int32) for name, one in zip(_LENGTHS, given.lengths, strict=True)}
     if given.page:
@@ -223,7 +238,7 @@ def check_backward(given: Case, place: Place, **more: Any) -> None:
     arrays, keywords, dy = operands_of(given)
     wide = _in_float(keywords)
     y, stats = ct.reference.attention(*map(_wide, arrays), return_stats=True, **wide)
-    with_bias = "bias" in keywords and keywords["bias"].shape[2] > 1
+    with_bias = "bias" in keywords and keywords["bias"].dtype != bool
     expected = ct.reference.attention_backward(
         _wide(dy), *map(_wide, arrays), y, stats, dbias=with_bias, **wide
     )
@@ -255,4 +270,6 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 def _in_float(keywords: dict[str, Any]) -> dict[str, Any]:
     """Return keywords for the reference, whose floating-point arrays are float64."""
-    return {name: _wide(one) if name == "bias" else one for name, one in keywords.items()}
+    return {
+        name: _wide(one) if name == "bias" and one.dtype != bool else one for name, one in keywords.items()
+    }

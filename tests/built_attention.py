@@ -22,7 +22,7 @@ __all__ = [
     "operands_by_name",
 ]
 
-BUILT = [name for name in CASES if not CASES[name].packed]
+BUILT = [name for name, one in CASES.items() if not (one.packed or one.bias_dtype)]
 BUILT_GRADIENTS = [name for name in BUILT if name not in NO_GRADIENT]
 _NAMES = {"lengths_q": "seq_len_q", "lengths_kv": "seq_len_kv", "page_table": "page_table_k"}
 
@@ -47,7 +47,7 @@ def check_built_backward(given: Case, **options: Any) -> None:
     arrays, keywords, dy = operands_of(given)
     wide = _in_float(keywords)
     y, stats = ct.reference.attention(*map(_wide, arrays), return_stats=True, **wide)
-    dbias = "bias" in keywords and keywords["bias"].shape[2] > 1
+    dbias = "bias" in keywords
     expected = ct.reference.attention_backward(_wide(dy), *map(_wide, arrays), y, stats, dbias=dbias, **wide)
     named = operands_by_name(given, gradient=True)
     named |= {"o": y.astype(dy.dtype), "stats": stats.astype(np.float32).reshape(*stats.shape, 1)}
@@ -83,7 +83,7 @@ def build(given: Case, named: dict[str, np.ndarray]) -> Any:
 def build_backward(given: Case, named: dict[str, np.ndarray]) -> Any:
     """Define the gradients of a case, also of a bias; return the graph and its outputs."""
     g, inputs = _inputs(named)
-    dbias = "bias" in named and named["bias"].shape[2] > 1
+    dbias = "bias" in named
     operands = [inputs.pop(name) for name in ("do", "q", "k", "v", "o", "stats")]
     made = g.sdpa_backward(*operands, dbias=dbias, **inputs, **given.keywords)
     return g, tuple(one for one in made if one is not None)

@@ -1,4 +1,4 @@
-"""Conversions of tensors by graphs, for dtypes that ``cudnnOpTensor`` does not convert."""
+"""Conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import copy_plan
 from ..shapes.specs import TensorSpec
 
-__all__ = ["cast_by_graph", "identity_graph"]
+__all__ = ["cast_by_graph", "conversion_graph"]
 
 
-def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context) -> ChainPlan:
+def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> ChainPlan:
     """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.
 
+    ``mode`` is the elementwise operation on the way.
     Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
@@ -24,19 +25,19 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context) -> ChainPlan:
     copies = [
         spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
     ]
-    identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), *copies)
+    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
     steps = [
         Step(copy_plan(x, packed_x), (0, 2)),
-        Step(identity, (2, 3)),
+        Step(convert, (2, 3)),
         Step(copy_plan(packed_y, y), (3, 1)),
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
     return ChainPlan(copies, steps, scaled=0 if narrower else 2)
 
 
-def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
-    """Make the graph that converts x to the dtype of y; both are images of pixels."""
+def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:
+    """Make the graph of an operation that converts x to the dtype of y; both are images of pixels."""
     first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
     compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
-    one = node("pointwise", mode="identity", math_prec=compute, xdesc=first, ydesc=last)
+    one = node("pointwise", mode=mode, math_prec=compute, xdesc=first, ydesc=last)
     return Graph((one,), (first, last))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..context import Context
@@ -37,10 +37,11 @@ class RelayoutPlan:
 
     The copies are in the workspace, behind that of the other plan, and 256-byte aligned. The last ``outputs``
     operands are written; beta multiplies the first of them. The last ``updated`` are read as well. A run
-    takes the part of ``workspace`` that it needs.
+    takes the part of ``workspace`` that it needs. ``copy_into`` and ``copy_out_of`` return the plans of
+    copies to packed specs and back.
     """
 
-    __slots__ = ("_first_output", "_inner", "_moves", "workspace")
+    __slots__ = ("_first_output", "_inner", "_moves", "_start", "workspace")
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class RelayoutPlan:
         updated: int = 0,
         *,
         align: bool = False,
+        copy_into: Callable[[TensorSpec, TensorSpec], Plan] = into_copy,
+        copy_out_of: Callable[[TensorSpec, TensorSpec], Plan] = copy_plan,
     ) -> None:
         self._inner = inner
         self._first_output = first = len(moves) - outputs
@@ -60,11 +63,13 @@ class RelayoutPlan:
             into: Plan | None = None
             out_of: Plan | None = None
             if place < first or place >= len(moves) - updated:
-                into = duplicate_plan(spec) if packed is None else into_copy(spec, packed)
+                into = duplicate_plan(spec) if packed is None else copy_into(spec, packed)
             if place >= first:
-                out_of = duplicate_plan(spec) if packed is None else copy_plan(packed, spec)
+                out_of = duplicate_plan(spec) if packed is None else copy_out_of(packed, spec)
             nbytes, always = nbytes_of(packed or spec), packed is not None
             self._moves[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
+        copies = [plan for move in self._moves.values() for plan in (move.into, move.out_of) if plan]
+        self._start = max(plan.workspace for plan in (inner, *copies))
         self.workspace = self._placed(self._moves)[1]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -100,7 +105,7 @@ class RelayoutPlan:
 
     def _placed(self, moves: Iterable[int]) -> tuple[dict[int, int], int]:
         """Offsets of copies in the workspace, by operand, and the bytes of that workspace."""
-        offsets, nbytes = {}, self._inner.workspace
+        offsets, nbytes = {}, self._start
         for place in moves:
             offsets[place], nbytes = align_after(nbytes, self._moves[place].nbytes)
         return offsets, nbytes

@@ -110,7 +110,7 @@ def attention_backward(
         return deliver_each(AttentionGradients, results, 1, 0, out, "dbias=False")
     shape = arrays["bias"].shape
     shared = tuple(axis for axis in range(4) if shape[axis] == 1)
-    results.append((db.sum(shared, keepdims=True), batch.dtype))
+    results.append((db.sum(shared, keepdims=True), operands["bias"].dtype))
     return deliver_each(AttentionGradients, results, 1, 0, out)
 
 
@@ -124,6 +124,11 @@ class _Sequence(NamedTuple):
     starts: tuple[int, int]
     queries: int
     keys: int
+
+
+def _bias(given: Array) -> Float64:
+    """Return a bias in float64; that of a mask is 0 where it is True and -inf elsewhere."""
+    return np.where(given, 0.0, -np.inf) if given.dtype == bool else wide(given)
 
 
 def _mask(kept: ArrayLike) -> Array:
@@ -145,14 +150,18 @@ class _Batch:
         dropout: float,
         kept: ArrayLike | None,
     ) -> None:
-        same = {name: array.dtype for name, array in operands.items() if name != "page_table"}
-        one_dtype("attention", **same)
+        others = ("page_table", "bias")
+        one_dtype("attention", **{name: x.dtype for name, x in operands.items() if name not in others})
         self.dtype = operands["q"].dtype
         self.table = operands.get("page_table")
-        self.arrays = {name: wide(array) for name, array in operands.items() if name in same}
+        self.arrays = {name: wide(array) for name, array in operands.items() if name not in others}
+        if "bias" in operands:
+            self.arrays["bias"] = _bias(operands["bias"])
         self.kept = None if kept is None else _mask(kept)
         # float32 and float64 exist here only, so the rules get float16.
         self.specs = {name: TensorSpec.packed(array.shape, "float16") for name, array in operands.items()}
+        if "bias" in operands and operands["bias"].dtype == bool:
+            self.specs["bias"] = self.specs["bias"]._replace(dtype="bool")
         if self.table is not None:
             if self.table.dtype.kind not in "iu":
                 raise TypeError(f"page_table has the wrong dtype: got {self.table.dtype}, expected integers")

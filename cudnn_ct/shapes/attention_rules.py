@@ -13,6 +13,7 @@ from .parse import as_bool, as_float
 from .specs import Shape, TensorSpec, packed_strides
 
 ATTENTION_DTYPES = ("float16", "bfloat16")
+BIAS_DTYPES = (*ATTENTION_DTYPES, "float32", "bool")
 # Operands besides q, k and v, in the order of the problem.
 OPTIONAL = (
     *("bias", "lengths_q", "lengths_kv", "page_table", "page_table_v", "starts_q", "starts_k", "starts_v"),
@@ -72,6 +73,8 @@ def attention_gradient_problem(
     if as_bool(dbias, "dbias"):
         if problem.bias is None:
             raise ValueError("dbias=True needs a bias: got bias=None")
+        if problem.bias.dtype == "bool":
+            raise ValueError("dbias=True needs a bias of floating-point numbers: got a mask")
         results["dbias"] = like_axes(problem.bias.shape, problem.bias)
     given: dict[str, TensorSpec | None] = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
     made: dict[str, Any] = {
@@ -225,23 +228,23 @@ def _check_heads(problem: AttentionProblem) -> None:
             )
 
 
-def check_bias(bias: TensorSpec, dtype: str, scores: Shape) -> None:
-    """Raise unless a bias has the dtype of q and broadcasts to the scores (B, H, Sq, Skv)."""
+def check_bias(bias: TensorSpec, dtypes: tuple[str, ...], scores: Shape) -> None:
+    """Raise unless a bias has one of the dtypes and broadcasts to the scores (B, H, Sq, Skv)."""
     shape = _axes(bias, "bias", "B, H, S, S")
     if shape[3] != scores[3] or any(n not in (1, m) for n, m in zip(shape[:3], scores[:3], strict=True)):
         raise ValueError(
             f"bias has the wrong shape: got {shape}, expected {scores}, where each of the first three axes "
             "may be 1"
         )
-    if bias.dtype != dtype:
-        raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {dtype}, as q")
+    if bias.dtype not in dtypes:
+        raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {' or '.join(dtypes)}")
 
 
 def _check_optional(problem: AttentionProblem) -> None:
     sizes = problem.sizes
     bias = problem.bias
     if bias is not None:
-        check_bias(bias, problem.q.dtype, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
+        check_bias(bias, BIAS_DTYPES, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
     for name in ("lengths_q", "lengths_kv"):
         lengths: TensorSpec | None = getattr(problem, name)
         if lengths is not None:

@@ -125,6 +125,37 @@ def test_attention_drops_weights_by_seed() -> None:
         np.testing.assert_allclose(gradient.numpy(), one, atol=2e-2)
 
 
+def test_attention_with_dropout_accepts_misaligned_operands(host: Host) -> None:
+    """Each operand may need a copy, which is planned also for the seeds."""
+    (q, k, v), _, _ = operands_of(case(queries=8, keys=16, head=16, value_head=16))
+    place = placing(lambda array: ForeignArray(host, array), 1, 0, 3)
+    arguments: dict[str, Any] = {"dropout": 0.25, "seed": 3, "offset": ct.asarray(np.array([1, 5]))[1:]}
+    expected = ct.attention(*map(ct.asarray, (q, k, v)), **arguments | {"offset": 5}).y
+    np.testing.assert_array_equal(
+        ct.attention(*map(place, (q, k, v)), **arguments).y.numpy(), expected.numpy()
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_takes_a_mask_that_is_true_where_queries_attend(dtype: str) -> None:
+    q, k, v = (ct.asarray(x).astype(dtype) for x in operands_of(case(queries=8, keys=16)).arrays)
+    mask = np.random.default_rng(0).random((2, 1, 8, 16)) < 0.5
+    mask[0, 0, 3] = False  # a query without keys
+    found = ct.attention(q, k, v, bias=ct.asarray(mask), return_stats=True)
+    bias = ct.asarray(np.where(mask, 0, -np.inf).astype(np.float32)).astype(dtype)
+    expected = ct.attention(q, k, v, bias=bias, return_stats=True)
+    np.testing.assert_array_equal(found.y.numpy(), expected.y.numpy())
+    np.testing.assert_array_equal(found.stats.numpy(), expected.stats.numpy())
+    np.testing.assert_array_equal(found.y.numpy()[0, :, 3], 0)
+
+
+def test_attention_backward_rejects_the_gradient_of_a_mask() -> None:
+    q = ct.zeros((1, 1, 4, 8), "float16")
+    mask = ct.asarray(np.ones((1, 1, 4, 4), bool))
+    with pytest.raises(ValueError, match="dbias=True needs a bias of floating-point numbers: got a mask"):
+        ct.attention_backward(q, q, q, q, q, ct.zeros((1, 1, 4)), bias=mask, dbias=True)
+
+
 @pytest.mark.parametrize(
     ("shape", "keys"), [((0, 4, 8, 16), 8), ((2, 4, 0, 16), 8), ((2, 4, 8, 16), 0), ((2, 4, 0, 16), 0)]
 )
@@ -154,7 +185,7 @@ def test_attention_is_replayed_with_the_numbers_of_the_call(place: Place) -> Non
 REJECTED = [
     ("D of 12", {"head": 12, "value_head": 12}, NotSupportedError, "not a multiple of 8: got 12"),
     ("one key", {"keys": 1}, NotSupportedError, "gradient with one key"),
-    ("bias of keys", {"bias": "k"}, NotSupportedError, "shared by the queries"),
+    ("bias of one query", {"bias": "k", "queries": 1}, NotSupportedError, "of the bias of one query"),
 ]
 
 

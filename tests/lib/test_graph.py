@@ -33,7 +33,7 @@ from cudnn_ct.graph.engines import Engine, heuristic_configs, is_engine, plan_to
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.pixels import pixels
-from cudnn_ct.ops._cast import identity_graph
+from cudnn_ct.ops._cast import conversion_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
@@ -281,7 +281,7 @@ def test_conversions_reductions_and_activations_have_engines_that_compile_at_run
         spec = TensorSpec.packed((2048, 1024, 1, 1), "float16", "nhwc")
         values.append(activation_graph(ActivationSpec(mode, 1.0), *[spec] * operands))
     for pair in (("float32", "float16"), ("bfloat16", "float32"), ("float64", "float32")):
-        values.append(identity_graph(*(pixels(1, 15, dtype) for dtype in pair)))
+        values.append(conversion_graph(*(pixels(1, 15, dtype) for dtype in pair)))
     planner = Planner(DEVICE)
     for value in values:
         offer = next(heuristic_configs(operation_graph(value, planner), planner))

@@ -9,8 +9,9 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.graph.engines import Engine
 from cudnn_ct.ops.attention.core import core_of, token_step
-from cudnn_ct.ops.attention.errata import needs_padding
+from cudnn_ct.ops.attention.errata import needs_padding, rules_of
 from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
 from cudnn_ct.shapes.attention_lengths import longest_sequence
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem, like_axes
@@ -92,7 +93,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"q": half((2, 4, 8), "float16")}, ValueError, r"q has the wrong number of axes: got shape \(2, 4, 8\)"),
     ({"k": half((2, 2, 8, 16), "bfloat16")}, TypeError, "k has the wrong dtype: got bfloat16"),
     ({"bias": half((2, 3, 8, 8), "float16")}, ValueError, "bias has the wrong shape"),
-    ({"bias": half((1, 1, 8, 8))}, TypeError, "bias has the wrong dtype: got float32"),
+    ({"bias": half((1, 1, 8, 8), "float64")}, TypeError, "bias has the wrong dtype: got float64"),
     ({"lengths_q": half((2,), "int32")}, ValueError, "belong together: got only lengths_q"),
     (dict.fromkeys(LENGTHS, half((3,), "int32")), ValueError, "lengths_q has the wrong shape"),
     (dict.fromkeys(LENGTHS, half((2,), "int64")), TypeError, "expected int32"),
@@ -202,7 +203,43 @@ def test_lengths_of_one_query_hold_by_those_of_the_keys(queries: int, given: boo
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_packed_statistics_with_gaps_have_the_offsets_of_packed_ones(tokens: int) -> None:
     gaps = TensorSpec((tokens, 3), (6, 2), "float32")
-    assert token_step("stats", gaps) == token_step("stats", TensorSpec.packed((tokens, 3), "float32"))
+    assert token_step("stats", gaps, 3) == token_step("stats", TensorSpec.packed((tokens, 3), "float32"), 3)
+
+
+@pytest.mark.parametrize(
+    ("head", "value_head", "columns"),
+    [(192, 128, 128), (200, 128, 200), (256, 8, 256), (200, 136, 136), (64, 200, 200)],
+)
+def test_packed_gradient_with_narrow_values_gets_wide_ones(head: int, value_head: int, columns: int) -> None:
+    packed = TensorSpec.packed
+    offsets = {f"starts_{name}": packed((3,), "int32") for name in ("q", "k", "v", "y", "stats")}
+    lengths = dict.fromkeys(LENGTHS, packed((2,), "int32"))
+    q, v = packed((9, 2, head), "float16"), packed((9, 2, value_head), "float16")
+    given = {"dy": v, "q": q, "k": q, "v": v, "y": v, "stats": packed((9, 2)), **offsets, **lengths}
+    problem = attention_gradient_problem(given, NONE, False, None, False, None, 0.0, (128, 128))
+    core = core_of(problem, LAST)
+    assert core.problem.sizes.value_head == columns
+    copied = {part.name for part in core.parts if part.copy}
+    assert copied == ({"dy", "v", "saved_y", "dv"} if columns != value_head else set())
+    for values in (core.problem.dy, core.problem.v, core.problem.saved_y, core.problem.dv):
+        assert values is not None
+        assert values.strides[2] == token_step("v", v, columns)
+    assert not rules_of(core.problem).why_wrong(Engine(6), ())
+    wrong = rules_of(problem).why_wrong(Engine(6), ())
+    assert bool(wrong) == (columns != value_head)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bool"])
+def test_gradient_with_a_shared_bias_gets_one_for_each_query(dtype: str) -> None:
+    bias = TensorSpec.packed((2, 1, 1, 8), dtype)
+    core = core_of(backward(specs() | {"bias": bias}, dbias=dtype != "bool"), LAST)
+    assert core.problem.bias is not None
+    assert (core.problem.bias.shape, core.problem.bias.dtype) == ((2, 1, 8, 8), "float16")
+    assert core.problem.dbias == (None if dtype == "bool" else core.problem.bias)
+    forward_core = core_of(forward(specs() | {"bias": bias}), LAST)
+    assert forward_core.problem.bias is not None
+    assert forward_core.problem.bias.shape == bias.shape
+    assert forward_core.problem.bias.dtype == "float16"
 
 
 def test_gradients_with_reported_defects_get_lengths() -> None:

@@ -1,7 +1,7 @@
 """Problems of attention reduced to problems that cuDNN computes right.
 
 Queries without keys and keys without queries are cut off, a band that excludes nothing is dropped, operands
-that kernels cannot load are copied, and gradients with a reported defect get lengths.
+that kernels cannot load are copied, and gradients with a reported defect get lengths or wider values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...dtypes import DTYPES
 from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
-from .errata import needs_padding
+from .errata import needs_padding, value_head
 
 __all__ = ["Core", "Part", "core_of", "token_step", "why_unsupported"]
 
@@ -29,6 +29,7 @@ _QUERY_AXES = {
     "dbias": 2,
 }
 _KEY_AXES = {"k": 2, "v": 2, "bias": 3, "dk": 2, "dv": 2, "dbias": 3}
+_VALUES = ("dy", "v", "saved_y", "dv")
 _HEADS = ("dy", "q", "k", "v", "saved_y", "y", "dq", "dk", "dv")
 _RESULTS = ("y", "stats", "dq", "dk", "dv", "dbias")
 _STATS = ("stats", "saved_stats")
@@ -51,7 +52,8 @@ class Part(NamedTuple):
     """The part of an operand that cuDNN reads or writes.
 
     ``whole`` is the operand, ``offset`` the bytes from its pointer to the part ``spec``. ``copy`` is the spec
-    of the copy that kernels read instead, if they cannot load the part.
+    of the copy that kernels read instead, if they cannot load the part. A copy may have more columns, which
+    are zeros.
     """
 
     name: str
@@ -88,6 +90,7 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     rows, keys = _used(problem)
     names = [name for name, value in problem._asdict().items() if isinstance(value, TensorSpec)]
     parts = tuple(_part(name, getattr(problem, name), rows, keys, problem) for name in names)
+    parts = _with_wide_values(_with_readable_bias(parts, problem, rows[1] - rows[0]), problem)
     parts = _with_shared_offsets(parts) if problem.packed else parts
     sizes = problem.sizes
     lengths = (rows[1] - rows[0], keys[1] - keys[0])
@@ -114,10 +117,6 @@ def why_unsupported(core: AttentionProblem) -> str:
     sizes, band = core.sizes, core.band
     if core.scale <= 0:
         return f"cuDNN computes NaN of masked scores if scale is not positive: got {core.scale:g}"
-    if core.dy is not None and core.bias is not None and core.bias.shape[2] == 1 < sizes.queries:
-        return (
-            "cuDNN computes wrong gradients with a bias that all queries share; pass one of (B, H, Sq, Skv)"
-        )
     shifted = band.corner == "bottom_right" and band.right is not None
     if shifted and (core.bias is not None or core.dropout):
         return "cuDNN does not support bottom-right masks with a bias or dropout for unequal lengths"
@@ -217,10 +216,48 @@ def _copy_of(name: str, spec: TensorSpec) -> TensorSpec | None:
     return None if "nchw" in spec.layouts else _long_strides(TensorSpec.packed(spec.shape, spec.dtype))
 
 
-def token_step(name: str, spec: TensorSpec) -> int:
-    """Return the elements between the tokens of a packed operand as kernels read it, or of its copy."""
+def token_step(name: str, spec: TensorSpec, columns: int) -> int:
+    """Return the elements between the tokens of a packed operand as kernels read it, or of its copy.
+
+    The operand has this number of ``columns`` in the graph.
+    """
     spec = _long_strides(spec)
-    return (_copy_of(name, spec) or spec).strides[0]
+    return (_wider(spec, columns) or _copy_of(name, spec) or spec).strides[0]
+
+
+def _wider(spec: TensorSpec, columns: int) -> TensorSpec | None:
+    """Return the spec of a copy with more columns, or None if the tensor has that many."""
+    if spec.shape[-1] == columns:
+        return None
+    return _long_strides(like_axes((*spec.shape[:-1], columns), spec))
+
+
+def _with_readable_bias(parts: tuple[Part, ...], problem: AttentionProblem, queries: int) -> tuple[Part, ...]:
+    """Copy a bias of another dtype than q, and for a gradient one that all queries share.
+
+    cuDNN computes wrong gradients with a shared one.
+    """
+
+    def readable(part: Part) -> Part:
+        spec = part.copy or part.spec
+        shape = (*spec.shape[:2], queries if problem.dy else spec.shape[2], spec.shape[3])
+        if 0 in spec.shape or (shape, problem.q.dtype) == (spec.shape, spec.dtype):
+            return part
+        return part._replace(copy=_long_strides(TensorSpec.packed(shape, problem.q.dtype)))
+
+    return tuple(readable(part) if part.name in ("bias", "dbias") else part for part in parts)
+
+
+def _with_wide_values(parts: tuple[Part, ...], problem: AttentionProblem) -> tuple[Part, ...]:
+    """Copy v, y and their gradients if the graph needs more columns than they have."""
+    sizes, gradient = problem.sizes, problem.dy is not None
+    columns = value_head(sizes.head, sizes.value_head, gradient=gradient, packed=problem.packed)
+    return tuple(
+        part._replace(copy=_wider(part.spec, columns) or part.copy)
+        if part.name in _VALUES and 0 not in part.spec.shape
+        else part
+        for part in parts
+    )
 
 
 def _with_shared_offsets(parts: tuple[Part, ...]) -> tuple[Part, ...]:

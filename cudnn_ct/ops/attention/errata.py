@@ -1,13 +1,25 @@
-"""Reported defects of cuDNN's attention: versions that must not be used, problems that need lengths."""
+"""Defects of cuDNN's attention: engines and versions that must not be used, problems that need lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...autotune.errata import Errata, Erratum
+from ...graph.candidates import EngineRules
+from ...graph.engines import Engine
 from ...shapes.attention import AttentionProblem
 
-__all__ = ["DEFECTS", "PADDED", "Defect", "known_defect", "needs_padding"]
+__all__ = [
+    "DEFECTS",
+    "KNOWN_WRONG",
+    "PADDED",
+    "Defect",
+    "known_defect",
+    "needs_padding",
+    "rules_of",
+    "value_head",
+]
 
 
 class Defect(NamedTuple):
@@ -28,6 +40,24 @@ ALL = 10**9
 
 def _gradient(problem: AttentionProblem) -> bool:
     return problem.dy is not None
+
+
+def _has_narrow_values(head: int, value_head: int) -> bool:
+    return head > 192 and value_head <= 128
+
+
+def _packed_narrow_values(problem: AttentionProblem) -> bool:
+    sizes = problem.sizes
+    return _gradient(problem) and problem.packed and _has_narrow_values(sizes.head, sizes.value_head)
+
+
+KNOWN_WRONG = Errata(
+    found_on="cuDNN 9.19, NVIDIA H200",
+    rows=(
+        # No other engine exists. Values as wide as the keys are right, so `value_head` adds columns.
+        Erratum(6, _packed_narrow_values, "wrong dq and dk of packed sequences if D > 192 and Dv <= 128"),
+    ),
+)
 
 
 def _window_of_1024_keys(problem: AttentionProblem) -> bool:
@@ -60,8 +90,8 @@ DEFECTS = (
     Defect(
         0,
         ALL,
-        lambda problem: problem.dbias is not None and problem.dbias.shape[2] == 1,
-        "cuDNN does not support the gradient of a bias that is shared by the queries",
+        lambda problem: problem.dbias is not None and problem.sizes.queries == 1,
+        "cuDNN does not support the gradient of the bias of one query",
         "TransformerEngine, fused attention: shapes of dbias",
     ),
 )
@@ -91,6 +121,20 @@ PADDED = (
         "github.com/NVIDIA/cudnn-frontend issue 1072",
     ),
 )
+
+
+def rules_of(problem: AttentionProblem) -> EngineRules:
+    """Return the rules for the engines of a problem."""
+
+    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:  # noqa: ARG001
+        return KNOWN_WRONG.reason(engine.number, problem)
+
+    return EngineRules(why_wrong=why_wrong)
+
+
+def value_head(head: int, value_head: int, *, gradient: bool, packed: bool) -> int:
+    """Return the columns of v, y and dy in a graph; those behind ``value_head`` are zeros."""
+    return head if gradient and packed and _has_narrow_values(head, value_head) else value_head
 
 
 def known_defect(problem: AttentionProblem, version: int) -> str:

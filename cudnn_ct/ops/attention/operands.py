@@ -21,6 +21,7 @@ from ...shapes.attention_rules import OPTIONAL, like_axes
 from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
 from .core import token_step
+from .errata import value_head
 
 __all__ = ["NO_LENGTHS", "Gathered", "gather"]
 
@@ -150,7 +151,12 @@ def _add_starts(
     stats = TensorSpec.packed(q.shape[:2], "float32")
     tensors = {"q": (starts_q, q), "k": (starts_kv, k), "v": (starts_kv, v), "y": (starts_q, result)}
     tensors["stats"] = (starts_q, stats)
-    steps = {name: (starts, token_step(name, spec)) for name, (starts, spec) in tensors.items()}
+    columns = {name: spec.shape[-1] for name, (_, spec) in tensors.items()}
+    wide_values = value_head(q.shape[2], v.shape[2], gradient="dy" in given, packed=True)
+    columns |= {"v": wide_values, "y": wide_values}
+    steps = {
+        name: (starts, token_step(name, spec, columns[name])) for name, (starts, spec) in tensors.items()
+    }
     uploaded: dict[tuple[int, int], DeviceArray] = {}
     wide = max(int(starts[-1]) * step for starts, step in steps.values()) > INT32_MAX
     for name, (starts, step) in steps.items():

@@ -21,13 +21,16 @@ from ...shapes.attention import AttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._sequences import DeviceInts
+from .copies import copy_into, copy_out_of, room_of_conversion
 from .core import Core, Part, core_of, why_unsupported
-from .errata import known_defect
+from .errata import known_defect, rules_of
 from .graph import MASKED, graph_of, named_graph
 
 __all__ = ["SOURCE", "AttentionSource", "FillsPlan", "fills_of"]
 
-ENGINES = GraphSource(graph_of)
+ENGINES = GraphSource(graph_of, rules_of)
+
+_COPIES = {"copy_into": copy_into, "copy_out_of": copy_out_of}
 
 _cores = lru_cache(256)(core_of)  # a call asks for it several times while its plan is made
 
@@ -73,7 +76,9 @@ class AttentionSource:
         align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
         inner: Plan = made
         if align or any(part.copy for part in core.parts):
-            inner = RelayoutPlan(made, moves, outputs, outputs if core.cleared else 0, align=align)
+            updated = outputs if core.cleared else 0
+            copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
+            inner = RelayoutPlan(made, moves, outputs, updated, align=align, **copies)
         return _PartsPlan(inner, core)
 
     def _stage(self, problem: AttentionProblem, place: int, context: Context) -> list[Candidate]:
@@ -112,6 +117,7 @@ def _adapted(row: Candidate, core: Core) -> Candidate:
             *(part.copy or part.spec for part in core.parts if _copied(part, core)),
         ]
     )
+    room += sum(room_of_conversion(part.spec, part.copy) for part in core.parts if part.copy)
     return row._replace(workspace=row.workspace + room, deterministic=row.deterministic and same)
 
 

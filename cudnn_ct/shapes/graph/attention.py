@@ -60,7 +60,7 @@ def _attended(specs: Specs) -> Shape:
             expect_shape(specs[name], name, (batch, 1, 1, 1))
             expect_dtype(specs[name], name, "int32")
     if "bias" in specs:
-        check_bias(specs["bias"], q.dtype, (batch, heads, queries, keys))
+        check_bias(specs["bias"], (q.dtype,), (batch, heads, queries, keys))
     return (batch, heads, queries, v.shape[3])
 
 
