@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.attention_lengths import longest_sequence, sequence_lengths, sequence_offsets
+from ..shapes.attention_lengths import longest_sequence, packed_lengths, sequence_lengths, sequence_offsets
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_float
@@ -175,6 +175,7 @@ class _Batch:
             raise ValueError("kept needs dropout: got dropout=0")
         self.offsets: list[tuple[int, ...]] | None = None
         self.longest = (0, 0)
+        self.packed: list[Sequence[int]] = []
         self._lengths = lengths
         if any(one is not None for one in offsets):
             self._pack(offsets)
@@ -191,7 +192,12 @@ class _Batch:
         if len(numbers[0]) != len(numbers[1]):
             raise ValueError(f"offsets_q and offsets_kv differ in length: got {numbers[0]} and {numbers[1]}")
         self.offsets = numbers
-        self.longest = longest_sequence(numbers[0]), longest_sequence(numbers[1])
+        room = [[b - a for a, b in pairwise(starts)] for starts in numbers]
+        self.packed = [
+            room[place] if given is None else packed_lengths(given, numbers[place], _LENGTHS[place])
+            for place, given in enumerate(self._lengths)
+        ]
+        self.longest = longest_sequence(self.packed[0]), longest_sequence(self.packed[1])
         starts = TensorSpec.packed((len(numbers[0]),), "int32")
         self.specs |= {f"starts_{name}": starts for name in ("q", "k", "v", "y", "stats")}
         count = TensorSpec.packed((len(numbers[0]) - 1,), "int32")
@@ -204,8 +210,7 @@ class _Batch:
         sizes, shape = problem.sizes, self.kept.shape
         expected: tuple[int, ...] = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
         if self.offsets is not None:
-            lengths = [max(b - a for a, b in pairwise(numbers)) for numbers in self.offsets]
-            expected = (*expected[:2], *lengths)
+            expected = (*expected[:2], *map(max, self.packed))
             if len(shape) == 4 and shape[:2] == expected[:2]:
                 shape = (*shape[:2], *map(min, shape[2:], expected[2:]))
         if shape != expected:
@@ -214,9 +219,11 @@ class _Batch:
     def sequences(self) -> Iterator[_Sequence]:
         """Yield the sequences of the batch."""
         if self.offsets is not None:
-            spans = zip(*map(pairwise, self.offsets), strict=True)
-            for place, ((q, q_end), (kv, kv_end)) in enumerate(spans):
-                yield _Sequence(place, (q, kv), q_end - q, kv_end - kv)
+            starts = zip(*(numbers[:-1] for numbers in self.offsets), strict=True)
+            for place, (first, lengths) in enumerate(
+                zip(starts, zip(*self.packed, strict=True), strict=True)
+            ):
+                yield _Sequence(place, first, *lengths)
             return
         queries, keys = self.arrays["q"].shape[2], self._most_keys()
         lengths = [

@@ -30,6 +30,14 @@ def sequence_lengths(lengths: Any, longest: int, name: str) -> tuple[int, ...]:
     return numbers
 
 
+def packed_lengths(lengths: Any, offsets: Sequence[int], name: str) -> tuple[int, ...]:
+    """Return the lengths of packed sequences: ints that are at most the distances of the offsets."""
+    numbers, room = _ints(lengths, name), [b - a for a, b in itertools.pairwise(offsets)]
+    if len(numbers) != len(room) or any(not 0 <= n <= most for n, most in zip(numbers, room, strict=True)):
+        raise ValueError(f"{name} must be at most the distances of the offsets, {room}: got {numbers}")
+    return numbers
+
+
 def _ints(values: Any, name: str) -> tuple[int, ...]:
     import numpy as np
 
@@ -39,22 +47,25 @@ def _ints(values: Any, name: str) -> tuple[int, ...]:
     return tuple(map(int, array))
 
 
-def longest_sequence(offsets: Sequence[int]) -> int:
-    """Return an upper bound of the lengths between offsets, rounded up: few plans serve many batches."""
-    longest = max((b - a for a, b in itertools.pairwise(offsets)), default=0)
+def longest_sequence(lengths: Sequence[int]) -> int:
+    """Return an upper bound of lengths, rounded up: few plans serve many batches."""
+    longest = max(lengths, default=0)
     step = PACKED_STEP if longest <= 8 * PACKED_STEP else 8 * PACKED_STEP
     return -(-longest // step) * step
 
 
+def queries_with_keys(band: Band, lengths_q: Sequence[int], lengths_kv: Sequence[int]) -> list[int]:
+    """Return the lengths of queries without the last ones, if a window leaves no keys to these."""
+    if band.left is None or band.corner != "top_left":
+        return list(lengths_q)
+    left = band.left
+    return [min(queries, keys + left) for queries, keys in zip(lengths_q, lengths_kv, strict=True)]
+
+
 def check_band_of_lengths(band: Band, lengths_q: Sequence[int], lengths_kv: Sequence[int]) -> None:
-    """Raise if a query has no key because its sequence has more queries than keys."""
+    """Raise if the first queries of a sequence have no keys because it has more queries than keys."""
     for place, (queries, keys) in enumerate(zip(lengths_q, lengths_kv, strict=True)):
-        last_without = (
-            band.corner == "bottom_right" and band.right is not None and queries > keys + band.right
-        )
-        if last_without or (
-            band.left is not None and queries > keys + band.left and band.corner == "top_left"
-        ):
+        if band.corner == "bottom_right" and band.right is not None and queries > keys + band.right:
             raise ValueError(
                 f"sequence {place} has queries without keys: got {queries} queries and {keys} keys with "
                 f"{band}; such sequences are not supported"

@@ -264,13 +264,74 @@ def test_packed_sequences_with_queries_without_keys_are_rejected(fake: FakeCudnn
     assert ct.attention(k, q, q, offsets_q=[0, 2], offsets_kv=[0, 5], **masked).y.shape == (2, 2, 64)
 
 
-@pytest.mark.parametrize("masked", [{"causal": "bottom_right"}, {"window": (0, 0)}])
 @pytest.mark.parametrize("lengths", [{}, {"lengths_q": [5]}])
-def test_pages_with_queries_without_keys_are_rejected(fake: FakeCudnn, masked: Any, lengths: Any) -> None:
+def test_pages_with_queries_without_keys_are_rejected(fake: FakeCudnn, lengths: Any) -> None:
     q, pages = ct.zeros((1, 2, 5, 64), "float16"), ct.zeros((2, 2, 16, 64), "float16")
     table = ct.asarray(np.array([[0, 1]], np.int32))
     with pytest.raises(ValueError, match="sequence 0 has queries without keys: got 5 queries and 2 keys"):
-        ct.attention(q, pages, pages, page_table=table, lengths_kv=[2], **lengths, **masked)
+        ct.attention(q, pages, pages, page_table=table, lengths_kv=[2], causal="bottom_right", **lengths)
+
+
+@pytest.mark.parametrize("lengths", [{}, {"lengths_q": [5]}])
+def test_pages_with_queries_that_a_window_leaves_no_keys_have_zeros(fake: FakeCudnn, lengths: Any) -> None:
+    q, pages = ct.full((1, 2, 5, 64), 1, "float16"), ct.full((2, 2, 16, 64), 3, "float16")
+    table = ct.asarray(np.array([[0, 1]], np.int32))
+    arguments: dict[str, Any] = {"lengths_kv": [2], "window": (1, 0), **lengths}
+    y, stats = ct.attention(q, pages, pages, page_table=table, return_stats=True, **arguments)
+    np.testing.assert_array_equal(y.numpy()[0, 0, :, 0], [3, 3, 3, 0, 0])
+    np.testing.assert_array_equal(np.isneginf(stats.numpy())[0, 0], [False, False, False, True, True])
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_windows_that_leave_queries_without_keys_give_zeros(on_device: bool) -> None:
+    given = case(lengths=((64, 40), (20, 40)), window=(5, 3), kv_heads=2)
+    (q, k, v), keywords, dy = operands_of(given)
+    expected = ct.reference.attention(*[x.astype(float) for x in (q, k, v)], return_stats=True, **keywords)
+    assert np.isneginf(expected.stats[0, :, 25:]).all()
+    if on_device:
+        keywords |= {name: ct.asarray(keywords[name]) for name in ("lengths_q", "lengths_kv")}
+    device = [ct.asarray(x) for x in (q, k, v)]
+    y, stats = ct.attention(*device, return_stats=True, **keywords)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=4e-3)
+    np.testing.assert_array_equal(np.isneginf(stats.numpy()), np.isneginf(expected.stats))
+    dq = ct.attention_backward(ct.asarray(dy), *device, y, stats, **keywords).dq
+    np.testing.assert_array_equal(dq.numpy()[0, :, 25:], 0)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_packed_sequences_with_gaps_equal_those_without(on_device: bool) -> None:
+    """Rows of the gaps are NaN as operands of queries, and have the results of queries without keys."""
+    rng, offsets, lengths = np.random.default_rng(0), [0, 5, 8, 20], [3, 3, 7]
+    q, k, v, dy = rng.standard_normal((4, 20, 2, 16)).astype(np.float16)
+    inside = np.concatenate([np.arange(a, a + n) for a, n in zip(offsets, lengths, strict=False)])
+    gaps = np.setdiff1d(np.arange(20), inside)
+    q[gaps] = dy[gaps] = np.nan
+    packed = {"offsets_q": [0, 3, 6, 13], "offsets_kv": [0, 3, 6, 13]}
+    given: dict[str, Any] = {"offsets_q": offsets, "offsets_kv": offsets}
+    numbers = np.array(lengths, np.int32)
+    given |= {name: ct.asarray(numbers) if on_device else lengths for name in ("lengths_q", "lengths_kv")}
+    dense = [x[inside] for x in (dy, q, k, v)]
+    for arguments in ({}, {"causal": "bottom_right"}):
+        results = []
+        for (one, *qkv), more in (((dy, q, k, v), given), (dense, packed)):
+            device = [ct.asarray(x) for x in qkv]
+            y, stats = ct.attention(*device, return_stats=True, **more, **arguments)
+            found = ct.attention_backward(ct.asarray(one), *device, y, stats, **more, **arguments)
+            results.append([x.numpy() for x in (y, stats, *found[:3])])
+        for place, (sparse, right) in enumerate(zip(*results, strict=True)):
+            np.testing.assert_array_equal(sparse[inside], right)
+            np.testing.assert_array_equal(sparse[gaps], -np.inf if place == 1 else 0)
+        mine = given | {"lengths_q": lengths, "lengths_kv": lengths} | arguments
+        expected = ct.reference.attention(*[x.astype(float) for x in (q, k, v)], return_stats=True, **mine)
+        for sparse, right in zip(results[0][:2], expected, strict=True):
+            np.testing.assert_allclose(sparse, right, atol=4e-3)
+
+
+def test_packed_sequences_reject_lengths_beyond_the_next_sequence() -> None:
+    q = ct.zeros((5, 2, 8), "float16")
+    offsets = {"offsets_q": [0, 2, 5], "offsets_kv": [0, 2, 5]}
+    with pytest.raises(ValueError, match=r"lengths_q must be at most the distances of the offsets, \[2, 3\]"):
+        ct.attention(q, q, q, lengths_q=[2, 4], **offsets)
 
 
 def test_lengths_that_a_plan_adds_stay_until_the_work_is_done(

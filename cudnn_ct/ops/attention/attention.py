@@ -82,14 +82,17 @@ def attention(
     window : (left, right), optional
         Each query attends to ``left`` keys before its place and ``right`` keys behind it; None or -1 is no
         limit. ``causal`` decides the corner that places are counted from, and limits ``right`` to 0.
-    bias : device array, shape (B, H, Sq, Skv), dtype of q, optional
-        Added to the scaled scores. Each of the first three axes may have length 1. -inf masks a key.
+    bias : device array, shape (B, H, Sq, Skv), float16 | bfloat16 | float32 | bool, optional
+        Added to the scaled scores. Each of the first three axes may have length 1. -inf masks a key. A bias
+        of bools is a mask: True where a query attends. Dtypes other than that of q are converted.
     lengths_q, lengths_kv : int32 array of shape (B,) on the device, or ints, optional
-        Lengths of padded sequences. Keys behind them are masked. Queries behind them get the
-        results of queries without keys. Ints are checked; the range of device arrays is not.
+        Lengths of padded sequences, or of packed ones that end before the next one begins. Keys behind them
+        are masked. Queries behind them get the results of queries without keys. Ints are checked; the range
+        of device arrays is not. v must be finite behind them: see :func:`clear_padding`.
     offsets_q, offsets_kv : B + 1 ints, optional
         Offsets of packed sequences in tokens, from 0 to the number of tokens. q, k, v and y then have the
-        shapes (tokens, H, D), and the statistics (tokens, H).
+        shapes (tokens, H, D), and the statistics (tokens, H). Without lengths, a sequence ends where the next
+        one begins.
     page_table : device array, shape (B, pages), int32, optional
         The blocks of k and v that hold the keys of each sequence; needs ``lengths_kv``.
     dropout : float, from 0 to less than 1
@@ -200,7 +203,8 @@ def attention_backward(
     stats : device array, float32
         Its statistics.
     dbias : bool
-        Whether to return the gradient of the bias. It needs a workspace of two bytes for each score.
+        Whether to return the gradient of the bias. It needs a workspace of two bytes for each score, and of
+        eight more if the queries share the bias.
 
     Returns
     -------

@@ -14,6 +14,8 @@ from ...shapes.attention import Band, attention_band
 from ...shapes.attention_lengths import (
     check_band_of_lengths,
     longest_sequence,
+    packed_lengths,
+    queries_with_keys,
     sequence_lengths,
     sequence_offsets,
 )
@@ -64,13 +66,13 @@ def gather(
     given = {name: as_operand(array, name, where) for name, array in given.items()}
     band = attention_band(causal, window)
     _check_lengths(given, in_host, band)
-    for name, value in in_host.items():
-        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
     longest = NO_LENGTHS
     if any(packed):
         if not all(packed):
             raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
-        longest = _add_starts(given, offsets, y, band, where)
+        longest = _add_starts(given, in_host, offsets, y, band, where)
+    for name, value in in_host.items():
+        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
     return _in_order(given, longest, where)
 
 
@@ -103,7 +105,10 @@ def _uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> 
 
 
 def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], band: Band) -> None:
-    """Check lengths in host memory; those on the device cannot be read without waiting."""
+    """Check lengths in host memory, and end them before queries that a window leaves no keys.
+
+    Lengths on the device cannot be read without waiting.
+    """
     q, v = given["q"].shape, given["v"].shape
     if len(q) != 4 or len(v) != 4:
         return  # the problem reports it
@@ -119,10 +124,18 @@ def _check_lengths(given: Mapping[str, DeviceArray], in_host: dict[str, Any], ba
     if checked and not any(name in given for name in longest):  # else some are on the device
         whole = {name: (most,) * q[0] for name, most in longest.items()} | checked
         check_band_of_lengths(band, whole["lengths_q"], whole["lengths_kv"])
+        shorter = queries_with_keys(band, whole["lengths_q"], whole["lengths_kv"])
+        if shorter != list(whole["lengths_q"]):
+            in_host["lengths_q"] = shorter
 
 
 def _add_starts(
-    given: dict[str, Any], offsets: tuple[Any, Any], y: Any, band: Band, where: Stream
+    given: dict[str, Any],
+    in_host: dict[str, Any],
+    offsets: tuple[Any, Any],
+    y: Any,
+    band: Band,
+    where: Stream,
 ) -> tuple[int, int]:
     """Add the offsets of each packed tensor in elements, and the lengths; return the longest lengths."""
     import numpy as np
@@ -134,17 +147,21 @@ def _add_starts(
                 f"{name} has the wrong number of axes: got shape {spec.shape}, expected (tokens, H, D) with "
                 "offsets_q and offsets_kv"
             )
-    if "lengths_q" in given or "lengths_kv" in given:
-        raise ValueError("packed sequences have offsets instead of lengths: got both")
     starts_q = np.array(sequence_offsets(offsets[0], q.shape[0], "offsets_q"), np.int64)
     starts_kv = np.array(sequence_offsets(offsets[1], k.shape[0], "offsets_kv"), np.int64)
     if len(starts_q) != len(starts_kv):
         raise ValueError(
             f"offsets_q and offsets_kv differ in length: got {len(starts_q)} and {len(starts_kv)} offsets"
         )
-    # Windows of packed sequences whose last queries have no keys are right on an H200.
-    corner = band._replace(left=None)
-    check_band_of_lengths(corner, np.diff(starts_q).tolist(), np.diff(starts_kv).tolist())
+    starts_of = {"lengths_q": starts_q.tolist(), "lengths_kv": starts_kv.tolist()}
+    lengths: dict[str, Any] = {name: np.diff(starts).tolist() for name, starts in starts_of.items()}
+    for name, starts in starts_of.items():
+        if name in in_host:
+            lengths[name] = packed_lengths(in_host[name], starts, name)
+        if name not in given:
+            in_host[name] = lengths[name]
+    if not any(name in given for name in lengths):
+        check_band_of_lengths(band, lengths["lengths_q"], lengths["lengths_kv"])
     result = like_axes((*q.shape[:2], v.shape[2]), q)
     if y is not None and len((found := as_operand(y, "y", where).spec).shape) == 3:
         result = representable(found)
@@ -164,6 +181,4 @@ def _add_starts(
         if key not in uploaded:
             uploaded[key] = _uploaded(starts * step, "int64" if wide else "int32", where)
         given[f"starts_{name}"] = uploaded[key]
-    given["lengths_q"] = _uploaded(np.diff(starts_q), "int32", where)
-    given["lengths_kv"] = _uploaded(np.diff(starts_kv), "int32", where)
-    return longest_sequence(starts_q.tolist()), longest_sequence(starts_kv.tolist())
+    return longest_sequence(lengths["lengths_q"]), longest_sequence(lengths["lengths_kv"])
