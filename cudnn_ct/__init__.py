@@ -43,6 +43,7 @@ _PUBLIC = {
     "graph.recording": "RecordedPlans",
     "ops.activation": "activation activation_backward",
     "ops.attention.attention": "attention attention_backward",
+    "ops.attention.padding": "clear_padding",
     "ops.attention.scaled": "scaled_attention",
     "ops.conv.algorithms": "conv_algorithms conv_bias_activation_plan conv_plan",
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",

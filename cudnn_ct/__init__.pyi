@@ -56,6 +56,7 @@ from .ops.activation import activation as activation
 from .ops.activation import activation_backward as activation_backward
 from .ops.attention.attention import attention as attention
 from .ops.attention.attention import attention_backward as attention_backward
+from .ops.attention.padding import clear_padding as clear_padding
 from .ops.attention.scaled import scaled_attention as scaled_attention
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms
 from .ops.conv.algorithms import conv_bias_activation_plan as conv_bias_activation_plan

@@ -104,12 +104,13 @@ ATTENTION: dict[str, dict[str, Any]] = {
 
 
 def attention_cases() -> Iterator[Case]:
-    """Yield attention and its gradient, and attention of float8."""
+    """Yield attention and its gradient, zeros behind the lengths, and attention of float8."""
     for variant, keywords in ATTENTION.items():
         for gradient in (False, True):
             make = partial(_of_attention, keywords, gradient)
             name = "attention_backward" if gradient else "attention"
             yield from each_layout(name, variant, make, PRODUCTS, ("float16", "bfloat16"))
+    yield from each_layout("clear_padding", "", _padded, PRODUCTS, ("float16", "bfloat16", "float32"))
     for variant, keywords in (("", {}), ("causal", {"causal": True})):
         make = partial(_of_scaled_attention, keywords)
         yield from each_layout(
@@ -124,6 +125,10 @@ def _of_attention(keywords: dict[str, Any], gradient: bool, draw: Draw) -> Input
         return Inputs((q, k, v), keywords)
     y, stats = reference.attention(q, k, v, return_stats=True, **keywords)
     return Inputs((draw.floats(*y.shape), q, k, v, y, stats), keywords)
+
+
+def _padded(draw: Draw) -> Inputs:
+    return Inputs((draw.floats(*HEADS),), {"lengths": [40, 17]})
 
 
 def _of_scaled_attention(keywords: dict[str, Any], draw: Draw) -> Inputs:

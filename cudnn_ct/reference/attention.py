@@ -13,9 +13,11 @@ from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionRe
 from ..shapes.attention_lengths import longest_sequence, packed_lengths, sequence_lengths, sequence_offsets
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
+from ..shapes.padding import padding_problem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
-from ._cast import Array, Float64, Outs, deliver_each, packed_spec, present, required, wide
+from ._cast import Array, Float64, Outs, deliver, deliver_each, packed_spec, present, required, wide
+from ._cast import operands as as_operands
 
 _STATS = np.dtype(np.float32)
 _LENGTHS = ("lengths_q", "lengths_kv")
@@ -112,6 +114,17 @@ def attention_backward(
     shared = tuple(axis for axis in range(4) if shape[axis] == 1)
     results.append((db.sum(shared, keepdims=True), operands["bias"].dtype))
     return deliver_each(AttentionGradients, results, 1, 0, out)
+
+
+def clear_padding(x: ArrayLike, lengths: ArrayLike, *, out: Array | None = None) -> Array:
+    """Return x with zeros behind the lengths of its sequences. See :func:`cudnn_ct.clear_padding`."""
+    dtype, (rows,) = as_operands("clear_padding", x=x)
+    specs = {"x": TensorSpec.packed(rows.shape, "float32")}
+    specs["lengths"] = TensorSpec.packed(np.shape(lengths), "int32")
+    padding_problem(specs, (None,))
+    kept = sequence_lengths(lengths, rows.shape[2], "lengths")
+    inside = np.arange(rows.shape[2]) < np.asarray(kept, int).reshape(-1, 1)
+    return deliver(np.where(inside[:, None, :, None], rows, 0.0), dtype, 1, 0, out)
 
 
 # --- sequences of a batch ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops._sequences import DeviceFloats, DeviceInts
 from tests.attention_cases import (
@@ -28,6 +29,10 @@ from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 
 SIDE = 0x5500
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
 
 
 @pytest.fixture(autouse=True)
@@ -352,3 +357,47 @@ def test_default_scales_stay_until_the_work_is_done(fake: FakeCudnn, monkeypatch
     q = ct.full((1, 1, 16, 16), 1, "float8_e4m3")
     ct.scaled_attention(q, q, q, stream=SIDE)
     assert kept == [SIDE]
+
+
+# --- padding -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sliced"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_clear_padding_equals_reference(place: Place, layout: str, dtype: str) -> None:
+    x = operands_of(case(layout=layout, batch=3, queries=17, head=16)).arrays[0].astype(as_dtype(dtype).numpy)
+    x[1, :, 3:], x[0, :, 1] = np.nan, np.inf
+    for lengths in ([17, 2, 0], [1, 17, 16]):
+        expected = ct.reference.clear_padding(x, lengths)
+        for given in (lengths, ct.asarray(np.array(lengths, np.int32))):
+            np.testing.assert_array_equal(wide(ct.clear_padding(place(x), given).numpy()), wide(expected))
+    array = ct.asarray(x)
+    assert ct.clear_padding(array, [1, 17, 16], out=array).pointer == array.pointer
+    np.testing.assert_array_equal(wide(array.numpy()), wide(expected))
+
+
+def test_attention_of_cleared_operands_ignores_nan_behind_the_lengths() -> None:
+    (q, k, v), keywords, _ = operands_of(CASES["lengths"])
+    expected = ct.attention(*map(ct.asarray, (q, k, v)), **keywords).y.numpy()
+    v[0, :, 50:] = np.nan
+    cleared = ct.clear_padding(ct.asarray(v), keywords["lengths_kv"])
+    np.testing.assert_array_equal(
+        ct.attention(ct.asarray(q), ct.asarray(k), cleared, **keywords).y.numpy(), expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "lengths", "kind", "message"),
+    [
+        ((2, 3, 8), "float16", [1, 1], ValueError, r"got shape \(2, 3, 8\), expected \(B, H, S, D\)"),
+        ((2, 3, 8, 8), "float64", [1, 1], TypeError, "got float64"),
+        ((2, 3, 8, 4), "float16", [1, 1], NotSupportedError, "multiple of 8"),
+        ((2, 3, 8, 8), "float16", [1, 9], ValueError, "lengths must be from 0 to 8: got 9"),
+        ((2, 3, 8, 8), "float16", [1, 2, 3], ValueError, r"got \(3,\), expected \(2,\)"),
+    ],
+)
+def test_clear_padding_rejects_operands(
+    shape: Any, dtype: str, lengths: Any, kind: Any, message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        ct.clear_padding(ct.zeros(shape, dtype), lengths)

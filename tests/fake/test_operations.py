@@ -35,10 +35,11 @@ HOME, OTHER = 0x100, 0x200  # streams
 
 
 def test_table_has_all_operations_with_a_reference() -> None:
-    """In-place operations, CTC and attention have cases of their own."""
+    """In-place operations, CTC, attention and its padding have cases of their own."""
     others = {name for name in ct.reference.__all__ if name.endswith("shape")}
     assert set(OPERATIONS) == set(ct.reference.__all__) - others - {
-        *("fill", "scale", "ctc_loss", "attention", "attention_backward", "scaled_attention")
+        *("fill", "scale", "ctc_loss", "attention", "attention_backward", "scaled_attention"),
+        "clear_padding",
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import NotSupportedError
 from tests.attention_cases import (
     CASES,
@@ -269,3 +270,147 @@ def test_packed_attention_takes_interleaved_memory_of_torch() -> None:
         out = None if wide is None else (*(wide[:, i] for i in range(3)), None)
         for found, right in zip(results(*views, out=out), expected, strict=True):
             torch.testing.assert_close(found, right, atol=2e-3, rtol=2e-3)
+
+
+# --- operands that are converted, repeated, widened or cleared for kernels ----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("head", "value_head"),
+    [(192, 128), (200, 112), (248, 112), (256, 8), (256, 128), (256, 136), (200, 200), (256, 256), (64, 256)],
+)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gradients_of_two_head_sizes_equal_reference(
+    head: int, value_head: int, packed: bool, deterministic: bool
+) -> None:
+    for lengths in (((1, 1), (32, 42)), ((64, 17), (50, 64))):
+        given = case(
+            head=head, value_head=value_head, lengths=lengths, packed=packed, kv_heads=1, heads=2, seed=head
+        )
+        check_backward(given, place, deterministic=deterministic)
+
+
+def test_queries_that_a_mask_leaves_no_keys_have_zeros() -> None:
+    arrays = operands_of(case(queries=40, keys=72)).arrays
+    mask = np.random.default_rng(0).random((2, 1, 40, 72)) < 0.5
+    mask[0, 0, 3], mask[1, 0, 39] = False, False
+    y, stats = ct.attention(*map(place, arrays), bias=place(mask), return_stats=True)
+    wide = [x.astype(float) for x in arrays]
+    expected = ct.reference.attention(*wide, bias=mask, return_stats=True)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=4e-3)
+    np.testing.assert_array_equal(np.isneginf(stats.numpy()), np.isneginf(expected.stats))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("page", [0, 16])
+def test_windows_that_leave_queries_without_keys_give_zeros(on_device: bool, page: int) -> None:
+    given = case(lengths=((64, 40), (20, 40)), window=(5, 3), kv_heads=2, page=page)
+    (q, k, v), keywords, dy = operands_of(given)
+    expected = ct.reference.attention(*[x.astype(float) for x in (q, k, v)], return_stats=True, **keywords)
+    keywords = _placed({"page_table": keywords["page_table"]} if page else {}) | {
+        name: place(keywords[name]) if on_device else keywords[name].tolist()
+        for name in ("lengths_q", "lengths_kv")
+    }
+    arguments: dict[str, Any] = {**keywords, "window": (5, 3)}
+    device = [place(x) for x in (q, k, v)]
+    y, stats = ct.attention(*device, return_stats=True, **arguments)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=4e-3)
+    np.testing.assert_array_equal(np.isneginf(stats.numpy()), np.isneginf(expected.stats))
+    if not page:
+        dq = ct.attention_backward(place(dy), *device, y, stats, **arguments).dq.numpy()
+        assert np.isfinite(dq).all()
+        np.testing.assert_array_equal(dq[0, :, 25:], 0)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("causal", [False, True, "bottom_right"])
+@pytest.mark.parametrize(("head", "value_head"), [(64, 64), (128, 128), (256, 64)])
+def test_packed_sequences_with_gaps_equal_those_without(
+    on_device: bool, causal: Any, head: int, value_head: int
+) -> None:
+    rng, offsets, lengths = np.random.default_rng(0), [0, 150, 153, 400], [130, 3, 100]
+    q, k = rng.standard_normal((2, 400, 2, head)).astype(np.float16)
+    v, dy = rng.standard_normal((2, 400, 2, value_head)).astype(np.float16)
+    inside = np.concatenate([np.arange(a, a + n) for a, n in zip(offsets, lengths, strict=False)])
+    gaps = np.setdiff1d(np.arange(400), inside)
+    numbers = np.array(lengths, np.int32)
+    given: dict[str, Any] = {"offsets_q": offsets, "offsets_kv": offsets, "causal": causal}
+    given |= {name: place(numbers) if on_device else lengths for name in ("lengths_q", "lengths_kv")}
+    wide = [x.astype(float) for x in (q, k, v)]
+    host = given | {"lengths_q": lengths, "lengths_kv": lengths}
+    expected = ct.reference.attention(*wide, return_stats=True, **host)
+    right = ct.reference.attention_backward(dy.astype(float), *wide, *expected, **host)
+    y, stats = ct.attention(*map(place, (q, k, v)), return_stats=True, **given)
+    found = ct.attention_backward(place(dy), *map(place, (q, k, v)), y, stats, **given)
+    for one, wanted in zip((y, *found[:3]), (expected.y, *right[:3]), strict=True):
+        values = one.numpy().astype(float)
+        np.testing.assert_allclose(values, wanted, atol=8e-3 * max(1, np.abs(wanted).max()))
+        np.testing.assert_array_equal(values[gaps], 0)
+    np.testing.assert_array_equal(stats.numpy()[gaps], -np.inf)
+
+
+def test_dropout_of_misaligned_operands_equals_that_of_aligned_ones() -> None:
+    (q, k, v), _, dy = operands_of(case(queries=17, keys=40, head=40, value_head=40))
+    arguments: dict[str, Any] = {"dropout": 0.5, "seed": 1}
+
+    def shifted(array: np.ndarray) -> Any:
+        padded = np.zeros(array.size + 3, array.dtype)
+        padded[3:] = array.ravel()
+        return place(padded)[3:].reshape(array.shape)
+
+    results = []
+    for put, offset in ((place, 2), (shifted, place(np.array([0, 2]))[1:])):
+        device = [put(x) for x in (q, k, v)]
+        y, stats = ct.attention(*device, return_stats=True, offset=offset, **arguments)
+        found = ct.attention_backward(
+            put(dy), *device, y, stats, offset=offset, deterministic=True, **arguments
+        )
+        results.append([one.numpy() for one in (y, stats, *found[:3])])
+    for aligned, misaligned in zip(*results, strict=True):
+        np.testing.assert_array_equal(aligned, misaligned)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", "sliced"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_clear_padding_equals_reference(layout: str, dtype: str) -> None:
+    for batch, queries, head in ((3, 17, 16), (1, 1, 8), (2, 130, 128), (1, 5, 200)):
+        arrays = operands_of(case(layout=layout, batch=batch, queries=queries, head=head)).arrays
+        x = arrays[0].astype(as_dtype(dtype).numpy)
+        x[:, :, queries // 2 :], x[:, :, :1, 0] = np.nan, np.inf
+        lengths = [queries, 0, max(queries - 3, 0)][:batch]
+        expected = ct.reference.clear_padding(x, lengths).astype(float)
+        for given in (lengths, place(np.array(lengths, np.int32))):
+            found = ct.clear_padding(place(x), given).numpy().astype(float)
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_captured_clear_padding_reads_the_lengths_of_each_launch() -> None:
+    x, lengths = ct.full((2, 3, 40, 64), 1, "float16"), place(np.array([40, 3], np.int32))
+    captured = ct.capture(ct.clear_padding)
+    for numbers in ([40, 3], [0, 39], [7, 7]):
+        lengths = place(np.array(numbers, np.int32))
+        for _ in range(3):
+            y = captured(x, lengths).numpy()
+        np.testing.assert_array_equal(y, ct.reference.clear_padding(x.numpy(), numbers))
+
+
+def test_cleared_operands_do_not_spoil_attention_and_its_gradient() -> None:
+    (q, k, v), keywords, dy = operands_of(CASES["lengths"])
+    wide = [x.astype(float) for x in (q, k, v)]
+    expected = ct.reference.attention(*wide, return_stats=True, **keywords)
+    right = ct.reference.attention_backward(dy.astype(float), *wide, *expected, **keywords)
+    lengths = {name: keywords[name] for name in ("lengths_q", "lengths_kv")}
+    dirty = {"q": q, "k": k, "v": v, "dy": dy}
+    cleared = {}
+    for name, array in dirty.items():
+        numbers = lengths["lengths_kv" if name in "kv" else "lengths_q"]
+        for row, length in enumerate(numbers):
+            array[row, :, length:] = np.nan
+        cleared[name] = ct.clear_padding(place(array), place(numbers))
+    device, placed = [cleared[name] for name in "qkv"], _placed(keywords)
+    y, stats = ct.attention(*device, return_stats=True, **placed)
+    np.testing.assert_allclose(y.numpy(), expected.y, atol=4e-3)
+    found = ct.attention_backward(cleared["dy"], *device, y, stats, **placed)
+    for gradient, one in zip(found[:3], right[:3], strict=True):
+        np.testing.assert_allclose(gradient.numpy(), one, atol=8e-3 * max(1, np.abs(one).max()))

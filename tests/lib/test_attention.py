@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from cudnn_ct.graph.first import first_engine
 from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.ops._cast import conversion_graph
 from cudnn_ct.ops.attention.core import core_of, why_unsupported
 from cudnn_ct.ops.attention.errata import known_defect
+from cudnn_ct.ops.attention.padding import selection_graph
 from cudnn_ct.ops.attention.scaled_source import SOURCE as FLOAT8_SOURCE
 from cudnn_ct.ops.attention.source import ENGINES
 from cudnn_ct.shapes.attention import AttentionProblem
@@ -60,7 +64,7 @@ def problem_of(given: Case, *, gradient: bool, dropout: float = 0.0, **more: Any
     if given.bias:
         sizes = dict(zip("bhqk", (batch, heads, given.queries, given.keys), strict=True))
         shape = tuple(size if axis in given.bias else 1 for axis, size in sizes.items())
-        specs["bias"] = packed(shape, given.dtype)
+        specs["bias"] = packed(shape, given.bias_dtype or given.dtype)
     if dropout:
         specs |= dict.fromkeys(("seed", "offset"), packed((1,), "int64"))
     masks = [keywords.get(name) for name in ("scale", "causal", "window")]
@@ -72,7 +76,8 @@ def problem_of(given: Case, *, gradient: bool, dropout: float = 0.0, **more: Any
         "y": packed((*rows, given.value_head), given.dtype),
     }
     specs["stats"] = packed(rows)
-    return attention_gradient_problem(specs, (None,) * 4, bool(given.bias), *arguments, **more)
+    dbias = bool(given.bias) and given.bias_dtype != "bool"
+    return attention_gradient_problem(specs, (None,) * 4, dbias, *arguments, **more)
 
 
 def engines_of(problem: AttentionProblem, planner: Planner, *, compiled: bool = True) -> list[str]:
@@ -98,9 +103,7 @@ def forward_problems() -> dict[str, AttentionProblem]:
 
 def gradient_problems() -> dict[str, AttentionProblem]:
     found = {
-        name: problem_of(given, gradient=True)
-        for name, given in CASES.items()
-        if name not in NO_GRADIENT and given.bias != "bk"
+        name: problem_of(given, gradient=True) for name, given in CASES.items() if name not in NO_GRADIENT
     }
     for head in (8, 40, 128, 192, 256):
         given = case(head=head, value_head=head, causal=True, queries=128, keys=128)
@@ -140,6 +143,18 @@ def test_cudnn_plans_attention() -> None:
     for problems in (forward_problems(), gradient_problems()):
         for problem in dict.fromkeys(problems.values()):
             assert engines_of(problem, planner), problem
+
+
+@in_child
+def test_cudnn_plans_masks_and_cleared_rows() -> None:
+    planner = Planner(DEVICE)
+    for dtype in ("float16", "bfloat16", "float32"):
+        for rows, head in ((1, 8), (77, 40), (2048, 128)):
+            first_engine(selection_graph(rows, head, dtype), planner)
+    for dtype in ("float16", "bfloat16"):
+        for count, channels in ((3, 1024), (1, 2), (1, 77)):
+            mask, bias = pixels(count, channels, "int8"), pixels(count, channels, dtype)
+            first_engine(conversion_graph(mask, bias, "log"), planner)
 
 
 # --- float8 ------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ operation                    operands, arguments and results with other names
 ``grid_sample_backward``,    argument ``u``: the unit roundoff of the grid, by default that of float32; it
 ``spatial_transformer...``   decides which places may be on either side of a pixel
 ``attention``                ``stats`` is a result if ``return_stats`` is True; lengths, offsets and the page
-                             table are arguments, as lists of ints
+                             table are arguments, as lists of ints; argument ``mask``: whether the bias is a
+                             mask of ones and zeros
 ``scaled_attention``         operands are float8 numbers, before ``descale_q`` and others are multiplied;
                              argument ``weights``: the dtype of q, which weights are rounded to
 ``RNN``                      operands x, h0 (or hx), c0 (or cx), lengths, dy, dhy, dcy, and ``weights``, a
@@ -237,10 +238,18 @@ class Span(NamedTuple):
 
 
 def attention_spans(operands: Operands, arguments: Arguments) -> list[Span]:
-    """Return the sequences of a call. Packed ones follow each other in one place of the batch."""
+    """Return the sequences of a call. Packed ones follow each other in one place of the batch, with gaps
+    behind those that have lengths.
+    """
     if arguments.get("offsets_q") is not None:
-        ends = zip(*(pairwise(arguments[name]) for name in ("offsets_q", "offsets_kv")), strict=True)
-        return [Span(0, q, q_end - q, k, k_end - k) for (q, q_end), (k, k_end) in ends]
+        starts, lengths = [], []
+        for name in ("q", "kv"):
+            offsets = arguments[f"offsets_{name}"]
+            starts.append(offsets[:-1])
+            room = [end - start for start, end in pairwise(offsets)]
+            lengths.append(arguments.get(f"lengths_{name}") or room)
+        each = zip(*starts, *lengths, strict=True)
+        return [Span(0, q, queries, k, keys) for q, k, queries, keys in each]
     batch, _, queries, _ = np.shape(operands["q"])
     keys, table = np.shape(operands["k"])[2], arguments.get("page_table")
     keys *= 1 if table is None else len(table[0])

@@ -43,6 +43,14 @@ def attention(operands: Operands, arguments: Arguments) -> Values:
     return found | ({"stats": _as_given(stats, operands)} if arguments.get("return_stats") else {})
 
 
+def clear_padding(operands: Operands, arguments: Arguments) -> Values:
+    """Return x row by row, zeros behind the lengths."""
+    y = np.zeros(np.shape(operands["x"]))
+    for place, length in enumerate(arguments["lengths"]):
+        y[place, :, :length] = operands["x"][place, :, :length]
+    return {"y": y}
+
+
 def scaled_attention(operands: Operands, arguments: Arguments) -> Values:
     """Return attention of the dequantised operands, its statistics, and its largest magnitude."""
     values = attention(_dequantised(operands), arguments)
@@ -109,12 +117,16 @@ def _heads(operands: Operands, arguments: Arguments) -> Iterator[Head]:
             else:
                 blocks = ([one[block, h // group] for block in table[span.place]] for one in (k, v))
                 each = tuple(np.concatenate(several)[: span.keys] for several in blocks)
-            added = np.zeros(seen.shape)
+            added, attended = np.zeros(seen.shape), seen
             if bias is not None:
                 place = [0 if n == 1 else at for n, at in zip(bias.shape, (span.place, h), strict=False)]
                 line = slice(0, 1) if bias.shape[2] == 1 else queries
-                added = added + bias[(*place, line, keys)]
-            yield Head(rows, columns, (span.place, h, queries, keys), q[rows], *each, added, seen)
+                of_head = bias[(*place, line, keys)]
+                if arguments.get("mask"):
+                    attended = seen & (of_head != 0)
+                else:
+                    added = added + of_head
+            yield Head(rows, columns, (span.place, h, queries, keys), q[rows], *each, added, attended)
 
 
 def _scores(head: Head, arguments: Arguments) -> Array:
@@ -260,10 +272,12 @@ def _scaled_rounded(table: Any, operands: Operands, arguments: Arguments, values
 ATTENTION: dict[str, Any] = {
     "attention": attention,
     "attention_backward": attention_backward,
+    "clear_padding": clear_padding,
     "scaled_attention": scaled_attention,
 }
 ATTENTION_SCALES: dict[str, Any] = {
     "attention": _scale,
+    "clear_padding": lambda table, operands, arguments, values: {"y": np.zeros(values["y"].shape)},
     "attention_backward": _backward_scale,
     "scaled_attention": _scaled_scale,
 }

@@ -25,6 +25,12 @@ def attention(operands: Tensors, arguments: Arguments) -> Tensors:
     return found
 
 
+def clear_padding(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, lengths = operands["x"], torch.as_tensor(arguments["lengths"], device=operands["x"].device)
+    behind = torch.arange(x.shape[2], device=x.device) >= lengths[:, None]
+    return {"y": x.masked_fill(behind[:, None, :, None], 0.0)}
+
+
 def scaled_attention(operands: Tensors, arguments: Arguments) -> Tensors:
     """Attention of the dequantised operands; scales of the weights and of the result follow."""
     wide = {name: _times(operands[name], operands, f"descale_{name}") for name in "qkv"}
@@ -44,7 +50,7 @@ def attention_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     q, k, v, dy, y = (_padded(operands, arguments, name, spans) for name in ("q", "k", "v", "dy", "y"))
     stats = _padded(operands, arguments, "stats", spans)
     leaves = [one.detach().requires_grad_() for one in (q, k, v)]
-    bias = operands.get("bias")
+    bias = None if arguments.get("mask") else operands.get("bias")
     if bias is not None:
         leaves.append(bias.detach().requires_grad_())
     scores = _scores({**operands, "bias": leaves[3]} if bias is not None else operands, arguments, spans,
@@ -85,7 +91,12 @@ def _unpadded(x: Any, operands: Tensors, spans: list[Span], fill: float, *, keys
     """Return a result in the shape of the operands; rows behind the end of a sequence are filled."""
     counts = [span.keys if keys else span.queries for span in spans]
     if operands["q"].ndim == 3:
-        return torch.cat([one[:, :count].transpose(0, 1) for one, count in zip(x, counts, strict=True)])
+        tokens = operands["k" if keys else "q"].shape[0]
+        whole = torch.full((tokens, x.shape[1], *x.shape[3:]), fill, dtype=x.dtype, device=x.device)
+        for one, span, count in zip(x, spans, counts, strict=True):
+            first = span.first_key if keys else span.first_query
+            whole[first : first + count] = one[:, :count].transpose(0, 1)
+        return whole
     inside = torch.arange(x.shape[2], device=x.device) < torch.as_tensor(counts, device=x.device)[:, None]
     inside = inside.reshape(len(counts), 1, -1, *(1,) * (x.ndim - 3))
     return torch.where(inside, x, torch.full_like(x, fill))
@@ -95,7 +106,10 @@ def _scores(operands: Tensors, arguments: Arguments, spans: list[Span], q: Any, 
     """Return the scores, -inf for masked pairs."""
     scale, bias = arguments.get("scale"), operands.get("bias")
     scores = torch.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    scores = scores if bias is None else scores + bias
+    if arguments.get("mask"):
+        scores = scores.masked_fill(bias == 0, -torch.inf)
+    elif bias is not None:
+        scores = scores + bias
     i = torch.arange(q.shape[2], device=q.device, dtype=q.dtype)[:, None]
     j = torch.arange(k.shape[2], device=q.device, dtype=q.dtype)[None]
     masks = []
@@ -108,5 +122,6 @@ def _scores(operands: Tensors, arguments: Arguments, spans: list[Span], q: Any, 
 ATTENTION: dict[str, Any] = {
     "attention": attention,
     "attention_backward": attention_backward,
+    "clear_padding": clear_padding,
     "scaled_attention": scaled_attention,
 }

@@ -29,6 +29,7 @@ POSITIONAL = {
     "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
     "batch_norm_inference_backward": ("dy", "x", "scale", "mean", "var"),
     "batch_norm_training": ("x", "scale", "bias"),
+    "clear_padding": ("x", "lengths"),
     "conv": ("x", "w"),
     "conv_backward_bias": ("dy",),
     "conv_backward_data": ("dy", "w", "x_shape"),
@@ -83,7 +84,8 @@ def made(
     if call.operation in SEQUENCES:
         return SEQUENCES[call.operation](arrays, dict(given), keywords)
     named = arrays | given | _on_device(given)
-    named.pop("lengths_on_device", None)
+    for name in ("lengths_on_device", "mask"):
+        named.pop(name, None)
     operation = "reduce_with_indices" if named.pop("indices", False) else call.operation
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
     if list(call.more) == ["amax"] and call.operation == "scaled_attention":  # the statistics are between
@@ -96,7 +98,7 @@ def _on_device(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of attention that are arrays on the device; lengths may also be lists."""
     names = ["page_table"] if "page_table" in given else []
     if given.get("lengths_on_device"):
-        names += ["lengths_q", "lengths_kv"]
+        names += ["lengths", "lengths_q", "lengths_kv"]
     return {name: ct.asarray(np.asarray(given[name], np.int32)) for name in names if name in given}
 
 

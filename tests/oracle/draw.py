@@ -1040,8 +1040,11 @@ def _scaled_conv(source: Source) -> Recipe:
 
 def _attention(source: Source) -> Recipe:
     """Grouped heads, masks, and batches of one length, padded, packed, or with a paged cache."""
-    kv_heads, batch, head = source.choice((1, 1, 2, 3)), source.randint(1, 3), source.choice((8, 32, 64, 72))
+    kv_heads, batch = source.choice((1, 1, 2, 3)), source.randint(1, 3)
+    head = source.choice((8, 32, 64, 72)) if source.chance(0.6) else 8 * source.randint(1, 32)
     heads, value_head = kv_heads * source.choice((1, 1, 2, 4)), source.choice((head, head, 64))
+    if source.chance(0.4):  # the two sizes are independent of each other
+        value_head = 8 * source.randint(1, 32)
     queries, keys = source.choice((1, 2, 17, 64, 100, 130)), source.choice((2, 17, 48, 64, 100, 192))
     dtype, kind = source.choice(HALF), source.choice(("", "", "", "bias", "padded", "packed", "paged"))
     causal = source.choice((False, False, True, "top_left", "bottom_right"))
@@ -1050,10 +1053,13 @@ def _attention(source: Source) -> Recipe:
         arguments["causal"] = "top_left"
     if causal and kind in ("", "bias", "packed") and queries <= keys and source.chance(0.4):
         arguments["window"] = (source.randrange(keys), source.choice((None, 0)))
+    if kind in ("padded", "packed") and causal != "bottom_right" and source.chance(0.3):
+        # Last queries may have no keys.
+        arguments["window"] = (source.randrange(min(keys, 20)), source.choice((None, 0, 3)))
     if source.chance(0.3):
         arguments["scale"] = source.choice((0.05, 0.3))
     lengths = [[source.randint(1, longest) for _ in range(batch)] for longest in (queries, keys)]
-    if causal == "bottom_right" or "window" in arguments:  # queries without keys are rejected
+    if causal == "bottom_right":  # queries without keys are rejected
         lengths[0] = [min(pair) for pair in zip(*lengths, strict=True)]
     shapes = {
         "q": (batch, heads, queries, head),
@@ -1073,15 +1079,26 @@ def _attention(source: Source) -> Recipe:
         arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
         arguments["lengths_on_device"] = source.chance(0.5)
     if kind == "packed":
-        shapes = {name: (sum(lengths[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
-        for name, each in zip(("offsets_q", "offsets_kv"), lengths, strict=True):
+        room = lengths
+        if source.chance(0.3):
+            room = [[n + source.randint(0, 40) for n in each] for each in lengths]
+            arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
+            arguments["lengths_on_device"] = source.chance(0.5)
+        shapes = {name: (sum(room[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
+        for name, each in zip(("offsets_q", "offsets_kv"), room, strict=True):
             arguments[name] = [sum(each[:n]) for n in range(batch + 1)]
     operands = {name: (shape, dtype, "normal") for name, shape in shapes.items()}
     if kind == "bias":
         full = (batch, heads, queries, keys)
-        shared = source.choice(((), (0,), (1,), (0, 1)))
+        shared = source.choice(((), (0,), (1,), (0, 1), (1, 2), (0, 1, 2)))
         shape = tuple(1 if axis in shared else n for axis, n in enumerate(full))
-        operands["bias"] = (shape, dtype, "normal")
+        # A bias of float32 is rounded to the dtype of q, integers exactly.
+        other = ("float32", "integers"), ("bool", "mask")
+        operands["bias"] = (shape, *source.choice(((dtype, "normal"), (dtype, "normal"), *other)))
+        if operands["bias"][1] == "bool":
+            arguments["mask"] = True
+    elif causal != "bottom_right" and source.chance(0.2):  # no weight is dropped, but kernels draw
+        arguments |= {"dropout": 1e-12, "seed": source.randrange(2**31), "offset": source.randrange(99)}
     y = (*shapes["q"][:-1], value_head)
     more = {"stats": (y[:-1], "float32")} if arguments["return_stats"] else {}
     return Recipe(operands, arguments, (y, dtype), scaled=False, more=more, order=(0, 2, 1, 3))
@@ -1098,13 +1115,22 @@ def _attention_backward(source: Source) -> Recipe:
     derived = {name: Derived("attention", name, arguments) for name in ("y", "stats")}
     arguments = {name: value for name, value in arguments.items() if name != "return_stats"}
     more = {f"d{name}": operands[name][:2] for name in "kv"}
-    if "bias" in operands and source.chance(0.6):
+    if "bias" in operands and "mask" not in arguments and source.chance(0.6):
         arguments["dbias"] = True
         more["dbias"] = operands["bias"][:2]
     if source.chance(0.2):
         arguments["deterministic"] = True
     given = (operands, arguments, operands["q"][:2], derived)
     return Recipe(*given, scaled=False, more=more, order=(0, 2, 1, 3))
+
+
+def _clear_padding(source: Source) -> Recipe:
+    shape = (*(source.randint(1, most) for most in (4, 4, 40)), 8 * source.randint(1, 20))
+    dtype = source.choice((*HALF, "float32"))
+    arguments = {"lengths": [source.randint(0, shape[2]) for _ in range(shape[0])]}
+    arguments["lengths_on_device"] = source.chance(0.5)
+    operands = {"x": (shape, dtype, source.choice(("normal", "special")))}
+    return Recipe(operands, arguments, (shape, dtype), alias=("x",), scaled=False, order=(0, 2, 1, 3))
 
 
 def _scaled_attention(source: Source) -> Recipe:
@@ -1155,6 +1181,7 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "scaled_conv": _scaled_conv,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "clear_padding": _clear_padding,
     "scaled_attention": _scaled_attention,
     "conv_scale_bias_activation": _conv_scale_bias_activation,
     "conv_batch_norm_statistics": _conv_batch_norm_statistics,

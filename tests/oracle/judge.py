@@ -78,7 +78,10 @@ FLOAT8 = ("float8_e4m3", "float8_e5m2")
 SUMS_OF_FLOAT8 = ("scaled_attention", "scaled_conv", "scaled_matmul")
 
 # Intermediate results have the dtype of the operands, also if the result is float32.
-HALF_BETWEEN = ("conv_backward_data_relu_batch_norm", "conv_batch_norm_statistics", "scaled_attention")
+HALF_BETWEEN = (
+    *("attention_backward", "conv_backward_data_relu_batch_norm", "conv_batch_norm_statistics"),
+    "scaled_attention",
+)
 
 # Engines that transform tiles (Winograd, FFT) have errors relative to the largest element of a tile.
 TRANSFORMED = ("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose", "conv_bias_activation")
@@ -362,6 +365,8 @@ def _difference(
 def _dtype_of(call: Call, name: str) -> str:
     if call.out is not None and name in ("y", "dx", "dw", "out"):
         return call.out.dtype
+    if name == "dbias":
+        return call.operands["bias"].dtype
     if name in ("stats", "amax", "sums", "square_sums"):
         return "float32"
     if call.operation == "batch_norm_finalize":

@@ -76,6 +76,7 @@ VALUES = {
     "tiny": lambda rng, shape: 1e-3 * rng.standard_normal(shape),
     "special": _special,
     "squares": lambda rng, shape: rng.uniform(20, 80, shape),
+    "mask": lambda rng, shape: (rng.random(shape) < 0.7).astype(float),
     "64": lambda rng, shape: np.full(shape, 64.0),
     "1/64": lambda rng, shape: np.full(shape, 1 / 64),
 }

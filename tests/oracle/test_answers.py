@@ -496,13 +496,19 @@ def _attention(rng: np.random.Generator) -> Case:
     if kind in ("padded", "paged"):
         arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
     if kind == "packed":
-        shapes = {name: (sum(lengths[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
-        for name, each in zip(("offsets_q", "offsets_kv"), lengths, strict=True):
+        room = lengths
+        if rng.random() < 0.5:
+            room = [[n + int(rng.integers(3)) for n in each] for each in lengths]
+            arguments |= {"lengths_q": lengths[0], "lengths_kv": lengths[1]}
+        shapes = {name: (sum(room[name != "q"]), shape[1], shape[3]) for name, shape in shapes.items()}
+        for name, each in zip(("offsets_q", "offsets_kv"), room, strict=True):
             arguments[name] = [0, *(int(n) for n in np.cumsum(each))]
     operands = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     if kind == "bias":
         full = (batch, heads, queries, keys)
         operands["bias"] = rng.normal(size=tuple(_pick(rng, 1, n) for n in full[:3]) + full[3:])
+        if rng.random() < 0.3:
+            operands["bias"], arguments["mask"] = (operands["bias"] > -0.5).astype(float), True
     return "attention", operands, arguments
 
 
@@ -513,8 +519,13 @@ def _attention_backward(rng: np.random.Generator) -> Case:
     known = by_loops.VALUES["attention"](operands, {**arguments, "return_stats": True})
     known["stats"] = known["stats"].astype(np.float32).astype(np.float64)
     del arguments["return_stats"]
-    arguments["dbias"] = "bias" in operands
+    arguments["dbias"] = "bias" in operands and "mask" not in arguments
     return "attention_backward", {"dy": rng.normal(size=known["y"].shape), **operands, **known}, arguments
+
+
+def _clear_padding(rng: np.random.Generator) -> Case:
+    lengths = [int(n) for n in rng.integers(0, 6, 3)]
+    return "clear_padding", {"x": rng.normal(size=(3, 2, 5, 8))}, {"lengths": lengths}
 
 
 def _scaled_attention(rng: np.random.Generator) -> Case:
@@ -635,6 +646,7 @@ DRAWS: dict[str, Draw] = {
     "scaled_conv": _scaled_conv,
     "attention": _attention,
     "attention_backward": _attention_backward,
+    "clear_padding": _clear_padding,
     "scaled_attention": _scaled_attention,
     "conv_scale_bias_activation": _conv_scale_bias_activation,
     "conv_batch_norm_statistics": _conv_batch_norm_statistics,

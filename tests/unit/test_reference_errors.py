@@ -43,6 +43,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "attention": {name: ones(1, 2, 4, 8) for name in "qkv"},
     "attention_backward": {name: ones(1, 2, 4, 8) for name in ("dy", "q", "k", "v", "y")}
     | {"stats": ones(1, 2, 4, dtype="f")},
+    "clear_padding": {"x": ones(1, 2, 4, 8), "lengths": [3]},
     "affine_grid": {"theta": ones(2, 2, 3), "shape": (2, 4, 4)},
     "affine_grid_backward": {"dgrid": ones(2, 4, 4, 2)},
     "conv": {"x": ones(1, 3, 5), "w": ones(4, 3, 3)},

@@ -25,7 +25,7 @@ from .._operands import representable, stream_of
 from .core import token_step
 from .errata import value_head
 
-__all__ = ["NO_LENGTHS", "Gathered", "gather"]
+__all__ = ["NO_LENGTHS", "Gathered", "gather", "is_in_host", "uploaded"]
 
 NO_LENGTHS = (0, 0)  # of sequences that are not packed
 
@@ -57,7 +57,7 @@ def gather(
     result of the forward pass or the array for it, whose tokens may have gaps; None for a new one.
     """
     given = {name: array for name, array in arrays.items() if array is not None}
-    in_host = {name: value for name, value in numbers.items() if value is not None and _is_in_host(value)}
+    in_host = {name: value for name, value in numbers.items() if value is not None and is_in_host(value)}
     given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
     packed = [one is not None for one in offsets]
     if not in_host and not any(packed):
@@ -72,7 +72,7 @@ def gather(
             raise ValueError(f"offsets_q and offsets_kv belong together: got {offsets}")
         longest = _add_starts(given, in_host, offsets, y, band, where)
     for name, value in in_host.items():
-        given[name] = _uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
+        given[name] = uploaded(value, "int64" if name in ("seed", "offset") else "int32", where, name)
     return _in_order(given, longest, where)
 
 
@@ -85,11 +85,13 @@ def _in_order(given: dict[str, Any], longest: tuple[int, int], stream: Any) -> G
     return Gathered(names, tuple(given[name] for name in names), longest, stream)
 
 
-def _is_in_host(value: Any) -> bool:
+def is_in_host(value: Any) -> bool:
+    """Return whether numbers are in host memory."""
     return isinstance(value, int | float | str | list | tuple) or type(value).__module__ == "numpy"
 
 
-def _uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> DeviceArray:
+def uploaded(values: Any, dtype: str, where: Stream, name: str = "offsets") -> DeviceArray:
+    """Return a copy on the device of whole numbers in host memory."""
     import numpy as np
 
     row = DTYPES[dtype]
@@ -174,11 +176,11 @@ def _add_starts(
     steps = {
         name: (starts, token_step(name, spec, columns[name])) for name, (starts, spec) in tensors.items()
     }
-    uploaded: dict[tuple[int, int], DeviceArray] = {}
+    arrays: dict[tuple[int, int], DeviceArray] = {}
     wide = max(int(starts[-1]) * step for starts, step in steps.values()) > INT32_MAX
     for name, (starts, step) in steps.items():
         key = (id(starts), step)
-        if key not in uploaded:
-            uploaded[key] = _uploaded(starts * step, "int64" if wide else "int32", where)
-        given[f"starts_{name}"] = uploaded[key]
+        if key not in arrays:
+            arrays[key] = uploaded(starts * step, "int64" if wide else "int32", where)
+        given[f"starts_{name}"] = arrays[key]
     return longest_sequence(lengths["lengths_q"]), longest_sequence(lengths["lengths_kv"])
