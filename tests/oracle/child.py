@@ -24,18 +24,11 @@ from cudnn_ct.ops.conv import errata
 from tests.spread import use_gpu
 
 from .algorithms import judge_each
+from .children import LOST
 from .devices import Device, Fakes, Gpu
 from .draw import Call, draw
 from .judge import Verdict, judge
 
-LOST = (
-    "captur",
-    "MISALIGNED_ADDRESS",
-    "ILLEGAL_ADDRESS",
-    "LAUNCH_FAILED",
-    "ILLEGAL_INSTRUCTION",
-    "HARDWARE_STACK",
-)
 EVERY = 100  # calls, after which unreachable objects are collected
 THREADS = 4  # calls that are made at once, in one of TOGETHER groups
 TOGETHER = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ __all__ = ["Result", "compare", "run_child", "summary"]
 ROOT = Path(__file__).parents[2]
 BATCH = 200  # calls in one child; starting one takes less than a second
 GPU_BATCH = 2000  # it takes several, for libraries and kernels to load
+# As many processes as cores run already: threads of libraries would take their time.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass
@@ -140,9 +143,11 @@ def _count(result: Result, report: dict[str, Any], call: str) -> None:
         result.rejections.setdefault(reason, []).append(report["number"])
 
 
-def run_child(asked: dict[str, Any], module: str = "tests.oracle.child") -> tuple[list[dict[str, Any]], str]:
+def run_child(
+    asked: dict[str, Any], module: str = "tests.oracle.child", function: str = "main"
+) -> tuple[list[dict[str, Any]], str]:
     """Return the reports of a child, and the reason why it ended early; empty if it did not."""
-    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from {module} import main; main()"
+    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from {module} import {function}; {function}()"
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", start],
@@ -151,6 +156,7 @@ def run_child(asked: dict[str, Any], module: str = "tests.oracle.child") -> tupl
             text=True,
             cwd=folder,
             errors="replace",
+            env={**os.environ, **ONE_THREAD},
         )
     reports = []
     for line in done.stdout.splitlines():

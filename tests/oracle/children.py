@@ -1,0 +1,104 @@
+"""Numbered calls in child processes, for the commands next to the main oracle.
+
+A parent takes the reports of all numbers from :func:`finished`; a child makes its calls in :func:`serve`. A
+number whose process ends is a finding, and another child goes on behind it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
+
+import cudnn_ct as ct
+from tests.spread import use_gpu
+
+from .run import run_child
+
+__all__ = ["LOST", "Made", "finished", "over", "serve"]
+
+# Words of errors after which a process can make no further call on its device.
+LOST = (
+    "captur",
+    "MISALIGNED_ADDRESS",
+    "ILLEGAL_ADDRESS",
+    "LAUNCH_FAILED",
+    "ILLEGAL_INSTRUCTION",
+    "HARDWARE_STACK",
+)
+
+# A call by its number: its text, and a function that makes it and returns the facts of its report.
+Made = Callable[[int], tuple[str, Callable[[], dict[str, Any]]]]
+
+
+def over(asked: dict[str, Any]) -> bool:
+    """Return whether the time of a run is over."""
+    return asked.get("end") is not None and time.monotonic() > asked["end"]
+
+
+def finished(module: str, asked: dict[str, Any], first: int, end: int) -> Iterator[dict[str, Any]]:
+    """Yield the reports of the numbers from ``first`` to ``end``, which ``module.child`` makes.
+
+    A report has the number, the call, an outcome, and a detail if the outcome is "finding".
+    """
+    while first < end and not over(asked):
+        reports, ended = run_child(asked | {"numbers": (first, end)}, module, "child")
+        calls = {one["number"]: one["call"] for one in reports if "call" in one}
+        judged = [one for one in reports if "outcome" in one]
+        yield from ({"call": calls[one["number"]], **one} for one in judged)
+        if not ended:
+            return
+        lost = sorted(set(calls) - {one["number"] for one in judged})
+        if lost or not calls:
+            number, call = (lost[0], calls[lost[0]]) if lost else (first, "before its first call")
+            facts = {"number": number, "call": call, "outcome": "finding"}
+            yield facts | {"detail": f"the process ended: {ended}"}
+        if not calls:
+            return
+        first = max(calls) + 1
+
+
+def serve(work: Callable[[dict[str, Any]], AbstractContextManager[Made]]) -> None:
+    """Make the calls that the first line on stdin asks for; write a JSON object before and after each."""
+    asked = json.loads(sys.stdin.readline())
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    if not asked["fakes"]:
+        use_gpu(asked["process"])
+    with work(asked) as made:
+        for number in range(*asked["numbers"]):
+            if over(asked):
+                break
+            call, make = made(number)
+            reports.write(json.dumps({"number": number, "call": call}) + "\n")
+            faulthandler.dump_traceback_later(asked["seconds"], exit=True)
+            report = judged(make)
+            faulthandler.cancel_dump_traceback_later()
+            reports.write(json.dumps({"number": number, **report}) + "\n")
+            if any(word in report.get("detail", "") for word in LOST):
+                os._exit(3)
+        reports.flush()
+        os._exit(0)
+
+
+def judged(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Make a call; an exception is a finding, unless it says that cuDNN lacks the call or memory ran out."""
+    try:
+        return make()
+    except ct.NotSupportedError as error:
+        return {"outcome": "not supported", "reason": str(error).splitlines()[0][:300]}
+    except ct.AllocationError as error:
+        return {"outcome": "out of memory", "reason": str(error).splitlines()[0][:300]}
+    except Exception:
+        return {"outcome": "finding", "detail": traceback.format_exc()[-1500:]}
