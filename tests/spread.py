@@ -6,14 +6,18 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-__all__ = ["rotated", "use_gpu"]
+__all__ = ["rotated", "use_gpu", "visible"]
 
 
-def use_gpu(process: int) -> None:
-    """Give this process another first GPU than the next ones have. CUDA must not be initialised yet."""
-    names = _visible()
+def use_gpu(process: int, count: int | None = None) -> None:
+    """Give this process another first GPU than the next ones have. CUDA must not be initialised yet.
+
+    ``count`` is the number of GPUs that the process sees, by default all. Libraries such as jax make a
+    context on each GPU that they see.
+    """
+    names = visible()
     if len(names) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(rotated(names, process))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(rotated(names, process)[:count])
 
 
 def rotated(names: Sequence[str], process: int) -> list[str]:
@@ -22,7 +26,7 @@ def rotated(names: Sequence[str], process: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _visible() -> list[str]:
+def visible() -> list[str]:
     """Return the GPUs that CUDA uses; empty if nothing lists those of the machine."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:

@@ -26,7 +26,7 @@ from tests.spread import use_gpu
 from .algorithms import judge_each
 from .children import LOST
 from .devices import Device, Fakes, Gpu
-from .draw import Call, draw
+from .draw import SHARED, Call, draw
 from .judge import Verdict, judge
 
 EVERY = 100  # calls, after which unreachable objects are collected
@@ -43,12 +43,14 @@ def main() -> None:
     os.dup2(2, 1)
     place = on_fakes if asked["fakes"] else on_gpu
     if not asked["fakes"]:
-        use_gpu(asked["process"])
+        use_gpu(asked["process"], count=1)
     _replay.REPEATS = 1  # the second of two equal calls is a replay
     _count_replays()
     if asked["rejected"]:
         errata.KNOWN_WRONG = errata.KNOWN_WRONG._replace(rows=())
     with place() as (device, answers):
+        gc.collect()
+        gc.freeze()  # the libraries: collections between the calls need not look at them
         for numbers in groups(asked, device.kind):
             if asked["end"] is not None and time.monotonic() > asked["end"]:
                 break
@@ -95,7 +97,7 @@ def made(
     asked: dict[str, Any], numbers: list[int], device: Device, answers: dict[str, Any], reports: Any
 ) -> list[Verdict]:
     """Make one call, or several in threads of their own at once."""
-    calls = [draw(asked["seed"], number, device.kind, asked["only"]) for number in numbers]
+    calls = [draw(asked["seed"], number, device.kind, asked["only"], SHARED) for number in numbers]
     ct.config.replay = numbers[0] // THREADS % 2 == 0  # half of the calls
     if len(calls) > 1:  # a capture in one thread forbids much to the others
         calls = [call._replace(where=call.where._replace(captured=False)) for call in calls]

@@ -75,7 +75,7 @@ def serve(work: Callable[[dict[str, Any]], AbstractContextManager[Made]]) -> Non
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     if not asked["fakes"]:
-        use_gpu(asked["process"])
+        use_gpu(asked["process"], count=1)
     with work(asked) as made:
         for number in range(*asked["numbers"]):
             if over(asked):

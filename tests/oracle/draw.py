@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from .operands import Tensor
 
-__all__ = ["RECIPES", "Call", "Derived", "Where", "draw", "operations"]
+__all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
+
+SHARED = 3  # calls in a row of one problem, if its kernels are compiled
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 HALF = ("float16", "bfloat16")
@@ -152,10 +154,40 @@ class Source(random.Random):
         return tuple(self.randint(low, high) for _ in range(axes))
 
 
-def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
-    """Draw a call; ``device`` is "gpu" or "fakes", ``only`` are the operations to draw from."""
+def draw(seed: int, number: int, device: str, only: Sequence[str] = (), shared: int = 1) -> Call:
+    """Draw a call; ``device`` is "gpu" or "fakes", ``only`` are the operations to draw from.
+
+    cuDNN takes far longer to compile the kernels of a problem than to run them. On a GPU, ``shared`` calls in
+    a row are therefore one problem, with other values, in other memory and on other streams, for operations
+    whose kernels are compiled. This also finds plans that keep a part of the call that they were made for.
+    """
+    first = number - number % shared if device == "gpu" else number
+    names = list(only or operations(device))
+    call = _drawn(seed, first, device, names)
+    if first == number:
+        return call
+    if call.operation in COMPILED:
+        return _again(call, number)
+    return _drawn(seed, number, device, [name for name in names if name not in COMPILED])
+
+
+def _again(call: Call, number: int) -> Call:
+    """The same problem with other values, on another stream."""
+    source = Source(f"{call.seed}:{number} again")
+
+    def other(tensor: Tensor) -> Tensor:
+        return tensor._replace(seed=source.randrange(2**32))
+
+    operands = {name: other(tensor) for name, tensor in call.operands.items()}
+    more = {name: one and other(one) for name, one in call.more.items()}
+    where = call.where if call.where.captured else _where(source, "gpu", capturable=False)
+    facts = {"operands": operands, "out": call.out and other(call.out), "more": more, "where": where}
+    return call._replace(number=number, **facts)
+
+
+def _drawn(seed: int, number: int, device: str, names: Sequence[str]) -> Call:
     source = Source(f"{seed}:{number}")
-    operation = source.choice(only or operations(device))
+    operation = source.choice(names)
     recipe = RECIPES[operation](source)
     uniform = source.chance(0.5)  # in one half of the calls all operands have one layout
     layouts = [_layout(source, 5) for _ in range(2)] if uniform else []
@@ -1236,6 +1268,14 @@ WEIGHTS = {
     "batch_norm_training": 3,
     "batch_norm_backward": 3,
 }
+
+
+# Operations whose engines are compiled when a call prepares them.
+COMPILED = {
+    *(name for name in RECIPES if name.startswith(("conv", "matmul", "scaled", "attention"))),
+    *(f"{name}{step}" for name in _MOMENTS for step in ("", "_backward")),
+    "batch_norm_finalize",
+} - {"conv_backward_bias"}
 
 
 def operations(device: str) -> list[str]:

@@ -12,8 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
+
+from tests.spread import visible
 
 __all__ = ["Result", "compare", "run_child", "summary"]
 
@@ -66,7 +70,7 @@ def compare(
     end = None if minutes is None else time.monotonic() + 60 * minutes
     asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
     asked |= {"algorithms": algorithms, "rejected": rejected}
-    batches = iter([numbers]) if numbers else _batches(calls, end, BATCH if fakes else GPU_BATCH)
+    batches = iter([numbers]) if numbers else _batches(calls, end, _batch_size(calls, jobs, fakes))
     lock = threading.Lock()
 
     def work(process: int) -> None:
@@ -97,6 +101,13 @@ def summary(result: Result) -> str:
     counts = f"{result.calls} calls, {result.replays} replays, {len(result.findings)} findings"
     lines.append(f"seed {result.seed}: {counts}")
     return "\n".join(lines)
+
+
+def _batch_size(calls: int | None, jobs: int, fakes: bool) -> int:
+    """Return the number of calls of a child. Each process has two children or more, so that all end alike."""
+    if fakes or calls is None:
+        return BATCH if fakes else GPU_BATCH
+    return min(GPU_BATCH, max(BATCH, ceil(calls / jobs / 2)))
 
 
 def _batches(calls: int | None, end: float | None, size: int) -> Iterator[tuple[int, int]]:
@@ -156,7 +167,7 @@ def run_child(
             text=True,
             cwd=folder,
             errors="replace",
-            env={**os.environ, **ONE_THREAD},
+            env={**os.environ, **ONE_THREAD, **({} if asked["fakes"] else _gpus())},
         )
     reports = []
     for line in done.stdout.splitlines():
@@ -167,6 +178,13 @@ def run_child(
     if done.returncode == 0:
         return reports, ""
     return reports, f"exit status {done.returncode}: {_last_words(done.stderr)}"
+
+
+@cache
+def _gpus() -> dict[str, str]:
+    """Return the environment that names all GPUs, so that no child has to list them again."""
+    names = visible()
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if len(names) > 1 else {}
 
 
 def _last_words(stderr: str) -> str:

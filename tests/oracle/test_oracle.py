@@ -9,12 +9,13 @@ import pytest
 
 from tests.fake.installed import cudnn_installed, host_installed
 
+from . import run
 from .algorithms import judge_each
 from .by_loops import ANSWERS
 from .devices import Fakes
 from .draw import RECIPES, Call, draw
 from .judge import judge
-from .run import compare, summary
+from .run import _batch_size, compare, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 CALLS = 3000
@@ -34,6 +35,37 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
 def test_draws_are_reproducible(operation: str) -> None:
     for number in range(5):
         assert draw(7, number, "gpu", [operation]) == draw(7, number, "gpu", [operation])
+
+
+def test_draws_share_a_problem_when_its_kernels_are_compiled() -> None:
+    for number in range(0, 60, 3):
+        first, *others = (draw(7, number + at, "gpu", ["conv", "matmul"], 3) for at in range(3))
+        for at, call in enumerate(others, 1):
+            assert call.number == number + at
+            assert [one._replace(seed=0) for one in call.operands.values()] == [
+                one._replace(seed=0) for one in first.operands.values()
+            ]
+            assert call.arguments == first.arguments
+            assert all(one.seed != first.operands[name].seed for name, one in call.operands.items())
+    calls = [draw(7, number, "gpu", ["conv", "scale"], 3) for number in range(60)]
+    assert {call.operation for call in calls} == {"conv", "scale"}
+    assert len({str(call) for call in calls}) == 60
+
+
+def test_batches_end_alike_when_many_processes_share_the_calls() -> None:
+    assert _batch_size(200_000, 64, fakes=False) == 1563
+    assert _batch_size(None, 64, fakes=False) == 2000
+    assert _batch_size(1000, 64, fakes=False) == 200
+
+
+def test_children_get_the_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(run, "visible", lambda: ["3", "5"])
+    run._gpus.cache_clear()
+    try:
+        assert run._gpus() == {"CUDA_VISIBLE_DEVICES": "3,5"}
+    finally:
+        run._gpus.cache_clear()
 
 
 def drawn(operation: str, **wanted: object) -> Call:

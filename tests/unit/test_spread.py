@@ -42,3 +42,9 @@ def test_a_process_uses_the_gpus_that_cuda_may_use(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     use_gpu(1)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+def test_a_process_may_see_one_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    use_gpu(4, count=1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
