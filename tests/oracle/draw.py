@@ -8,6 +8,7 @@ from functools import partial
 from math import ceil, prod
 from typing import Any, NamedTuple
 
+from .offsets import OFFSETS
 from .operands import Tensor
 
 __all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
@@ -658,6 +659,11 @@ def _lrn_backward(source: Source) -> Recipe:
     return Recipe(operands, arguments, (shape, dtype), {"y": Derived("lrn", "y", arguments)})
 
 
+def _centre(source: Source) -> str:
+    """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
+    return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
+
+
 class _Norm(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
@@ -680,7 +686,7 @@ def _norm(source: Source) -> _Norm:
 def _batch_norm_training(source: Source) -> Recipe:
     n = _norm(source)
     operands = {
-        "x": (n.shape, n.dtype, "normal"),
+        "x": (n.shape, n.dtype, _centre(source)),
         "scale": (n.parameters, n.wide, "normal"),
         "bias": (n.parameters, n.wide, "normal"),
     }
@@ -704,7 +710,7 @@ def _batch_norm_training(source: Source) -> Recipe:
 
 def _batch_norm_backward(source: Source) -> Recipe:
     n = _norm(source)
-    operands = dict.fromkeys(("x", "dy"), (n.shape, n.dtype, "normal"))
+    operands = {"x": (n.shape, n.dtype, _centre(source)), "dy": (n.shape, n.dtype, "normal")}
     operands["scale"] = (n.parameters, n.wide, "normal")
     arguments: dict[str, Any] = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
     derived = {}
@@ -725,7 +731,7 @@ def _batch_norm_backward(source: Source) -> Recipe:
 def _instance_norm(source: Source) -> Recipe:
     shape, dtype = source.images(6), source.choice(FLOATS)
     wide = "float32" if dtype in HALF else dtype
-    operands = {"x": (shape, dtype, "normal")}
+    operands = {"x": (shape, dtype, _centre(source))}
     operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
     more = dict.fromkeys(("mean", "invstd"), ((*shape[:2], *(1 for _ in shape[2:])), wide))
     return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype), more=more)
@@ -734,7 +740,7 @@ def _instance_norm(source: Source) -> Recipe:
 def _instance_norm_backward(source: Source) -> Recipe:
     drawn = _instance_norm(source)
     x, scale = drawn.operands["x"], drawn.operands["scale"]
-    operands, derived = {"x": x, "dy": x, "scale": scale}, {}
+    operands, derived = {"x": x, "dy": (*x[:2], "normal"), "scale": scale}, {}
     if source.chance(0.6):
         statistics = ((*x[0][:2], *(1 for _ in x[0][2:])), *scale[1:])
         for name in ("mean", "invstd"):
@@ -770,8 +776,24 @@ def _pair(source: Source) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, shape if source.chance(0.5) else stretched
 
 
+def _broadcast(source: Source, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a second operand: the same, one element, one row, one column, or one for each channel."""
+    if not shape:
+        return shape
+    kept = {
+        "same": range(len(shape)),
+        "element": (),
+        "row": (len(shape) - 1,),
+        "column": range(len(shape) - 1),
+        "channels": (1,),
+        "any": [axis for axis in range(len(shape)) if source.chance(0.6)],
+    }[source.choice(("same", "same", "element", "row", "column", "channels", "any", "any"))]
+    return tuple(n if axis in kept else 1 for axis, n in enumerate(shape))
+
+
 def _add(source: Source) -> Recipe:
-    (a, b), dtype = _pair(source), source.choice(FLOATS)
+    a, dtype = source.shape(0, 6, 5), source.choice(FLOATS)
+    b = _broadcast(source, a)
     values = _elementwise_values(source, dtype)
     operands = {"a": (a, dtype, values), "b": (b, dtype, values)}
     return Recipe(operands, {}, (a, dtype), alias=("a", "b") if a == b else ("a",))
@@ -945,6 +967,45 @@ def _rnn(source: Source) -> Recipe:
 
 
 def _matmul(source: Source) -> Recipe:
+    """Matrices of one dtype; or of other dtypes and shapes: b of int8, float32 epilogues, vectors."""
+    drawn = _matrices(source)
+    if source.chance(0.35):
+        drawn = _mixed(source, drawn)
+    return drawn
+
+
+def _mixed(source: Source, drawn: Recipe) -> Recipe:
+    dtype, operands = source.choice(HALF), dict(drawn.operands)
+    (a, b), (y, _) = (operands[name][0] for name in "ab"), drawn.out or ((), "")
+    arguments, kind = dict(drawn.arguments), source.choice(("int8", "int8", "wide", "vector", "integers"))
+    if kind == "integers":
+        pair = {"a": (a, "int8", "integers"), "b": (b, "int8", "integers")}
+        return Recipe(pair, {"out_dtype": "int32"}, (y, "int32"), scaled=False)
+    if kind == "vector":
+        if source.chance(0.5):
+            a, y = a[-1:], (*b[:-2], b[-1])
+            bias = y[-1:]
+        else:
+            b, y, bias = b[-2:-1], a[:-1], ()
+        dtype = source.choice(FLOATS)
+        pair = {"a": (a, dtype, "normal"), "b": (b, dtype, "normal")}
+        return Recipe(
+            pair | ({"bias": (bias, dtype, "normal")} if bias else {}), {}, (y, dtype), scaled=False
+        )
+    result = source.choice((dtype, "float32"))
+    arguments |= {"out_dtype": result} if result != dtype else {}
+    operands = {"a": (a, dtype, "normal"), "b": (b, dtype, "normal")}
+    if kind == "int8":
+        operands["b"] = (b, "int8", "integers")
+        operands["b_scale"] = (source.choice((y[-1:], (1,))), "float32", "positive")
+    if source.chance(0.6):
+        operands["bias"] = (y[-1:], source.choice((result, "float32")), "normal")
+    if source.chance(0.3):
+        operands["residual"] = (y, result, "normal")
+    return Recipe(operands, arguments, (y, result), scaled=False)
+
+
+def _matrices(source: Source) -> Recipe:
     lengths = (1, 2, 3, 5, 8, 16, 24, 33, 64)
     rows, terms, columns = (source.choice(lengths) for _ in range(3))
     batch = tuple(source.randint(1, 3) for _ in range(source.choice((0, 0, 1, 2))))
@@ -972,7 +1033,7 @@ def _matmul(source: Source) -> Recipe:
 
 
 def _matmul_backward(source: Source) -> Recipe:
-    drawn = _matmul(source)
+    drawn = _matrices(source)
     y, dtype = drawn.out or ((), "")
     operands = {"dy": (y, dtype, "normal"), "a": drawn.operands["a"], "b": drawn.operands["b"]}
     arguments: dict[str, Any] = {"bias_gradient": source.chance(0.5)}
@@ -992,7 +1053,7 @@ def _row_norm(mode: str, source: Source) -> Recipe:
     dtype = source.choice(FLOATS[:3])
     wide = source.choice((dtype, "float32"))
     shape, parameter = (*batch, *axes), (*batch[:adaptive], *axes)
-    operands = {"x": (shape, dtype, "normal"), "scale": (parameter, wide, "normal")}
+    operands = {"x": (shape, dtype, _centre(source)), "scale": (parameter, wide, "normal")}
     if source.chance(0.6):
         operands["bias"] = (parameter, wide, "normal")
     arguments: dict[str, Any] = {"epsilon": source.choice((1e-5, 1e-2))}
@@ -1006,7 +1067,7 @@ _MOMENTS = {"layer_norm": ("mean", "invstd"), "rms_norm": ("invrms",), "ada_laye
 def _row_norm_backward(mode: str, source: Source) -> Recipe:
     drawn = _row_norm(mode, source)
     x, scale = drawn.operands["x"], drawn.operands["scale"]
-    operands, derived = {"dy": x, "x": x, "scale": scale}, {}
+    operands, derived = {"dy": (*x[:2], "normal"), "x": x, "scale": scale}, {}
     for name, memory in drawn.more.items():
         operands[name] = (*memory, "normal")
         derived[name] = Derived(mode, name, drawn.arguments)

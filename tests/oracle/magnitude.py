@@ -42,7 +42,7 @@ from .answer import (
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
 from .images import of_each_image, of_one_image
-from .rows import PRODUCT_SCALES, ROW_OPEN
+from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
 
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
@@ -52,7 +52,6 @@ EXACT = ("indices",)  # results that are positions
 
 SAFE_EXPONENT = 80.0  # exp of this, and a sum of thousands of them, is finite in float32
 SAFE_SQUARE = 1e18  # the square of this is finite in float32, and that of its inverse not 0
-SAFE_CANCELLATION = 1e5  # E[x ** 2] / (var + epsilon) up to which a variance has correct digits in float32
 
 
 def answers(values: Table) -> dict[str, Solver]:
@@ -282,17 +281,20 @@ def _open_exponentials(table: Table, operands: Operands, arguments: Arguments, v
 
 
 class _Statistics:
-    """Operands of a batch normalisation in the shape of the statistics, and the sizes of their errors."""
+    """Operands of a batch normalisation in the shape of the statistics, and the sizes of their errors.
+
+    ``spread`` is the relative size of the error of a variance, as in `rows`.
+    """
 
     def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
         self.x, self.axes = operands["x"], norm_axes(np.ndim(operands["x"]), arguments)
         self.shape = norm_shape(self.x.shape, arguments)
         self.mean, self.invstd = self.like(mean), self.like(invstd)
         self.scale, self.bias = self.like(operands["scale"]), self.like(operands.get("bias"))
-        # A variance may be the difference of two means of squares.
-        self.cancelled = self.average(self.x**2) * self.invstd**2
-        # The size of a normalised element before its difference is taken, and with the error of invstd.
-        self.parts = (np.abs(self.x) + np.abs(self.mean)) * self.invstd
+        self.spread = spread_of(self.average(np.abs(self.x)) * self.invstd)
+        self.normal = np.abs(self.x - np.asarray(mean).reshape(self.shape)) * self.invstd
+        # The size of a normalised element with the error of the mean.
+        self.parts = self.normal + np.maximum(np.abs(self.x), self.mean) * self.invstd / 2
 
     def like(self, array: Any) -> Any:
         return None if array is None else np.abs(np.asarray(array)).reshape(self.shape)
@@ -306,19 +308,19 @@ class _Statistics:
 
 def _norm_training(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     at = _Statistics(operands, arguments, values["mean"], values["invstd"])
-    normal = np.abs(operands["x"] - values["mean"]) * at.invstd
-    y = at.scale * (at.parts + normal * at.cancelled) + at.bias
+    y = at.scale * (at.parts + at.normal * at.spread) + at.bias
     if operands.get("z") is not None:
         y = y + np.abs(operands["z"])
     found = {
         "y": y,
         "mean": at.average(np.abs(at.x)),
-        "invstd": at.invstd * (1 + at.cancelled),
+        "invstd": at.invstd * at.spread,
     }
     if operands.get("running_mean") is not None:
         momentum, shape = arguments.get("momentum", 0.1), np.shape(operands["running_mean"])
         m = at.x.size // max(1, int(np.prod(at.shape)))
-        square = at.average(at.x**2) * (m / (m - 1) if m > 1 else 1)
+        square = at.spread / at.invstd**2
+        square = square * (m / (m - 1) if m > 1 else 1)
         for name, update in (("running_mean", found["mean"]), ("running_var", square)):
             kept = np.abs(operands[name]) * (1 - momentum)
             found[name] = kept + (update * momentum).reshape(shape)
@@ -351,16 +353,33 @@ def _norm_backward(table: Table, operands: Operands, arguments: Arguments, value
         mean, invstd = batch_statistics(operands["x"], arguments)
     at = _Statistics(operands, arguments, mean, invstd)
     dz = np.abs(values.get("dz", operands["dy"]))
-    parts = at.parts if given else at.parts * (1 + at.cancelled)
+    normal, parts = at.normal, at.parts if given else at.parts * at.spread
     shape = np.shape(operands["scale"])
+    crossed = parts * at.average(dz * normal) + normal * at.average(dz * parts)
     found = {
-        "dx": at.scale * at.invstd * (dz + at.average(dz) + parts * at.average(dz * parts)),
+        "dx": at.scale * at.invstd * (dz + at.average(dz) + crossed),
         "dscale": at.total(dz * parts).reshape(shape),
         "dbias": at.total(dz).reshape(shape),
     }
     if "dz" in values:
         found["dz"] = dz
     return found
+
+
+def _norm_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Only y is rounded to the dtype of x, and the sum with a residual before it."""
+    at = _Statistics(operands, arguments, values["mean"], values["invstd"])
+    y = at.scale * at.normal + at.bias
+    return {"y": y if operands.get("z") is None else y + np.abs(operands["z"])}
+
+
+def _norm_backward_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    mean, invstd = operands.get("mean"), operands.get("invstd")
+    if mean is None:
+        mean, invstd = batch_statistics(operands["x"], arguments)
+    at, dz = _Statistics(operands, arguments, mean, invstd), np.abs(values.get("dz", operands["dy"]))
+    inner = dz + at.average(dz) + at.normal * at.average(dz * at.normal)
+    return {"dx": at.scale * at.invstd * inner}
 
 
 def batch_statistics(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
@@ -373,7 +392,7 @@ def batch_statistics(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, n
 
 
 def _open_constants(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Batches of which the variance has no correct digits in float32, or not a finite one."""
+    """Batches of which the mean has too few correct digits in float32, or whose variance is not finite."""
     x = operands["x"]
     if operands.get("invstd") is not None or not x.size:
         return {}
@@ -775,4 +794,12 @@ OPEN: dict[str, Scale] = {
 }
 
 # Magnitudes of what is rounded to the dtype of the result, if they are smaller than the scales.
-ROUNDED: dict[str, Scale] = {**ATTENTION_ROUNDED, **FUSION_ROUNDED}
+ROUNDED: dict[str, Scale] = {
+    "batch_norm_training": _norm_rounded,
+    "batch_norm_backward": _norm_backward_rounded,
+    "instance_norm": _of_images(_norm_rounded, lambda sizes: sizes.sum(0)),
+    "instance_norm_backward": _of_images(_norm_backward_rounded, lambda sizes: sizes.sum(0)),
+    **ROW_ROUNDED,
+    **ATTENTION_ROUNDED,
+    **FUSION_ROUNDED,
+}

@@ -10,9 +10,29 @@ import numpy as np
 
 from .answer import Arguments, Operands, Values
 
-__all__ = ["PRODUCT_SCALES", "ROWS", "ROW_OPEN", "matrices", "row_views", "unbroadcast"]
+__all__ = [
+    "PRODUCT_SCALES",
+    "ROWS",
+    "ROW_OPEN",
+    "ROW_ROUNDED",
+    "SAFE_CANCELLATION",
+    "matrices",
+    "row_views",
+    "spread_of",
+    "unbroadcast",
+]
 
-SAFE_CANCELLATION = 1e5  # E[x ** 2] / (var + epsilon) up to which a variance has correct digits in float32
+# E[x ** 2] / (var + epsilon) up to which the mean of differences has correct digits in float32.
+SAFE_CANCELLATION = 4e8
+
+
+def spread_of(ratio: np.ndarray) -> np.ndarray:
+    """Return the relative size of the error of a variance, for the ratio of the mean and the deviation.
+
+    A mean has the error u * mean(abs(x)). A mean of squared differences from it has the square of that error,
+    next to its own rounding; one that is updated for each element (Welford) has it to the first power.
+    """
+    return 1 + ratio / 2 + 64 * 2.0**-24 * ratio**2
 
 
 # --- products ----------------------------------------------------------------------------------------------
@@ -59,7 +79,8 @@ CURVES = {
 
 
 def _sums(operands: Operands, arguments: Arguments, factor: float) -> np.ndarray:
-    y = factor * _product(operands["a"], operands["b"])
+    b = operands["b"] if operands.get("b_scale") is None else operands["b"] * operands["b_scale"]
+    y = factor * _product(operands["a"], b)
     for name in ("bias", "residual"):
         if operands.get(name) is not None:
             y = y + operands[name]
@@ -140,7 +161,11 @@ def row_views(mode: str, x: Any, scale: Any) -> tuple[tuple[int, int, int], tupl
 
 
 def _of(mode: str) -> Any:
-    """Return the forward pass and the gradient of a mode, one row after another."""
+    """Return the forward pass and the gradient of a mode, one row after another, their scales and roundings.
+
+    Errors grow like the ratio of mean and deviation, not like its square, as those of the difference of two
+    means of squares do.
+    """
 
     def forward(operands: Operands, arguments: Arguments) -> Values:
         x, scale, bias = operands["x"], operands["scale"], operands.get("bias")
@@ -183,38 +208,56 @@ def _of(mode: str) -> Any:
             found["dbias"] = dbias.reshape(scale.shape)
         return found
 
-    def forward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    def forward_sizes(operands: Operands, arguments: Arguments) -> tuple[Values, Values]:
+        """Return the scales of the results, and the magnitudes that are rounded to their dtypes."""
         full = forward(operands, {**arguments, "training": True})
         inverse, mean = full["invrms" if mode == "rms_norm" else "invstd"], full.get("mean", np.zeros(()))
         x, scale = np.abs(operands["x"]), np.abs(operands["scale"])
         wide = _beside(mode, x, scale)
         axes = tuple(axis for axis, n in enumerate(inverse.shape) if axis >= x.ndim - _count(mode, scale))
         average = x.mean(axes, keepdims=True)
-        cancelled = (x**2).mean(axes, keepdims=True) * inverse**2
-        parts = (x + average) * inverse
-        y = wide(scale) * (parts + np.abs(operands["x"] - mean) * inverse * cancelled)
-        if operands.get("bias") is not None:
-            y = y + wide(np.abs(operands["bias"]))
-        sizes = {"y": y, "mean": average, "invstd": inverse * (1 + cancelled)}
-        sizes["invrms"] = inverse
+        spread = spread_of(average * inverse)
+        normal = np.abs(operands["x"] - mean) * inverse
+        y = wide(scale) * (normal * (1 + spread) + np.maximum(x, np.abs(mean)) * inverse / 2)
+        bias = 0 if operands.get("bias") is None else wide(np.abs(operands["bias"]))
+        sizes = {"y": y + bias, "mean": average, "invstd": inverse * spread, "invrms": inverse}
+        return sizes, {"y": wide(scale) * normal + bias}
+
+    def forward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        sizes, _ = forward_sizes(operands, arguments)
         return {name: sizes[name] for name in values}
 
-    def backward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    def forward_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        return forward_sizes(operands, arguments)[1]
+
+    def backward_sizes(operands: Operands, arguments: Arguments) -> tuple[Values, Values]:
         rms = mode == "rms_norm"
         x, scale, dy = (np.abs(operands[name]) for name in ("x", "scale", "dy"))
         inverse = operands["invrms" if rms else "invstd"]
-        mean = np.zeros(()) if rms else np.abs(operands["mean"])
+        mean = np.zeros(()) if rms else operands["mean"]
         wide = _beside(mode, x, scale)
         axes = tuple(range(x.ndim - _count(mode, scale), x.ndim))
-        parts, inner = (x + mean) * inverse, dy * wide(scale)
-        dx = inverse * (
-            inner + inner.mean(axes, keepdims=True) + parts * (inner * parts).mean(axes, keepdims=True)
-        )
+        inner, normal = dy * wide(scale), np.abs(operands["x"] - mean) * inverse
+        parts = normal + np.maximum(x, np.abs(mean)) * inverse / 2
         summed = tuple(range(mode == "ada_layer_norm", x.ndim - len(axes)))
-        sizes = {"dx": dx, "dscale": (dy * parts).sum(summed), "dbias": dy.sum(summed)}
+        centre = inner + inner.mean(axes, keepdims=True)
+        crossed = parts * (inner * normal).mean(axes, keepdims=True)
+        crossed = crossed + normal * (inner * parts).mean(axes, keepdims=True)
+        sizes = {"dx": inverse * (centre + crossed), "dscale": (dy * parts).sum(summed)}
+        rounded = {
+            "dx": inverse * (centre + normal * (inner * normal).mean(axes, keepdims=True)),
+            "dscale": (dy * normal).sum(summed),
+        }
+        return sizes | {"dbias": dy.sum(summed)}, rounded
+
+    def backward_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        sizes, _ = backward_sizes(operands, arguments)
         return {name: sizes[name] for name in values}
 
-    return forward, backward, forward_scale, backward_scale
+    def backward_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        return backward_sizes(operands, arguments)[1]
+
+    return (forward, backward), (forward_scale, backward_scale), (forward_rounded, backward_rounded)
 
 
 def _count(mode: str, scale: np.ndarray) -> int:
@@ -233,7 +276,7 @@ def _beside(mode: str, x: np.ndarray, scale: np.ndarray) -> Any:
 
 
 def _open_rows(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Rows of which the variance has no correct digits in float32."""
+    """Rows of which the mean has fewer correct digits in float32 than the variance needs."""
     x, inverse = operands["x"], values.get("invstd")
     if inverse is None or not x.size:
         return {}
@@ -255,8 +298,8 @@ PRODUCT_SCALES: dict[str, Any] = {
     "matmul_backward": _backward_scale,
     "scaled_matmul": _scaled_scale,
 }
+ROW_ROUNDED: dict[str, Any] = {}
 for _mode in MODES:
-    _functions = _of(_mode)
-    ROWS |= {_mode: _functions[0], f"{_mode}_backward": _functions[1]}
-    PRODUCT_SCALES |= {_mode: _functions[2], f"{_mode}_backward": _functions[3]}
+    for _name, _value, _scale, _rounded in zip((_mode, f"{_mode}_backward"), *_of(_mode), strict=True):
+        ROWS[_name], PRODUCT_SCALES[_name], ROW_ROUNDED[_name] = _value, _scale, _rounded
 ROW_OPEN: dict[str, Any] = {"layer_norm": _open_rows, "ada_layer_norm": _open_rows}

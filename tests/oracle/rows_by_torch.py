@@ -24,6 +24,8 @@ CURVES: dict[str, Callable[[Any], Any]] = {
 
 def matmul(operands: Tensors, arguments: Arguments) -> Tensors:
     y = arguments.get("alpha", 1) * torch.matmul(operands["a"], operands["b"])
+    if operands.get("b_scale") is not None:
+        y = y * operands["b_scale"]
     for name in ("bias", "residual"):
         if operands.get(name) is not None:
             y = y + operands[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 
+import numpy as np
 import pytest
 
 from tests.fake.installed import cudnn_installed, host_installed
@@ -14,7 +15,9 @@ from .algorithms import judge_each
 from .by_loops import ANSWERS
 from .devices import Fakes
 from .draw import RECIPES, Call, draw
-from .judge import judge
+from .judge import _difference, judge
+from .offsets import OFFSETS
+from .operands import Tensor, values_of
 from .run import _batch_size, compare, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
@@ -145,3 +148,64 @@ def test_each_algorithm_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
         verdict = judge_each(call, Fakes(host), ANSWERS, note)
     assert verdict.outcome == "finding"
     assert [line[:14] for line in verdict.detail.splitlines()] == ["graph engine 0"]
+
+
+def _normalised(x: np.ndarray, axes: tuple[int, ...], passes: int) -> np.ndarray:
+    """Normalise in float32, with the variance of one pass or of two; the sums are those of pairs."""
+    x = x.astype(np.float32)
+    mean = x.mean(axes, keepdims=True)
+    square = np.square(x - mean) if passes == 2 else np.square(x)
+    var = square.mean(axes, keepdims=True) - (0 if passes == 2 else np.square(mean))
+    with np.errstate(invalid="ignore"):
+        return (x - mean) / np.sqrt(var + np.float32(1e-5))
+
+
+@pytest.mark.parametrize("ratio", [1000, 10_000])
+@pytest.mark.parametrize("operation", ["layer_norm", "batch_norm_training", "instance_norm"])
+def test_oracle_finds_a_variance_of_one_pass(operation: str, ratio: int) -> None:
+    shape, axes = ((8, 512), (1,)) if operation == "layer_norm" else ((4, 3, 16, 16), (0, 2, 3))
+    axes = (2, 3) if operation == "instance_norm" else axes
+    parameters = shape[1:2]
+    operands = {"x": Tensor(shape, "float32", f"offset {ratio}", seed=ratio)}
+    operands |= dict.fromkeys(("scale", "bias"), Tensor(parameters, "float32", "positive"))
+    arguments = {"epsilon": 1e-5} | ({"mode": "spatial"} if operation.startswith("batch") else {})
+    call = drawn(operation)._replace(operands=operands, arguments=arguments, out=None)
+    values = {name: values_of(tensor) for name, tensor in operands.items()}
+    answer = ANSWERS[operation](values, arguments)["y"]
+    wide = parameters if operation == "layer_norm" else (1, 3, 1, 1)
+    scale, bias = (values[name].reshape(wide) for name in ("scale", "bias"))
+    problems = [
+        _difference(
+            call, "y", answer, {}, values, None, _normalised(values["x"], axes, passes) * scale + bias
+        )
+        for passes in (1, 2)
+    ]
+    assert "elements differ" in problems[0]
+    assert not problems[1]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        name
+        for name in RECIPES
+        if "norm" in name and not name.startswith(("conv", "batch_norm_f", "batch_norm_i"))
+    ],
+)
+def test_draws_of_normalisations_have_means_of_many_deviations(operation: str) -> None:
+    values = {draw(1, number, "gpu", [operation]).operands["x"].values for number in range(200)}
+    assert values >= {"normal", *OFFSETS}
+
+
+def test_draws_of_products_have_operands_of_other_dtypes_and_shapes() -> None:
+    calls = [draw(1, number, "gpu", ["matmul"]) for number in range(400)]
+    pairs = {(call.operands["a"].dtype, call.operands["b"].dtype) for call in calls}
+    assert pairs >= {("int8", "int8"), ("float16", "int8"), ("bfloat16", "int8")}
+    ranks = {min(len(call.operands[name].shape) for name in "ab") for call in calls}
+    assert ranks >= {1, 2, 3}
+    assert any(call.arguments.get("out_dtype") == "float32" for call in calls)
+    shapes = [draw(1, number, "gpu", ["add"]).operands for number in range(300)]
+    assert sum(one["b"].size == 1 < one["a"].size for one in shapes) > 20
+    assert (
+        sum(1 < one["b"].size == one["a"].shape[-1] < one["a"].size for one in shapes if one["a"].shape) > 10
+    )
