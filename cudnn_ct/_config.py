@@ -57,7 +57,7 @@ def _certify(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str | float) -> float:
     seconds = float(text)
     if not 0 <= seconds < float("inf"):
         raise ValueError("expected a number of seconds of at least 0")
@@ -110,11 +110,11 @@ SETTINGS: dict[str, Setting] = {
         "new",
         "which first results of engines are compared with a second opinion: those of ct.Graph and of "
         "training fusions without a certificate, those of all plans, or none",
-        "'new', 'all' or 'off'", (str,), _certify,
+        "'new', 'all' or 'off'", (str,), _certify, _certify,
     ),
     "certify_seconds": Setting(
         2, "how long a comparison may look for a second opinion",
-        "a number of seconds", (int, float), _seconds,
+        "a number of seconds", (int, float), _seconds, _seconds,
     ),
     "algo_cache": Setting(
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
