@@ -73,7 +73,7 @@ _PUBLIC = {
     "ops.reduce.reduce": "reduce reduce_with_indices",
     "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
     "ops.softmax": "softmax softmax_backward",
-    "ops.spatial": (
+    "ops.spatial.spatial": (
         "affine_grid affine_grid_backward grid_sample grid_sample_backward spatial_transformer "
         "spatial_transformer_backward"
     ),

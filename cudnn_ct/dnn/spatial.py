@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..array import DeviceArray
-from ..ops import spatial
+from ..ops.spatial import spatial
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike
 from .arguments import Sizes, integers, on_device

@@ -159,7 +159,8 @@ def _pixels_around(x: Float64, grid: Float64) -> Iterator[_Pixel]:
 def _neighbours(points: Float64, size: int) -> Iterator[tuple[Any, Float64, float, Any]]:
     """Yield index, weight, slope of the weight and "inside" for both pixels around each point of an axis."""
     pixels_per_unit = (size - 1) / 2
-    pixels = (points + 1) * pixels_per_unit
+    largest = np.finfo(np.float64).max  # infinity times 0, for an axis of one pixel, would be NaN
+    pixels = (np.clip(points, -largest, largest) + 1) * pixels_per_unit
     low = np.floor(pixels)
     for index, weight, slope in ((low, 1 - (pixels - low), -1), (low + 1, pixels - low, 1)):
         inside = (index >= 0) & (index <= size - 1)  # False for NaN

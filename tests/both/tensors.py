@@ -156,6 +156,32 @@ def test_transform_rounds_once(place: Place, source: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_grid_sample_and_its_gradient_are_0_at_infinite_and_large_coordinates(
+    place: Place, dtype: str
+) -> None:
+    rng, far = np.random.default_rng(0), (4.5, 1e4, 6e4, INF if dtype == "float16" else 1e20, INF)
+    points = [(sign * n, 0.25) for n in far for sign in (1, -1)]
+    points += [(y, x) for x, y in points] + [(INF, -INF), (3e4, INF), (0.5, -0.25), (-1.0, 1.0)]
+    grid = Tensor((1, 1, len(points), 2), dtype, np.array(points).reshape(1, 1, -1, 2)).array()
+    grid = np.concatenate([grid, grid[:, :, ::-1]])
+    x = Tensor((2, 3, 5, 4), dtype, rng.integers(-4, 5, (2, 3, 5, 4))).array()
+    dy = Tensor((2, 3, 1, len(points)), dtype, rng.integers(-4, 5, (2, 3, 1, len(points)))).array()
+    expected = ct.reference.grid_sample(x, grid)
+    assert not expected[0, :, 0, :-2].any()
+    compare(ct.grid_sample(place(x), place(grid)), expected)
+    wanted = ct.reference.grid_sample_backward(dy, x, grid)
+    for ours, theirs in zip(ct.grid_sample_backward(place(dy), place(x), place(grid)), wanted, strict=True):
+        compare(ours, theirs)
+
+
+def test_grid_sample_has_an_axis_of_one_pixel_at_every_position(place: Place) -> None:
+    x = np.array([[[[2.0, 4.0]]]], np.float32)
+    grid = np.array([[[[1, y] for y in (-7, 0, 1e30, INF)]]], np.float32)
+    assert ct.reference.grid_sample(x, grid).tolist() == [[[[4, 4, 4, 4]]]]
+    compare(ct.grid_sample(place(x), place(grid)), ct.reference.grid_sample(x, grid))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("coefficient", [0, -0.0, 0.5, 1, 2])
 def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(
     place: Place, coefficient: float, dtype: str

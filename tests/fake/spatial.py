@@ -15,6 +15,11 @@ from .pointwise import descriptor, factors, write
 _BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
+def _is_lost(places: np.ndarray) -> np.ndarray:
+    """Return which points are so far away that cuDNN 9.19 multiplies 0 by infinity."""
+    return np.asarray((np.abs(places.astype(np.float64)) > 2.0**31).any(axis=-1))
+
+
 class Spatial:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
@@ -56,18 +61,23 @@ class Spatial:
         assert self._get(transformer, "transformer")["shape"] == target.shape
         places = self._places(transformer, grid)
         wide = (array.astype(np.float64) for array in (image, places))
-        write(target, ct.reference.grid_sample(*wide), alpha, beta)
+        values = ct.reference.grid_sample(*wide)
+        values[np.broadcast_to(_is_lost(places)[:, None], values.shape)] = np.nan
+        write(target, values, alpha, beta)
 
     def cudnnSpatialTfSamplerBackward(self: Any, handle: Any, transformer: Any, *arguments: Any) -> None:
         alpha, x, read, beta, dx, dx_at, alpha_grid, dy, dy_at, grid, beta_grid, dgrid = arguments
         image, gradient = self._memory(x, "tensor", read), self._memory(dy, "tensor", dy_at)
         target = self._memory(dx, "tensor", dx_at)
         places, slopes = self._places(transformer, grid), self._places(transformer, dgrid)
-        assert factors(image.dtype, alpha_grid, beta_grid) == [1, 0]
+        one, added = factors(image.dtype, alpha_grid, beta_grid)
+        assert one == 1
+        assert added in (0, 1)
         wide = (array.astype(np.float64) for array in (gradient, image, places))
         step = ct.reference.grid_sample_backward(*wide)
         write(target, step.dx, alpha, beta)
-        slopes[...] = step.dgrid
+        dgrid_now = np.where(_is_lost(places)[..., None], np.nan, step.dgrid)
+        slopes[...] = dgrid_now + (slopes if added else 0)
 
     def _places(self: Any, transformer: Any, grid: int) -> np.ndarray:
         state = self._get(transformer, "transformer")

@@ -16,8 +16,8 @@ from numpy.lib.stride_tricks import as_strided
 import cudnn_ct as ct
 from cudnn_ct.cli import selftest_cases
 from cudnn_ct.cuda.stream import Stream
-from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
+from cudnn_ct.ops.spatial import legacy as spatial
 from tests.layers import LayerCase, check_layer, compare, several
 from tests.op_cases import CASES, ON_IMAGES, OPERATIONS, OpCase, row_of, simple_arguments, simple_call
 from tests.row_norm_cases import ROW_NORMS
@@ -136,14 +136,38 @@ def test_gradient_of_elu_is_0_at_0_when_its_coefficient_is_0(fake: FakeCudnn) ->
     np.testing.assert_array_equal(dx, ct.reference.activation_backward(dy.numpy(), x.numpy(), x.numpy()))
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_grid_sample_is_split_when_a_call_takes_fewer_images_or_channels(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: Any
+) -> None:
+    """Each part has its own images; the gradient of the grid is the sum over all channels."""
+    monkeypatch.setattr(spatial, "MAX_IMAGES", 3)
+    monkeypatch.setattr(spatial, "MAX_CHANNELS", 2)
+    rng = np.random.default_rng(0)
+    x, dy = (rng.integers(-4, 5, (7, 5, 3, 4)).astype(np.float32) for _ in range(2))
+    grid, theta = rng.uniform(-1.2, 1.2, (7, 3, 4, 2)), rng.standard_normal((7, 2, 3))
+    grid, theta = grid.astype(np.float32), theta.astype(np.float32)
+    images, gradient = ct.asarray(x, layout=layout), ct.asarray(dy, layout=layout)
+    out = ct.full(x.shape, 2, layout=layout)
+    fake.calls.clear()
+    sampled = ct.grid_sample(images, ct.asarray(grid), alpha=3, beta=-1, out=out)
+    assert fake.names().count("cudnnSpatialTfSamplerForward") == 9
+    compare(sampled, 3 * ct.reference.grid_sample(x, grid) - 2, tolerance=1e-6)
+    found = ct.grid_sample_backward(gradient, images, ct.asarray(grid))
+    for ours, theirs in zip(found, ct.reference.grid_sample_backward(dy, x, grid), strict=True):
+        compare(ours, theirs, tolerance=1e-6)
+    compare(ct.affine_grid(ct.asarray(theta), (7, 3, 4)), ct.reference.affine_grid(theta, (7, 3, 4)))
+    compare(ct.affine_grid_backward(ct.asarray(grid)), ct.reference.affine_grid_backward(grid))
+
+
 @pytest.mark.parametrize("shape", [(65_536, 1, 1, 1), (1, 1025, 1, 1)])
-def test_grid_sample_rejects_more_images_or_channels_than_a_call_takes(
+def test_grid_sample_equals_reference_behind_the_limits_of_a_call(
     fake: FakeCudnn, shape: tuple[int, ...]
 ) -> None:
-    x, grid = ct.zeros(shape), ct.zeros((shape[0], 1, 1, 2))
-    for call in (lambda: ct.grid_sample(x, grid), lambda: ct.grid_sample_backward(x, x, grid)):
-        with pytest.raises(NotSupportedError, match=r"at most 65,535 images of 1,024 channels: got"):
-            call()
+    """The fake rejects more images or channels in a call."""
+    x, grid = ct.full(shape, 2), ct.zeros((shape[0], 1, 1, 2))
+    assert (ct.grid_sample(x, grid).numpy() == 2).all()
+    assert (ct.grid_sample_backward(x, x, grid).dx.numpy() == 2).all()
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
@@ -234,8 +258,19 @@ def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
 
 
 # Operations that take more than one C call.
-CALLS = {"spatial_transformer": 2, "spatial_transformer_backward": 3, "batch_norm_inference_backward": 3}
-CALLS |= {"reduce": 3, "instance_norm": 3, "instance_norm_backward": 4, "conv_scale_bias_activation": 3}
+CALLS = {
+    "grid_sample": 3,
+    "grid_sample_backward": 3,
+    "spatial_transformer": 4,
+    "spatial_transformer_backward": 5,
+}
+CALLS |= {
+    "batch_norm_inference_backward": 3,
+    "reduce": 3,
+    "instance_norm": 3,
+    "instance_norm_backward": 4,
+    "conv_scale_bias_activation": 3,
+}
 CALLS |= {"conv_batch_norm_statistics": 3}
 
 

@@ -90,8 +90,10 @@ def test_gradient_of_elu_is_its_slope_when_graphs_compute_it(coefficient: float,
     check_gradient_of_elu(coefficient, dtype, 2**24)
 
 
-@pytest.mark.parametrize(("batch", "channels"), [(65_535, 2), (3, 1024)])
-def test_grid_sample_equals_reference_at_the_limits_of_a_call(batch: int, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "channels"), [(65_535, 2), (3, 1024), (65_537, 2), (131_071, 1), (3, 1025), (2, 2500)]
+)
+def test_grid_sample_equals_reference_around_the_limits_of_a_call(batch: int, channels: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (batch, channels, 2, 3)).astype(np.float32)
     grid = rng.uniform(-1.5, 1.5, (batch, 2, 2, 2)).astype(np.float32)
@@ -102,6 +104,17 @@ def test_grid_sample_equals_reference_at_the_limits_of_a_call(batch: int, channe
         ct.grid_sample_backward(*placed), ct.reference.grid_sample_backward(dy, x, grid), strict=True
     ):
         compare(ours, theirs, tolerance=1e-4)
+    for layout in ("nhwc", "nchw"):  # with alpha and beta
+        image, gradient = (ct.transform(array, layout=layout) for array in (placed[1], placed[0]))
+        out = ct.full((batch, channels, 2, 2), 2.0, layout=layout)
+        expected = 3 * ct.reference.grid_sample(x, grid) - 2
+        compare(ct.grid_sample(image, placed[2], alpha=3, beta=-1, out=out), expected, tolerance=1e-5)
+        for ours, theirs in zip(
+            ct.grid_sample_backward(gradient, image, placed[2]),
+            ct.reference.grid_sample_backward(dy, x, grid),
+            strict=True,
+        ):
+            compare(ours, theirs, tolerance=1e-4)
     theta = rng.standard_normal((batch, 2, 3)).astype(np.float32)
     made = ct.affine_grid(ct.asarray(theta), (batch, 2, 3))
     compare(made, ct.reference.affine_grid(theta, (batch, 2, 3)))

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..array import DeviceArray
-from ..array_creation import as_operand
-from ..context import Context
-from ..descriptors import SpatialTransformerDescriptor, TensorDescriptor
-from ..dtypes import DTYPES
-from ..errors import NotSupportedError
-from ..plans.axes import canonical_strides
-from ..plans.base import Plan, tensors_of
-from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import fill_plan
-from ..plans.scalars import scalar_type
-from ..shapes.checks import result_slots
-from ..shapes.layer import LayerProblem
-from ..shapes.spatial import (
+from ...array import DeviceArray
+from ...array_creation import as_operand
+from ...shapes.checks import result_slots
+from ...shapes.spatial import (
     GridSampleGradients,
-    SampleProblem,
     SpatialTransformerGradients,
     grid_problem,
     sample_problem,
     transformed_shape,
 )
-from ..shapes.specs import SpatialTransformerSpec, TensorSpec
-from ..typing import ArrayLike, OutLike, Shape, StreamLike
-from ._call import execute
-from ._documented import documented
-from ._fallback import of_problem, with_bfloat16
-from ._operands import results_of_calls, stream_of
-from ._operation import Operation
+from ...shapes.specs import TensorSpec
+from ...typing import ArrayLike, OutLike, Shape, StreamLike
+from .._call import execute
+from .._documented import documented
+from .._fallback import of_problem, with_bfloat16
+from .._operands import results_of_calls, stream_of
+from .._operation import Operation
+from .legacy import gradient_without_channels, grid_plan, sample_plan
 
 __all__ = [
     "affine_grid",
@@ -41,9 +29,6 @@ __all__ = [
     "spatial_transformer",
     "spatial_transformer_backward",
 ]
-
-MAX_IMAGES = 65_535  # the grid of a launch has no more blocks along that axis
-MAX_CHANNELS = 1024  # a block has at most 1024 threads
 
 
 @documented()
@@ -68,8 +53,8 @@ def affine_grid(
 
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorForward``, for at most 65,535 images. From Jaderberg et al., Spatial
-    Transformer Networks, 2015.
+    ``cudnnSpatialTfGridGeneratorForward``, which takes 65,535 images in a call. From Jaderberg et al.,
+    Spatial Transformer Networks, 2015.
 
     Examples
     --------
@@ -121,7 +106,7 @@ def grid_sample(
     """Compute ``alpha * (x at the positions of a grid) + beta * out``.
 
     A position is (x, y): -1 is the centre of the first pixel, 1 that of the last. Values between pixels are
-    bilinear; outside the image they are 0.
+    bilinear; outside the image, also at infinity, they are 0. An axis of one pixel has it at every position.
 
     Parameters
     ----------
@@ -134,8 +119,9 @@ def grid_sample(
 
     Notes
     -----
-    ``cudnnSpatialTfSamplerForward``, for at most 65,535 images of 1024 channels. The conventions are those of
-    ``align_corners=True`` in other libraries.
+    ``cudnnSpatialTfSamplerForward`` on a copy of the grid that is clipped to the range from -4 to 4. It takes
+    65,535 images of 1,024 channels in a call. The conventions are those of ``align_corners=True`` in other
+    libraries.
 
     Examples
     --------
@@ -167,7 +153,7 @@ def grid_sample_backward(
     Returns
     -------
     GridSampleGradients
-        ``dx``, like x; ``dgrid``, like the grid.
+        ``dx``, like x; ``dgrid``, like the grid, 0 outside the image.
 
     Notes
     -----
@@ -276,84 +262,8 @@ def spatial_transformer_backward(
     return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, out=dtheta_out, stream=where))
 
 
-# --- implementations ---------------------------------------------------------------------------------------
-
-
-class GridPlan:
-    """``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
-
-    __slots__ = ("_function", "_transformer", "workspace")
-
-    def __init__(self, problem: LayerProblem[None]) -> None:
-        operand, result = tensors_of(problem).values()
-        n, height, width, _ = (operand if problem.dx else result).shape
-        self._transformer = _transformer((n, 1, height, width), operand, result)
-        self._function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
-        self.workspace = 0
-
-    # The two functions do not scale, so alpha and beta are unused.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call; ``pointers`` are the operand and the result."""
-        getattr(context.library, self._function)(context.handle, self._transformer, *pointers)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: {self._function}"
-
-
-class SamplePlan:
-    """``cudnnSpatialTfSamplerForward``, or ``cudnnSpatialTfSamplerBackward``."""
-
-    __slots__ = ("_scalar", "_tensors", "_transformer", "workspace")
-
-    def __init__(self, problem: SampleProblem) -> None:
-        tensors = tensors_of(problem)
-        y = tensors.get("y") or tensors["dy"]
-        self._transformer = _transformer(y.shape, *(tensors[name] for name in tensors if "grid" in name))
-        data = (canonical_strides(spec, list(spec.layouts)) for spec in (problem.x, y, problem.dx) if spec)
-        self._tensors = tuple(map(TensorDescriptor.cached, data))
-        self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
-        scalar, head = self._scalar, (context.handle, self._transformer, self._scalar(alpha))
-        added = scalar(beta)
-        if len(pointers) == 3:
-            (x, y), (image, grid, result) = self._tensors, pointers
-            context.library.cudnnSpatialTfSamplerForward(*head, x, image, grid, added, y, result)
-            return
-        (x, y, dx), (image, grid, gradient, of_image, of_grid) = self._tensors, pointers
-        sums = added, dx, of_image, scalar(1.0), y, gradient, grid, scalar(0.0), of_grid
-        context.library.cudnnSpatialTfSamplerBackward(*head, x, image, *sums)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: cudnnSpatialTfSampler{'Backward' if len(self._tensors) == 3 else 'Forward'}"
-
-
-def _transformer(shape: tuple[int, ...], *grids: TensorSpec) -> SpatialTransformerDescriptor:
-    """Return the descriptor for images of a shape; reject what the kernels do not support."""
-    if shape[0] > MAX_IMAGES or shape[1] > MAX_CHANNELS:
-        raise NotSupportedError(
-            f"a call takes at most {MAX_IMAGES:,} images of {MAX_CHANNELS:,} channels: got {shape[0]:,} of "
-            f"{shape[1]:,}; call it for parts of them"
-        )
-    for spec in grids:
-        if "nchw" not in spec.layouts:
-            raise NotSupportedError(f"cuDNN requires contiguous grids and affine matrices: got {spec}")
-    return SpatialTransformerDescriptor.cached(SpatialTransformerSpec(shape, grids[0].dtype))
-
-
-def _no_channels(problem: SampleProblem) -> Plan | None:
-    """Return a plan for the gradient of images without channels: that of the grid is 0."""
-    if problem.x.shape[1] or not problem.dgrid:
-        return None
-    return ChainPlan([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
-
-
-_GRID_PLANS = with_bfloat16(of_problem(GridPlan))
-_SAMPLE_PLANS = (of_problem(_no_channels), *with_bfloat16(of_problem(SamplePlan)))
+_GRID_PLANS = with_bfloat16(of_problem(grid_plan))
+_SAMPLE_PLANS = (of_problem(gradient_without_channels), *with_bfloat16(of_problem(sample_plan)))
 _GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
 _GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
 _SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)

@@ -1,0 +1,165 @@
+"""Affine grids and sampling by the legacy calls, for any number of images and channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from ...context import Context
+from ...descriptors import SpatialTransformerDescriptor, TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import NotSupportedError
+from ...plans.axes import canonical_strides
+from ...plans.base import Plan, tensors_of
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import fill_plan, op_tensor_of
+from ...plans.scalars import scalar_type
+from ...plans.tiling import MAX_CALLS, SlicedPlan
+from ...shapes.layer import LayerProblem
+from ...shapes.spatial import SampleProblem
+from ...shapes.specs import Shape, SpatialTransformerSpec, TensorSpec
+
+__all__ = ["GridPlan", "SamplePlan", "gradient_without_channels", "grid_plan", "sample_plan"]
+
+MAX_IMAGES = 65_535  # the grid of a launch has no more blocks along that axis
+MAX_CHANNELS = 1024  # a block has at most 1024 threads
+
+# Outside of any image of two pixels or more: these are between -1 and 1, and reach to -3 and 3 at most. Where
+# the number of a pixel overflows, and at infinity, cuDNN 9.19 multiplies 0 by infinity.
+FAR = 4.0
+
+
+def grid_plan(problem: LayerProblem[None]) -> Plan:
+    """Return a plan of an affine grid or its gradient, with a call for each part of the batch."""
+    operand, result = tensors_of(problem).values()
+    size = (operand if problem.dx else result).shape
+    parts = _parts((size[0], 1), (operand, result), ())
+    return _for_parts([(GridPlan(problem, *part.specs), part.offsets) for part in parts])
+
+
+def sample_plan(problem: SampleProblem) -> Plan:
+    """Return a plan of sampling or its gradients, with a call for each part of the images."""
+    tensors = tensors_of(problem)
+    grid = tensors["grid"] = TensorSpec.packed(problem.grid.shape, problem.grid.dtype)
+    one = TensorSpec.packed((1,) * 4, grid.dtype)
+    images = [place for place, name in enumerate(tensors) if "grid" not in name]
+    parts = _parts(problem.x.shape[:2], tuple(tensors.values()), images)
+    sampling = _for_parts([(SamplePlan(*part.specs, added=part.added), part.offsets) for part in parts])
+    clipped, of_one = len(tensors), len(tensors) + 1
+    steps = [
+        Step(fill_plan(one, 1.0), (of_one,)),
+        Step(op_tensor_of("min", problem.grid, one, grid, alpha2=FAR), (1, of_one, clipped)),
+        Step(op_tensor_of("max", grid, one, grid, alpha2=-FAR), (clipped, of_one, clipped)),
+        Step(sampling, (0, clipped, *range(2, len(tensors)))),
+    ]
+    return ChainPlan([grid, one], steps)
+
+
+def gradient_without_channels(problem: SampleProblem) -> Plan | None:
+    """Return a plan for the gradient of images without channels: that of the grid is 0."""
+    if problem.x.shape[1] or not problem.dgrid:
+        return None
+    return ChainPlan([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
+
+
+class _Part(NamedTuple):
+    """The specs and offsets of a part; ``added`` is set if a part before has other channels of its images."""
+
+    specs: list[TensorSpec]
+    offsets: tuple[int, ...]
+    added: bool
+
+
+def _parts(size: Shape, specs: Sequence[TensorSpec], images: Sequence[int]) -> Iterator[_Part]:
+    """Yield the parts of a batch of ``size``, its images and channels, that a call takes.
+
+    The first axis of all specs is the batch. Those at the places ``images`` have channels too.
+    """
+    batches, channels = (range(0, n, most) for n, most in zip(size, (MAX_IMAGES, MAX_CHANNELS), strict=True))
+    if len(batches) * len(channels) > MAX_CALLS:
+        raise NotSupportedError(
+            f"{size[0]:,} images of {size[1]:,} channels take {len(batches) * len(channels):,} calls: a call "
+            f"takes {MAX_IMAGES:,} images of {MAX_CHANNELS:,} channels"
+        )
+    for first in product(batches, channels):
+        counts = [
+            min(n - at, axis.step) for n, at, axis in zip(size, first, (batches, channels), strict=True)
+        ]
+        made, offsets = [], []
+        for place, spec in enumerate(specs):
+            axes = 2 if place in images else 1
+            made.append(spec._replace(shape=(*counts[:axes], *spec.shape[axes:])))
+            elements = sum(at * step for at, step in zip(first[:axes], spec.strides, strict=False))
+            offsets.append(elements * DTYPES[spec.dtype].itemsize)
+        yield _Part(made, tuple(offsets), added=first[1] > 0)
+
+
+def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
+    """Return the plan of the only part, or of all parts one after another."""
+    plan: Plan = pieces[0][0]
+    return plan if len(pieces) == 1 else SlicedPlan(pieces)
+
+
+class GridPlan:
+    """``cudnnSpatialTfGridGeneratorForward``, or ``cudnnSpatialTfGridGeneratorBackward``."""
+
+    __slots__ = ("_function", "_transformer")
+    workspace = 0
+
+    def __init__(self, problem: LayerProblem[None], operand: TensorSpec, result: TensorSpec) -> None:
+        n, height, width, _ = (operand if problem.dx else result).shape
+        self._transformer = _transformer((n, 1, height, width), operand, result)
+        self._function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dx else 'Forward'}"
+
+    # The two functions do not scale, so alpha and beta are unused.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call; ``pointers`` are the operand and the result."""
+        getattr(context.library, self._function)(context.handle, self._transformer, *pointers)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: {self._function}"
+
+
+class SamplePlan:
+    """``cudnnSpatialTfSamplerForward``, or ``cudnnSpatialTfSamplerBackward``.
+
+    The tensors are x, grid and y, or x, grid, dy, dx and dgrid. With ``added`` dgrid is added to what is in
+    its memory, because it is a sum over the channels.
+    """
+
+    __slots__ = ("_added", "_scalar", "_tensors", "_transformer")
+    workspace = 0
+
+    def __init__(self, *specs: TensorSpec, added: bool) -> None:
+        x, grid, y, *gradients = specs
+        self._transformer = _transformer(y.shape, grid, *gradients[1:])
+        data = (canonical_strides(spec, list(spec.layouts)) for spec in (x, y, *gradients[:1]))
+        self._tensors = tuple(map(TensorDescriptor.cached, data))
+        self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
+        self._added = float(added)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call."""
+        scalar, head = self._scalar, (context.handle, self._transformer, self._scalar(alpha))
+        added = scalar(beta)
+        if len(pointers) == 3:
+            (x, y), (image, grid, result) = self._tensors, pointers
+            context.library.cudnnSpatialTfSamplerForward(*head, x, image, grid, added, y, result)
+            return
+        (x, y, dx), (image, grid, gradient, of_image, of_grid) = self._tensors, pointers
+        sums = added, dx, of_image, scalar(1.0), y, gradient, grid, scalar(self._added), of_grid
+        context.library.cudnnSpatialTfSamplerBackward(*head, x, image, *sums)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: cudnnSpatialTfSampler{'Backward' if len(self._tensors) == 3 else 'Forward'}"
+
+
+def _transformer(shape: Shape, *grids: TensorSpec) -> SpatialTransformerDescriptor:
+    """Return the descriptor for images of a shape."""
+    for spec in grids:
+        if "nchw" not in spec.layouts:
+            raise NotSupportedError(f"cuDNN requires contiguous grids and affine matrices: got {spec}")
+    return SpatialTransformerDescriptor.cached(SpatialTransformerSpec(shape, grids[0].dtype))
