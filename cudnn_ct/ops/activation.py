@@ -186,7 +186,6 @@ def _graph_places(spec: ActivationSpec, gradient: bool, dtype: str) -> tuple[int
 
 def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
     mode, parameter = MODES[spec.mode]
-    parameter = "swish_beta" if spec.mode == "swish" else parameter
     return (_pointwise(mode, xdesc=x, ydesc=y, **({parameter: spec.coefficient} if parameter else {})),)
 
 

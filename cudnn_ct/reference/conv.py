@@ -161,7 +161,7 @@ def conv_bias_activation(
             raise ValueError(f"b has shape {given['b'].shape}; y of shape {sums.shape} needs ({channels},)")
         sums = sums + wide(given["b"]).reshape(1, channels, *[1] * (sums.ndim - 2))
     name = fused_activation(activation)
-    y = CURVES[name](sums, 1 if name == "swish" else coefficient)  # swish has no parameter here
+    y = CURVES[name](sums, (coefficient or 1) if name == "swish" else coefficient)
     return deliver(np.asarray(y), given["x"].dtype, 1, 0, out)
 
 

@@ -69,7 +69,8 @@ def conv_scale_bias_activation(
     values = sums * _per_channel(arrays["scale"], sums) + _per_channel(arrays["bias"], sums)
     if "z" in arrays:
         values = values + wide(arrays["z"])
-    y = CURVES[problem.activation](values, 1 if activation == "swish" else problem.coefficient)
+    name, coefficient = problem.activation, problem.coefficient
+    y = CURVES[name](values, (coefficient or 1) if name == "swish" else coefficient)
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)
 
 

@@ -25,8 +25,8 @@ class FusedConv(NamedTuple):
     """y = act(alpha1 * conv(x, w) + alpha2 * z + b).
 
     ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coefficient`` is the
-    ceiling of a clipped relu and the alpha of elu. The operands of a run are x, w, z, b and y, less those
-    that are absent.
+    ceiling of a clipped relu, the alpha of elu and the beta of swish, for which 0 stands for 1. The operands
+    of a run are x, w, z, b and y, less those that are absent.
     """
 
     conv: ConvProblem

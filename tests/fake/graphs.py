@@ -294,7 +294,9 @@ class Graphs(NormNodes, MoreNodes):
                 result = x + b if mode == "ADD" else x * b
         else:
             clip = function.get("POINTWISE_RELU_UPPER_CLIP")
-            coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]
+            coef = (
+                clip or function.get("POINTWISE_ELU_ALPHA") or function.get("POINTWISE_SWISH_BETA") or [1.0]
+            )[0]
             state = {"mode": CLIPPED_RELU if clip else _ACTIVATIONS[mode], "coef": coef, "nan": PROPAGATE}
             result = activate(state, x)
         self._write(node[written][0], result, *tensors)

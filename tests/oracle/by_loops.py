@@ -143,7 +143,7 @@ def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
     if operands.get("b") is not None:
         y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
-    coefficient = 1.0 if mode == "swish" else arguments.get("coefficient", 0)
+    coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
     return {"y": _act(y, mode, coefficient, True)}
 
 

@@ -160,7 +160,8 @@ def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
     if operands.get("b") is not None:
         y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
-    return {"y": _act(y, mode, 1 if mode == "swish" else arguments.get("coefficient", 0))}
+    coefficient = arguments.get("coefficient", 0)
+    return {"y": _act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------

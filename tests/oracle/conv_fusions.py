@@ -46,7 +46,7 @@ def fusions_by_loops(table: Table) -> dict[str, Compute]:
         if operands.get("z") is not None:
             y = y + operands["z"]
         mode = named(arguments.get("activation"), "relu")
-        coefficient = 1 if mode == "swish" else arguments.get("coefficient", 0)
+        coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
         return table["activation"]({"x": y}, {"mode": mode, "coefficient": coefficient})
 
     def statistics(operands: Operands, arguments: Arguments) -> Values:

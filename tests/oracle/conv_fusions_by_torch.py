@@ -25,7 +25,8 @@ def fusions_by_torch(convolve: Any, act: Any) -> dict[str, Torch]:
         y = torch.addcmul(_wide(operands["bias"], y), y, _wide(operands["scale"], y))
         y = y if operands.get("z") is None else y + operands["z"]
         mode = named(arguments.get("activation"), "relu")
-        return {"y": act(y, mode, 1 if mode == "swish" else arguments.get("coefficient", 0))}
+        coefficient = arguments.get("coefficient", 0)
+        return {"y": act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}
 
     def statistics(operands: Tensors, arguments: Arguments) -> Tensors:
         y = convolve(_activated(operands), operands["w"], arguments)

@@ -422,7 +422,7 @@ def _conv_bias_activation(source: Source) -> Recipe:
     operands["b"] = ((g.w[0],), g.dtype, "normal")
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = g.arguments | {"activation": source.choice(modes)}
-    if arguments["activation"] in ("clipped_relu", "elu"):
+    if arguments["activation"] in ("clipped_relu", "elu", "swish"):
         arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
     if source.chance(0.5):
         operands["z"] = (g.y, g.dtype, "normal")
@@ -452,7 +452,7 @@ def _conv_scale_bias_activation(source: Source) -> Recipe:
     modes = ("relu", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = {name: value for name, value in g.arguments.items() if name != "mode"}
     arguments["activation"] = source.choice(modes)
-    if arguments["activation"] in ("clipped_relu", "elu"):
+    if arguments["activation"] in ("clipped_relu", "elu", "swish"):
         arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
     if "algo" in arguments:
         arguments["algo"] = source.choice(("heuristic", "autotune"))

@@ -61,10 +61,11 @@ def test_swish_has_slope_1_by_default() -> None:
     plain = reference.activation(x, mode="swish")
     np.testing.assert_allclose(plain, x / (1 + np.exp(-x)), rtol=1e-14)
     assert activation_spec("swish", 0) == activation_spec("swish", 1) == activation_spec("SiLU", 0)
-    for coefficient in (0, 1.5):  # the fused convolution has no such parameter
-        keywords: dict[str, Any] = {"activation": "swish", "coefficient": coefficient}
+    for coefficient in (0, 1.5):
+        keywords: dict[str, Any] = {"activation": "silu", "coefficient": coefficient}
         fused = reference.conv_bias_activation(x.reshape(1, 1, 7), np.ones((1, 1, 1)), None, **keywords)
-        np.testing.assert_array_equal(fused.ravel(), plain)
+        expected = reference.activation(x, mode="swish", coefficient=coefficient)
+        np.testing.assert_array_equal(fused.ravel(), expected)
 
 
 @pytest.mark.parametrize(

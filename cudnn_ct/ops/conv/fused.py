@@ -57,7 +57,7 @@ def conv_bias_activation(
         Residual.
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
-        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
+        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``, beta of ``"swish"``, for which 0 stands for 1.
     alpha1 : float
         Factor of the convolution.
     alpha2 : float

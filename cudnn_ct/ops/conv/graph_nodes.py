@@ -13,7 +13,7 @@ from ...shapes.specs import TensorSpec, packed_strides
 from ...typing import Layout
 from .relayout import operands_of
 
-__all__ = ["MODES", "conv_node", "graph_of", "two_axes", "written_as"]
+__all__ = ["MODES", "activation_step", "conv_node", "graph_of", "two_axes", "written_as"]
 
 # The mode of the pointwise node, and its parameter that `coefficient` is.
 MODES = {
@@ -24,7 +24,7 @@ MODES = {
     "tanh": ("tanh_fwd", ""),
     "elu": ("elu_fwd", "elu_alpha"),
     "gelu": ("gelu_fwd", ""),
-    "swish": ("swish_fwd", ""),
+    "swish": ("swish_fwd", "swish_beta"),
 }
 
 
@@ -81,11 +81,17 @@ def _steps(problem: FusedConv, tensors: dict[str, Tensor]) -> list[dict[str, Any
             other = factor if factor != 1 else None
             steps.append({"mode": "add", "bdesc": tensors[name], "alpha1": scale, "alpha2": other})
             scale = None
-    mode, parameter = MODES[problem.activation]
-    if mode != "identity" or scale is not None:
-        coefficient = {parameter: problem.coefficient} if parameter else {}
-        steps.append({"mode": mode, "alpha1": scale, **coefficient})
+    if problem.activation != "identity" or scale is not None:
+        steps.append(activation_step(problem.activation, problem.coefficient, alpha1=scale))
     return steps
+
+
+def activation_step(activation: str, coefficient: float, **others: Any) -> dict[str, Any]:
+    """Return the attributes of the pointwise node of an activation; the beta of swish is 1 by default."""
+    mode, parameter = MODES[activation]
+    if not parameter or (activation == "swish" and coefficient in (0, 1)):  # 0 stands for 1
+        return {"mode": mode, **others}
+    return {"mode": mode, **others, parameter: coefficient}
 
 
 def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:

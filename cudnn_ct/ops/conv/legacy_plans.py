@@ -107,7 +107,7 @@ class UnfusedPlan:
         terms = ((problem.z, problem.alpha2), (problem.bias, 1.0))
         self._terms = [(_descriptor(spec), self._scalar(factor)) for spec, factor in terms if spec]
         mode = problem.activation
-        factor = 1.0 if mode == "swish" else problem.coefficient
+        factor = (problem.coefficient or 1.0) if mode == "swish" else problem.coefficient
         spec = ActivationSpec(mode, factor)  # type: ignore[arg-type]  # graphs alone compute gelu
         self._activation = None if mode == "identity" else ActivationDescriptor.cached(spec)
         self.workspace = inner.workspace

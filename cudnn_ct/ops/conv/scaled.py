@@ -66,7 +66,7 @@ def conv_scale_bias_activation(
         Residual.
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
-        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
+        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``, beta of ``"swish"``, for which 0 stands for 1.
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first

@@ -17,7 +17,7 @@ from .._graph_source import GraphSource
 from .._packed_source import PackedSource
 from .accuracy import inaccuracy
 from .errata import erratum
-from .graph_nodes import MODES, conv_node, two_axes
+from .graph_nodes import activation_step, conv_node, two_axes
 from .known import DEFECTS
 
 __all__ = ["channels_last", "packed_operands", "scaled_conv_graph", "source_of"]
@@ -36,9 +36,8 @@ def scaled_conv_graph(problem: ScaledConv) -> Graph:
         {"mode": "mul", "bdesc": tensors["scale"]},
         *({"mode": "add", "bdesc": tensors[name]} for name in ("bias", "z") if name in tensors),
     ]
-    mode, parameter = MODES[problem.activation]
-    if mode != "identity":
-        steps.append({"mode": mode, **({parameter: problem.coefficient} if parameter else {})})
+    if problem.activation != "identity":
+        steps.append(activation_step(problem.activation, problem.coefficient))
     between = [tensor(wide, virtual=True) for _ in steps]
     outputs = [*between, tensors["y"]]
     nodes = [conv_node(problem.core, x=tensors["x"], w=tensors["w"], y=outputs[0])]
