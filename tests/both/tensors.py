@@ -69,6 +69,18 @@ def test_fill_rounds_once(place: Place, dtype: str, value: float) -> None:
     compare(ct.fill(x, value), ct.reference.fill(expected, value), exact=True)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_conv_backward_bias_writes_a_strided_out(place: Place, layout: str, dtype: str) -> None:
+    dy = Tensor((2, 6, 3, 4), dtype, np.random.default_rng(0).integers(-3, 4, (2, 6, 3, 4)), layout).array()
+    for keywords in ({}, {"alpha": -2, "beta": 0.5}):
+        whole = np.arange(18).reshape(6, 3).astype(dy.dtype)
+        expected = ct.reference.conv_backward_bias(dy, **keywords, out=whole[:, 1].copy())
+        out = place(whole[:, 1])
+        compare(ct.conv_backward_bias(place(dy), **keywords, out=out), expected, exact=True)
+        compare(out, expected, exact=True)
+
+
 # --- values ------------------------------------------------------------------------------------------------
 
 

@@ -348,8 +348,8 @@ def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | Non
     if not 3 <= len(dy.shape) <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
-    if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
-        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], contiguous")
+    if result.shape != dy.shape[1:2] or result.dtype != dy.dtype:
+        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}]")
     axes = (0, *range(2, len(dy.shape)))
     return ReduceProblem(dy, result, None, axes, "add", True, config.deterministic)
 
