@@ -23,7 +23,7 @@ from .autotune.candidates import (
     store_choice,
     store_key,
 )
-from .autotune.measurement import benchmark_rows, benchmarking
+from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
 from .autotune.request import POLICIES, AlgoRequest
 from .context import Context
 from .cuda import stream as streams
@@ -138,7 +138,7 @@ class Selection(SelectedPlan):
         with benchmarking, self._decision.lock:  # in this order, as a benchmark may call another operation
             if self._decision.needs_timing:
                 rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
-                usable = [row for row in rows if not row.rejected]
+                usable = large_workspaces_last([row for row in rows if not row.rejected])
                 timed, failures = benchmark_rows(
                     self.problem, usable, self._source.plan, context, pointers, alpha, beta, every=False
                 )

@@ -47,14 +47,20 @@ class EngineGroup(NamedTuple):
     name: str
 
 
-def benchmark(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup] = ()) -> list[Time | None]:
+def benchmark(
+    runs: Sequence[Run],
+    stream: Stream,
+    kinds: Sequence[EngineGroup] = (),
+    admit: Callable[[int, float], object] | None = None,
+) -> list[Time | None]:
     """Measure ``runs``, which enqueue work on ``stream``; return milliseconds per call, or the error.
 
     Each runs once unmeasured, to load its kernels. All are measured briefly, and those near the best again,
     in interleaved rounds, so that a change of the GPU clock affects all of them equally.
 
     With ``kinds``, the group of each run, a run is skipped and has None if its group was pruned, or if it is
-    in a new group and several groups of its backend in a row were pruned.
+    in a new group and several groups of its backend in a row were pruned. ``admit`` is called with the place
+    of each run and the best time so far; a CudnnError that it raises is the result of the run.
     """
     clock, pruner, best = _GpuTimer(stream), _Pruner(), inf
     times: list[Time | None] = [None] * len(runs)
@@ -63,6 +69,8 @@ def benchmark(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup] 
         if kinds and not pruner.keeps(kinds[i], best):
             continue
         try:
+            if admit is not None:
+                admit(i, best)
             samples[i] = _quick_measure(run, best, clock)
         except CudnnError as error:
             times[i] = without_frames(error)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from math import inf
 from typing import Any
 
 from ..context import Context
-from ..errors import AllocationError, CudnnError
+from ..cuda.memory import memory_info
+from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
 from . import agreement, benchmark
 
-__all__ = ["benchmark_rows", "benchmarking"]
+__all__ = ["NoRoomError", "benchmark_rows", "benchmarking", "large_workspaces_last"]
+
+LARGE_WORKSPACE = 2**28  # bytes: more than the L2 cache of any GPU, so that it goes through device memory
+FASTEST_MEMORY = 1e10  # bytes in a millisecond: 10 TB/s, more than the memory of any GPU takes
 
 benchmarking = threading.RLock()  # concurrent benchmarks would measure each other
 
@@ -31,9 +36,10 @@ def benchmark_rows(
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands; return each with its time or its error, and all errors.
 
-    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither. Results go to
-    temporary memory, because each run would change the operands of the next one with beta, and are compared:
-    a candidate whose result differs is rejected.
+    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither, and those whose
+    workspace leaves them no chance are rejected. Candidates whose workspace exceeds the free memory always
+    are. Results go to temporary memory, because each run would change the operands of the next one with beta,
+    and are compared: a candidate whose result differs is rejected.
     """
     compared = len(rows) > 1 and agreement.comparable(problem)
     scratch: agreement.ScratchResults | None = None
@@ -47,14 +53,22 @@ def benchmark_rows(
 
     def measured(scratch: agreement.ScratchResults | None) -> list[benchmark.Time | None]:
         memory = pointers if scratch is None else scratch.pointers
-        runs = [_run(make, problem, row, context, memory, alpha, beta) for row in rows]
-        times = benchmark.benchmark(runs, context.stream, () if every else engines)
+        plans = [cache(partial(make, problem, row, context)) for row in rows]
+        runs = [_run(plan, context, memory, alpha, beta) for plan in plans]
+
+        def admit(place: int, best: float) -> None:
+            limit = inf if every else best
+            _check_workspace(rows[place].workspace, limit, context)
+            _check_workspace(plans[place]().workspace, limit, context)  # a row may not have all of it
+
+        times = benchmark.benchmark(runs, context.stream, () if every else engines, admit)
         return times if scratch is None or not compared else _compared(scratch, rows, runs, engines, times)
 
     try:
         with benchmarking, timing():
             times = measured(scratch)
-            if scratch is not None and not beta and any(isinstance(one, AllocationError) for one in times):
+            short = [one for one in times if isinstance(one, AllocationError)]
+            if scratch is not None and not beta and any(not isinstance(one, NoRoomError) for one in short):
                 scratch = None  # its memory may suffice for the workspaces
                 times = measured(None)
     finally:
@@ -67,17 +81,40 @@ def benchmark_rows(
 
 
 def _run(
-    make: Callable[[Any, Candidate, Context], Plan],
-    problem: Problem,
-    row: Candidate,
-    context: Context,
-    pointers: Sequence[int],
-    alpha: float,
-    beta: float,
+    plan: Callable[[], Plan], context: Context, pointers: Sequence[int], alpha: float, beta: float
 ) -> Callable[[], None]:
-    """Return a function that runs a candidate, whose plan its first call makes."""
-    plan = cache(partial(make, problem, row, context))
+    """Return a function that runs a candidate, whose plan the first call of ``plan`` makes."""
     return lambda: plan().run(context, pointers, alpha, beta)
+
+
+class NoRoomError(AllocationError):
+    """The workspace of a candidate is larger than the free memory."""
+
+
+def _check_workspace(nbytes: int, best: float, context: Context) -> None:
+    """Raise if a workspace has no chance against the best time so far, or does not fit into memory.
+
+    A workspace is written at least once. If that takes longer than a run of the fastest candidate so far,
+    this candidate cannot be faster.
+    """
+    if nbytes <= LARGE_WORKSPACE:
+        return
+    if nbytes / FASTEST_MEMORY > best:
+        raise NotSupportedError(
+            f"needs {nbytes:,} bytes of workspace, which take longer to write than the fastest candidate so "
+            f"far runs ({best:.3g} ms)"
+        )
+    context.drop_workspace()  # else both would be in memory
+    free, total = memory_info(context.device)
+    if nbytes > total:
+        raise NotSupportedError(f"needs {nbytes:,} bytes of workspace; the device has {total:,}")
+    if nbytes > free:
+        raise NoRoomError(f"needs {nbytes:,} bytes of workspace; {free:,} are free")
+
+
+def large_workspaces_last(rows: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates in their order, those with large workspaces after the others, which bound them."""
+    return sorted(rows, key=lambda row: row.workspace > LARGE_WORKSPACE)
 
 
 def _compared(

@@ -1,0 +1,107 @@
+"""Candidates with large workspaces in a benchmark, on fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.autotune import measurement
+from cudnn_ct.autotune.store import store
+from cudnn_ct.ops.conv import padded_candidates
+
+from .cudnn import FakeCudnn
+from .host import Host
+from .test_algorithms import on_disk
+from .test_conv import images
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+LARGE, SMALL = "GEMM", "IMPLICIT_GEMM"
+MANY = 2**22  # bytes that count as a large workspace here
+
+
+@pytest.fixture
+def cheap(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workspaces of 4 MiB be large, and the memory write that much in a millisecond."""
+    monkeypatch.setattr(measurement, "LARGE_WORKSPACE", MANY - 1)
+    monkeypatch.setattr(measurement, "FASTEST_MEMORY", MANY)
+    fake.costs = {LARGE: 1.5, SMALL: 2.0}
+    fake.workspaces = {LARGE: MANY}
+
+
+def tuned() -> tuple[str, str]:
+    """Return the algorithm that a benchmark selects, and its description."""
+    x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
+    y = ct.conv(x, w, algo="autotune")
+    np.testing.assert_allclose(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()), rtol=1e-5)
+    plan = ct.last_plan()
+    assert plan is not None
+    assert plan.candidate is not None
+    return plan.candidate.algorithm, plan.describe()
+
+
+@pytest.mark.usefixtures("cheap")
+def test_large_workspace_is_timed_when_it_may_pay(fake: FakeCudnn, host: Host) -> None:
+    assert tuned()[0] == LARGE.lower()
+
+
+@pytest.mark.usefixtures("cheap")
+def test_candidate_is_rejected_when_its_workspace_takes_longer_than_the_fastest(
+    fake: FakeCudnn, host: Host, on_disk: Any
+) -> None:
+    fake.workspaces = {LARGE: 4 * MANY}
+    chosen, description = tuned()
+    assert chosen != LARGE.lower()
+    assert "needs 16,777,216 bytes of workspace, which take longer to write than the fastest" in description
+    assert host.used() < MANY
+    assert len(store().export()) == 1
+    rows = ct.conv_algorithms(images(1, 3, 5, 6), images(4, 3, 3, 3))
+    (row,) = [row for row in rows if row.algorithm == LARGE.lower()]
+    assert row.time_ms is not None, "a table times everything"
+
+
+@pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize(("free", "total"), [(MANY // 2, 2**40), (MANY // 2, MANY // 2)])
+def test_candidate_is_rejected_without_an_allocation_when_memory_does_not_suffice(
+    fake: FakeCudnn, host: Host, on_disk: Any, monkeypatch: pytest.MonkeyPatch, free: int, total: int
+) -> None:
+    monkeypatch.setattr(measurement, "memory_info", lambda _: (free, total))
+    allocated = []
+    monkeypatch.setattr(host, "allocate", _noting(host, allocated))
+    chosen, description = tuned()
+    assert chosen != LARGE.lower()
+    assert "needs 4,194,304 bytes of workspace; " in description
+    assert max(allocated) < MANY
+    assert len(store().export()) == (free == total), "memory may be free another time"
+
+
+def _noting(host: Host, allocated: list[int]) -> Any:
+    allocate = host.allocate
+
+    def noting(nbytes: int, device: int, stream: int) -> Any:
+        allocated.append(nbytes)
+        return allocate(nbytes, device, stream)
+
+    return noting
+
+
+@pytest.mark.usefixtures("cheap")
+def test_workspace_of_the_plan_is_bounded_when_the_row_has_none(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = padded_candidates.plan
+
+    def roomy(problem: Any, row: ct.Candidate, *arguments: Any) -> Any:
+        made = plan(problem, row, *arguments)
+        made.workspace = 4 * MANY if row.algorithm == LARGE.lower() else made.workspace
+        return made
+
+    fake.workspaces = {}
+    monkeypatch.setattr(padded_candidates, "plan", roomy)
+    monkeypatch.setattr(measurement, "memory_info", lambda _: (MANY, 2**40))
+    chosen, description = tuned()
+    assert chosen != LARGE.lower()
+    assert "needs 16,777,216 bytes of workspace; 4,194,304 are free" in description
