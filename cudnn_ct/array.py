@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .cuda import allocator
@@ -32,7 +33,8 @@ class DeviceArray(TypedMemory):
     """An array in device memory: shape, dtype and strides over a buffer from the stream-ordered pool.
 
     It exports DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)``
-    share its memory. It does no arithmetic.
+    share its memory. It does no arithmetic and compares no elements: ``bool(x)`` raises, and so does ``==``
+    with another array or a number. Arrays are hashed by identity.
 
     ``x[...]`` (with ints, slices, ``...`` and None), ``reshape``, ``transpose`` and ``T`` return views as in
     NumPy. A view shares the memory, keeps it allocated, and is ordered after writes to other views of it on
@@ -136,6 +138,27 @@ class DeviceArray(TypedMemory):
 
     def __array__(self, *_: object, **__: object) -> object:
         raise TypeError("a DeviceArray is not converted to a NumPy array implicitly; call .numpy()")
+
+    def __bool__(self) -> bool:
+        if self.size > 1:
+            raise ValueError(
+                f"the truth value of {self!r} is ambiguous: test `is None`, or call .numpy() and then any() "
+                "or all()"
+            )
+        raise TypeError("a DeviceArray has no truth value, which would wait for the device: call .numpy()")
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether ``other`` is this object, for containers; elements are not compared."""
+        if other is self:
+            return True
+        arrays = ("__array__", "__dlpack__", "__cuda_array_interface__")
+        if isinstance(other, Number) or any(hasattr(other, name) for name in arrays):
+            raise TypeError(
+                "a DeviceArray does not compare elements: compare .numpy() of both, or objects with `is`"
+            )
+        return NotImplemented
+
+    __hash__ = object.__hash__  # by identity
 
     def numpy(self) -> NDArray[Any]:
         """Copy to the host and wait for it; the result has this array's order in memory."""

@@ -140,6 +140,27 @@ def test_asarray_sets_strides_without_copy_when_array_is_packed_in_both_layouts(
     assert "nhwc" in repr(last)
 
 
+def test_array_has_no_truth_value(host: Host) -> None:
+    for shape, error in (((2, 3), ValueError), ((1, 1), TypeError), ((), TypeError), ((0, 2), TypeError)):
+        with pytest.raises(error, match=r"truth value.*call \.numpy\(\)"):
+            bool(ct.zeros(shape))
+
+
+def test_array_compares_no_elements(host: Host) -> None:
+    x, y = ct.zeros((2, 3)), ct.zeros((2, 3))
+    foreign = SimpleNamespace(__cuda_array_interface__={})
+    for other in (y, 0, 0.5, True, x.numpy(), foreign):
+        for compare in (lambda a, b: a == b, lambda a, b: a != b):
+            with pytest.raises(TypeError, match=r"compare \.numpy"):
+                compare(x, other)
+    assert x == x
+    assert x != "x"
+    assert x != None  # noqa: E711
+    assert len({x, y, x}) == 2
+    assert {x: 1, y: 2}[y] == 2
+    assert x in [x, y]
+
+
 def test_array_interface_describes_memory_and_stream(host: Host) -> None:
     array = ct.zeros((2, 3, 4, 5), layout="nhwc")
     interface = array.__cuda_array_interface__
