@@ -180,12 +180,17 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
 
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:
-    """Return the candidate that the heuristics chose for a problem whose plan is stored."""
+    """Return the candidate that the heuristics chose for a problem whose plan is stored.
+
+    Those for a described device may choose another one, so that their choice does not count.
+    """
     if not uses_plans():
         return None
     entry = plan_store().get(choice_key(context, *choice_of(problem, request)))
     try:
-        return None if entry is None else candidate_from_json(entry.facts["candidate"])
+        if entry is None or not entry.from_device:
+            return None
+        return candidate_from_json(entry.facts["candidate"])
     except (TypeError, ValueError, KeyError):
         return None
 
@@ -198,7 +203,8 @@ def store_choice(problem: Problem, context: Context, request: AlgoRequest, row: 
     text, limits = choice_of(problem, request)
     plan = choice_entry(context, text, limits, row)
     recording.note_choice(text, limits, plan)
-    if kept and plan_store().get(plan.key) is None:
+    known = plan_store().get(plan.key) if kept else None
+    if kept and not (known and known.from_device):
         plan_store().put(plan)
 
 

@@ -41,7 +41,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = printable(error.message, keep="\n")
+            vars(error)["message"] = printable(error.message, keep="\n")  # it is final for type checkers
             raise
 
     def main(self, *arguments: Any, **keywords: Any) -> Any:

@@ -11,7 +11,7 @@ import click
 from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
 from ..graph.exchange import export_plans, import_to
-from ..graph.plan_file import StoredPlan
+from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, fail, plainly, usage
 from .table import say, say_json, show
@@ -19,7 +19,8 @@ from .table import say, say_json, show
 __all__ = ["command"]
 
 COLUMNS = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
-PLAN_COLUMNS = (("bytes", True), ("engine", False), ("cuDNN", False), ("GPU", False))
+PLAN_COLUMNS = (("bytes", True), ("engine", False), ("cuDNN", False), ("GPU", False), ("made on", False))
+PLAN_KEYS = ("bytes", "engine", "cudnn", "gpu", "origin")
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
@@ -47,7 +48,7 @@ def show_(as_json: bool) -> None:
     choices = kept.export()
     compiled = [] if kept.failed else [plan for plan in plans.entries() if plan.text]
     if as_json:
-        found = [dict(zip(("cudnn", "gpu", "engine", "bytes"), _facts(one), strict=True)) for one in compiled]
+        found = [dict(zip(PLAN_KEYS, _facts(one), strict=True)) for one in compiled]
         report = {"schema": 2, "path": kept.path and str(kept.path), "choices": choices, "plans": found}
         say_json(report)
     elif kept.path is None:
@@ -59,8 +60,7 @@ def show_(as_json: bool) -> None:
         if compiled:
             total = sum(len(plan.text) for plan in compiled)
             say(f"{plans.path}: {len(compiled)} compiled plans, {total:,} bytes")
-            rows = [[f"{size:,}", name, cudnn, gpu] for cudnn, gpu, name, size in map(_facts, compiled)]
-            show(PLAN_COLUMNS, rows)
+            show(PLAN_COLUMNS, [[f"{size:,}", *rest] for size, *rest in map(_facts, compiled)])
     _end(kept, plans)
 
 
@@ -130,12 +130,13 @@ def import_plans_(file: str) -> None:
     say(f"imported {count} compiled plans from {file}{unused}")
 
 
-def _facts(plan: StoredPlan) -> tuple[str, str, str, int]:
-    """Return the cuDNN, the GPU, the engine and the bytes of a plan, as far as it can be read."""
+def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str]:
+    """Return the values of `PLAN_KEYS` for a plan, as far as it can be read."""
     _, cudnn, gpu, *_ = [*plan.key.split(" | "), "", "", ""]
     row = plan.facts.get("candidate")
     engine = str(row.get("algorithm", "")) if isinstance(row, dict) else ""
-    return cudnn.removeprefix("cuDNN "), gpu, engine, len(plan.text)
+    origin = DEVICE if plan.from_device else DESCRIPTION
+    return len(plan.text), engine, cudnn.removeprefix("cuDNN "), gpu, origin
 
 
 def _end(*stores: Store | PlanStore) -> None:

@@ -99,12 +99,12 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
     start, reason = time.perf_counter(), ""
     try:
         _check_gpu(planner)
-        entries = compile_request(request, planner)
+        entry = compile_request(request, planner)
     except CudnnError as error:
         # In plain words if no engine supports the graph.
         reason = _support(request, planner)["reason"] or first_line(error)
     else:
-        output.writelines(map(encode, entries))
+        output.write(encode(entry))
         output.flush()
     seconds = time.perf_counter() - start
     return {"graph": _label(request), "seconds": seconds, "size": output.tell(), "reason": reason}

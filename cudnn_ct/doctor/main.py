@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from . import formats, process, report, search
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _examine(options: argparse.Namespace) -> Diagnosis:
     asked = requirements_of(options)
+    environ: Mapping[str, str]
     if options.pid is not None:
         diagnosis, environ = process.diagnose_process(options.pid, asked), process.environ_of(options.pid)
     else:

@@ -16,13 +16,15 @@ from .offline import Planner
 from .operations import operation_graph
 from .plan_file import StoredPlan
 from .recording import PlanRequest
-from .stored import CompiledPlan, choice_entry, to_store
+from .stored import CompiledPlan, to_store
 
 __all__ = ["compile_request", "usable_candidates", "why_not_named"]
 
 
-def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
-    """Return the compiled plan of a graph, and the choice of its engine if the heuristics selected it.
+def compile_request(request: PlanRequest, planner: Planner) -> StoredPlan:
+    """Return the compiled plan of a graph.
+
+    The choice of its engine is not stored: the heuristics of the device may name another one.
 
     Raises NotSupportedError if no engine supports the graph on the device, or cuDNN cannot write its plan.
     """
@@ -34,8 +36,7 @@ def compile_request(request: PlanRequest, planner: Planner) -> list[StoredPlan]:
     plan = to_store(request, native, row, planner)
     if isinstance(plan, str):
         raise NotSupportedError(plan)
-    choice = [choice_entry(planner, request.choice, request.limits, row)] if request.choice else []
-    return [plan, *choice]
+    return plan
 
 
 def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:

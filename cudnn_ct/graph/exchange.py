@@ -115,7 +115,10 @@ def export_plans(path: str | os.PathLike[str], plans: RecordedPlans | None = Non
 
 
 def import_plans(path: str | os.PathLike[str], *, verify: bool = False) -> int:
-    """Read a file of compiled plans; the first call of each neither queries the heuristics nor compiles.
+    """Read a file of compiled plans; the first calls that use them do not compile.
+
+    A plan that was recorded on a GPU of this kind also replaces a query of the heuristics. For one that was
+    compiled without a GPU they are queried: it is used only if they name its engine first.
 
     A plan contains machine code that runs on the GPU with the rights of this process: import only files from
     a source that you trust. The plans are used whether ``config.plan_cache`` is on or not: then they are
@@ -164,7 +167,7 @@ def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = 
             reason = found if isinstance(found, str) else _misfit(found)
             if isinstance(found, str) or reason:
                 reasons[reason] = reasons.get(reason, 0) + 1
-            else:
+            elif found.text or found.from_device:  # calls do not use the choices for a described device
                 kept[found.key] = found
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)} is not a file of compiled plans: {error}") from None

@@ -24,15 +24,26 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
     ``order`` are places among the first answers of the heuristics that are tried before the others.
     """
     request = PlanRequest(graph, tuple(order))
-    return graph_plan(request, context, lambda: first_engine(graph, context, order), compiled=True)
+
+    def select(stored: CompiledPlan | None = None) -> CompiledPlan:
+        return first_engine(graph, context, order, stored)
+
+    return graph_plan(request, context, select, compiled=True, select=select)
 
 
-def first_engine(graph: Graph, context: Context | Planner, order: Sequence[int] = ()) -> CompiledPlan:
-    """Build the plan of :func:`first_plan`."""
+def first_engine(
+    graph: Graph,
+    context: Context | Planner,
+    order: Sequence[int] = (),
+    stored: CompiledPlan | None = None,
+) -> CompiledPlan:
+    """Build the plan of :func:`first_plan`; return a ``stored`` one if it has the first engine that works."""
     native, reasons = operation_graph(graph, context), []
     offered = heuristic_configs(native, context)
     first = list(islice(offered, len(order)))
     for offer in chain((first[i] for i in order if i < len(first)), offered):
+        if stored is not None and stored[1].algorithm == str(offer.engine):
+            return stored
         try:
             made = execution_plan(native, offer.engine, context)
         except AllocationError:

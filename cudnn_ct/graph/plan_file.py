@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-__all__ = ["FORMAT", "StoredPlan", "decode", "encode"]
+__all__ = ["DESCRIPTION", "DEVICE", "FORMAT", "StoredPlan", "decode", "encode"]
 
 FORMAT = "cudnn_ct plan 1"
+DEVICE, DESCRIPTION = "device", "description"  # origins of an entry
 MAX_HEADER = 1024  # bytes
 
 
@@ -26,13 +27,18 @@ class StoredPlan(NamedTuple):
     """A compiled plan, or the choice of an engine for a problem.
 
     ``key`` is all that the entry depends on, as text: the versions, the GPU, and the graph or the problem
-    with all strides and attributes. ``facts`` has the candidate as JSON. ``text`` is cuDNN's JSON of the
-    plan; empty for a choice.
+    with all strides and attributes. ``facts`` has the candidate as JSON, and its ``origin``: the device that
+    selected the engine, or only its description. ``text`` is cuDNN's JSON of the plan; empty for a choice.
     """
 
     key: str
     facts: dict[str, Any]
     text: bytes = b""
+
+    @property
+    def from_device(self) -> bool:
+        """Whether a device of the kind in the key selected the engine; older entries do not say so."""
+        return self.facts.get("origin") == DEVICE
 
 
 def encode(entry: StoredPlan) -> bytes:

@@ -99,6 +99,11 @@ class PlanStore:
         for key, entry in entries.items():
             _imported[key] = entry, verify
 
+    def replace(self, entry: StoredPlan, *, verify: bool) -> None:
+        """Store a plan in place of an imported or stored one with the same key."""
+        _imported.pop(entry.key, None)
+        self.import_({entry.key: entry}, verify=verify)
+
     def needs_check(self, key: str) -> bool:
         """Return whether the first result of a plan is to be compared with that of another engine."""
         return bool(_imported.get(key, (None, False))[1])

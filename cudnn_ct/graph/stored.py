@@ -19,7 +19,7 @@ from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
 from .operations import tensors_of_graph
 from .plan import GraphPlan
 from .plan_check import CheckedPlan
-from .plan_file import StoredPlan
+from .plan_file import DESCRIPTION, DEVICE, StoredPlan
 from .plan_store import PlanStore, is_timing, plan_store, uses_plans
 from .recording import PlanRequest, active, record
 
@@ -54,8 +54,12 @@ def graph_plan(
     make: Callable[[], CompiledPlan],
     *,
     compiled: bool,
+    select: Callable[[CompiledPlan], CompiledPlan] | None = None,
 ) -> GraphPlan:
     """Return a plan from the store, or make it and store it if its engine is ``compiled`` at run time.
+
+    If the request names no engine, the engine of a plan that was compiled for a described device may not be
+    the one that this device selects. ``select`` takes such a plan, and returns it or that of another engine.
 
     While plans are recorded, those of all engines are recorded. Without ``config.plan_cache``, imported plans
     and a recording, the plan is made as if no store existed.
@@ -71,12 +75,12 @@ def graph_plan(
             _save(plan_store(), request, *made, context)
         return GraphPlan(request.graph, *made)
     store, key = plan_store(), plan_key(request, context)
-    found = _load(store, key, request, context)
+    found = _load(store, key, request, context, select)
     if found is None and is_timing():
         found = make()
     elif found is None and compiled:
         with store.lock(key) as waited:
-            found = (waited and _load(store, key, request, context)) or None
+            found = (waited and _load(store, key, request, context, select)) or None
             if found is None:
                 found = make()
                 _save(store, request, *found, context)
@@ -110,11 +114,12 @@ def choice_entry(
     context: Context | Planner, problem: str, limits: Mapping[str, Any], row: Candidate
 ) -> StoredPlan:
     """Return the choice of an engine for the store."""
-    return StoredPlan(choice_key(context, problem, limits), {"candidate": _row(row)})
+    return StoredPlan(choice_key(context, problem, limits), _facts(row, context))
 
 
-def _row(candidate: Candidate) -> dict[str, Any]:
-    return candidate._replace(problem=None, time_ms=None)._asdict()
+def _facts(candidate: Candidate, context: Context | Planner) -> dict[str, Any]:
+    row = candidate._replace(problem=None, time_ms=None)._asdict()
+    return {"candidate": row, "origin": DESCRIPTION if isinstance(context, Planner) else DEVICE}
 
 
 def to_store(
@@ -134,7 +139,7 @@ def to_store(
         return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
     if wrong:
         return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
-    return StoredPlan(plan_key(request, context), {"candidate": _row(candidate)}, text.encode())
+    return StoredPlan(plan_key(request, context), _facts(candidate, context), text.encode())
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
@@ -167,8 +172,17 @@ def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planne
     return native, candidate
 
 
-def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) -> CompiledPlan | None:
-    """Return the stored plan for a key; None if it does not exist or must not be used."""
+def _load(
+    store: PlanStore,
+    key: str,
+    request: PlanRequest,
+    context: Context,
+    select: Callable[[CompiledPlan], CompiledPlan] | None,
+) -> CompiledPlan | None:
+    """Return the stored plan for a key, or the one that this device selects instead.
+
+    None if it does not exist or must not be used.
+    """
     entry = store.get(key)
     if entry is None:
         return None
@@ -176,8 +190,31 @@ def _load(store: PlanStore, key: str, request: PlanRequest, context: Context) ->
     if isinstance(found, str):
         store.discard(key, found)
         return None
-    record(request._replace(engine=found[1].algorithm), entry)
+    if select is not None and not entry.from_device:
+        found, entry = _selected(store, entry, found, request, context, select)
+    record(request._replace(engine=found[1].algorithm), *filter(None, [entry]))
     return found
+
+
+def _selected(
+    store: PlanStore,
+    entry: StoredPlan,
+    stored: CompiledPlan,
+    request: PlanRequest,
+    context: Context,
+    select: Callable[[CompiledPlan], CompiledPlan],
+) -> tuple[CompiledPlan, StoredPlan | None]:
+    """Return the plan of the engine that this device selects, and store it in place of an entry."""
+    made = select(stored)
+    if made is stored:
+        mine: StoredPlan | str = entry._replace(facts={**entry.facts, "origin": DEVICE})
+    else:
+        mine = to_store(request, *made, context)
+    if isinstance(mine, str):
+        return made, None
+    if not is_timing():
+        store.replace(mine, verify=made is stored and store.needs_check(entry.key))
+    return made, mine
 
 
 def _save(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -191,6 +192,115 @@ def test_imported_plans_replace_compilation(
         forget()
     assert fake.compilations == made + 2 * verify  # the other engine of each plan
     assert ct.export_plans(file) == 2
+
+
+@pytest.fixture
+def _heuristic_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation, "ORDER", ())
+
+
+def of_engine_5(fake: FakeCudnn, file: Path, origin: str | None, *calls: Callable[[], object]) -> None:
+    """Write the plans that calls make where the heuristics name engine 5 first; here they name engine 0."""
+    fake.engine_number, fake.second_engine = 5, 0
+    with ct.record_plans() as recorded:
+        for call in calls:
+            call()
+    ct.export_plans(file, recorded)
+    found = [entry for entry in decode(file.read_bytes()) if isinstance(entry, StoredPlan)]
+    assert {entry.facts.pop("origin") for entry in found} == {"device"}
+    facts = {} if origin is None else {"origin": origin}  # None is a file of an earlier version
+    file.write_bytes(b"".join(encode(entry._replace(facts=entry.facts | facts)) for entry in found))
+    plan_store().clear()
+    forget()
+    fake.engine_number, fake.second_engine = 0, 5
+
+
+def relu() -> str:
+    """Compute an activation, which names no engine, and return the engine that ran."""
+    x = x_of(7)
+    np.testing.assert_array_equal(ct.activation(x, mode="relu").numpy(), np.maximum(x.numpy(), 0))
+    found = re.search(r"engine \d+", str(ct.last_plan()))
+    assert found
+    return found[0]
+
+
+@pytest.mark.usefixtures("_heuristic_order")
+@pytest.mark.parametrize("cache", ["on", "off", "setting off"])
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("origin", ["description", None])
+def test_plan_for_a_description_does_not_override_the_choice_of_the_device(
+    fake: FakeCudnn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: str,
+    verify: bool,
+    origin: str | None,
+) -> None:
+    file = tmp_path / "plans.file"
+    of_engine_5(fake, file, origin, lambda: clip(x_of()), relu)
+    if cache != "on":
+        monkeypatch.setattr(
+            ct.config, *(("plan_cache", False) if "setting" in cache else ("algo_cache", "off"))
+        )
+    assert ct.import_plans(file, verify=verify) == 2
+    made = fake.compilations
+    for again in range(2):
+        assert clip(x_of()).algorithm == "engine 0"
+        assert relu() == "engine 0"
+        forget()
+        if again == 0:
+            assert fake.compilations == made + 2
+    # The plan that the device selected has replaced the imported one of the activation.
+    assert fake.compilations == made + (2 if cache == "on" else 3)
+
+
+@pytest.mark.usefixtures("_heuristic_order")
+@pytest.mark.parametrize("cache", ["on", "off"])
+@pytest.mark.parametrize("origin", ["description", None])
+def test_plan_for_a_description_is_used_when_the_device_selects_its_engine(
+    fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, origin: str | None
+) -> None:
+    file = tmp_path / "plans.file"
+    of_engine_5(fake, file, origin, lambda: clip(x_of()), relu)
+    fake.engine_number, fake.second_engine = 5, 0
+    if cache == "off":
+        monkeypatch.setattr(ct.config, "algo_cache", "off")
+    assert ct.import_plans(file) == 2
+    made, asked = fake.compilations, fake.heuristic_queries
+    assert clip(x_of()).algorithm == relu() == "engine 5"
+    assert fake.compilations == made
+    assert fake.heuristic_queries == asked + 2
+    forget()
+    assert clip(x_of()).algorithm == relu() == "engine 5"
+    assert fake.compilations == made
+    # The device has confirmed both; without a folder, a choice is not stored.
+    assert fake.heuristic_queries == asked + (2 if cache == "on" else 3)
+
+
+@pytest.mark.usefixtures("_heuristic_order")
+def test_plan_and_choice_of_the_same_kind_of_device_are_used_without_heuristics(
+    fake: FakeCudnn, tmp_path: Path
+) -> None:
+    file = tmp_path / "plans.file"
+    of_engine_5(fake, file, "device", lambda: clip(x_of()), relu)
+    assert ct.import_plans(file) == 2
+    made, asked = fake.compilations, fake.heuristic_queries
+    assert clip(x_of()).algorithm == relu() == "engine 5"
+    assert (fake.compilations, fake.heuristic_queries) == (made, asked)
+
+
+def test_choice_for_a_description_on_disk_is_replaced_by_that_of_the_device(
+    fake: FakeCudnn, tmp_path: Path
+) -> None:
+    """Earlier versions wrote such choices into the folder."""
+    file = tmp_path / "plans.file"
+    of_engine_5(fake, file, None, lambda: clip(x_of()))
+    plan_store().put(*(entry for entry in decode(file.read_bytes()) if isinstance(entry, StoredPlan)))
+    assert clip(x_of()).algorithm == "engine 0"
+    forget()
+    asked = fake.heuristic_queries
+    assert clip(x_of()).algorithm == "engine 0"
+    assert fake.heuristic_queries == asked
 
 
 def test_verify_drops_a_plan_that_computes_other_numbers(

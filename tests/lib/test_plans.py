@@ -17,6 +17,7 @@ from cudnn_ct.cli import compile_child
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
 from cudnn_ct.graph.compile import compile_request
+from cudnn_ct.graph.first import first_engine
 from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, gpu_names, is_derived
 from cudnn_ct.graph.graph_json import graph_from_json, graph_text, graph_to_json
 from cudnn_ct.graph.offline import Planner, compute_capability
@@ -97,14 +98,13 @@ def compile_kinds(file: str) -> None:
             graph = make()
             assert graph_text(graph_from_json(json.loads(graph_text(graph)))) == graph_text(graph)
             try:
-                plan, choice = compile_request(PlanRequest(graph, choice=name), planner)
+                plan = compile_request(PlanRequest(graph, choice=name), planner)
             except NotSupportedError as error:
                 assert name in INCOMPLETE, error
                 assert "it has no tensor" in str(error), error
                 continue
             assert name not in INCOMPLETE, name
-            assert choice.text == b""
-            assert choice.facts == plan.facts
+            assert not plan.from_device
             output.write(encode(plan._replace(facts={**plan.facts, "kind": name})))
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
 
@@ -161,6 +161,18 @@ def read_wrong(file: str) -> None:
     os._exit(0)
 
 
+def select_of_stored() -> None:
+    """Select engines with a stored plan of the first one, and of another one."""
+    load_stub()
+    planner = Planner(DEVICE)
+    graph = KINDS["relu"]() if "relu" in KINDS else next(iter(KINDS.values()))()
+    made = first_engine(graph, planner)
+    assert first_engine(graph, planner, (), made) is made
+    other = made[0], made[1]._replace(algorithm="engine 99999")
+    assert first_engine(graph, planner, (), other)[1].algorithm == made[1].algorithm
+    os._exit(0)
+
+
 def entries(file: Path) -> list[StoredPlan]:
     found = list(decode(file.read_bytes()))
     assert all(isinstance(entry, StoredPlan) for entry in found)
@@ -176,6 +188,10 @@ def test_another_process_reads_the_compiled_plans_of_all_kinds_of_graphs(tmp_pat
         run(f"import sys; from tests.lib.test_plans import {function} as f; f(sys.argv[1])", file)
 
 
+def test_a_stored_plan_is_used_only_if_the_heuristics_name_its_engine() -> None:
+    run("from tests.lib.test_plans import select_of_stored as f; f()")
+
+
 def test_compile_makes_plans_of_a_program(tmp_path: Path) -> None:
     program, output = tmp_path / "program.py", tmp_path / "plans.file"
     program.write_text(PROGRAM)
@@ -184,6 +200,7 @@ def test_compile_makes_plans_of_a_program(tmp_path: Path) -> None:
     assert "no graph: pooling: x float16[64, 64, 31, 32] " in done.stdout
     plans = entries(output)
     assert len(plans) == 3
+    assert not any(plan.from_device or plan.key.startswith("choice") for plan in plans)
     assert any("runtime_compilation" in plan.facts["candidate"]["notes"] for plan in plans)
     if any(plan.text for plan in plans):
         assert all(plan.key.split(" | ")[2] == "NVIDIA H200, 132 SMs, 9.0" for plan in plans)

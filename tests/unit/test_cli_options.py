@@ -214,8 +214,9 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     folder_store().put(*plans, StoredPlan("choice | a", {}))
     lines = run("show").splitlines()
     assert lines[1] == f"{cache / 'plans'}: 2 compiled plans, 2,001 bytes"
-    assert "2,000  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0" in lines
+    assert "2,000  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0  description" in lines
     row = {"cudnn": "9.19.0", "gpu": "NVIDIA H200, 132 SMs, 9.0", "engine": "engine 1", "bytes": 2000}
+    row["origin"] = "description"
     assert row in json.loads(run("show", "--json"))["plans"]
     file = tmp_path / "plans.file"
     assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
