@@ -11,6 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.layouts import check_layouts
+from cudnn_ct.ops.graph.coalesce import coalesced
 from cudnn_ct.ops.graph.lower import lowered
 
 Build = Callable[[ct.Graph], Any]
@@ -118,3 +119,23 @@ def test_norm_and_gradient_of_an_activation_are_rejected_together(activation: st
     with rejection("ends the process when it compiles a norm"):
         check(build)
     check(lambda g: build(g, gradient=False))
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_norm_and_product_are_rejected_together(rank: int) -> None:
+    """The rows of such a norm become images of one pixel, whose last axes the product would take."""
+
+    def build(g: ct.Graph, *, first: bool = True) -> Any:
+        x, w = g.input((2, 3, 16, 16)[-rank:]), g.input((16,))
+        return g.rms_norm(x, w) @ x if first else g.rms_norm(x @ x, w)
+
+    for first in (True, False):
+        with rejection("matmul cannot be in one graph with a norm"):
+            check(lambda g, first=first: build(g, first=first))
+
+
+def test_rows_of_products_are_not_merged_next_to_a_norm() -> None:
+    g = ct.Graph()
+    x = g.input((2, 3, 4, 16, 16))
+    problem = coalesced(g.define(g.rms_norm(x, g.input((16,))) @ x))
+    assert problem.values[problem.outputs[0]].spec.shape == (24, 16, 16)

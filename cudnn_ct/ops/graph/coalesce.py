@@ -34,7 +34,7 @@ def coalesced(problem: GraphProblem) -> GraphProblem:
     if kinds & _NORMS:
         if not all(_normalises_rows(one, rank) for one in problem.nodes if one.kind in _NORMS):
             return problem
-        last = rank - 1
+        last = min(last, rank - 1)
     axes = [_axes(value.spec, rank) for value in problem.values]
     if kinds <= {"pointwise", "pointwise_backward"}:
         axes = _in_memory_order(axes)

@@ -169,6 +169,11 @@ def _check_ranks(problem: GraphProblem, rank: _Ranks) -> None:
                 f"{one.kind} has {max(axes)} axes and another node of the graph {rank.own}; compute them in "
                 "two graphs"
             )
+        if rank.trailing and one.kind == "matmul":
+            raise NotSupportedError(
+                "matmul cannot be in one graph with a norm, whose rows become images; compute them in two "
+                "graphs"
+            )
         if rank.inserted and one.kind in _OF_MATRICES:
             raise NotSupportedError(
                 f"{one.kind} cannot be in one graph with a convolution of one spatial axis; compute them in "
