@@ -280,7 +280,7 @@ class Graphs(NormNodes, MoreNodes):
                 found["TENSOR_STRIDES"] = result_of["TENSOR_STRIDES"]
         function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
         mode = PointwiseMode(function["POINTWISE_MODE"][0]).name
-        if mode in OTHER_MODES or "POINTWISE_RELU_LOWER_CLIP_SLOPE" in function:
+        if mode in OTHER_MODES or any(name.startswith("POINTWISE_RELU_LOWER_CLIP") for name in function):
             result = self._other_pointwise(mode, function, node, *tensors)
             self._write(node[written][0], result, *tensors)
             return

@@ -4,6 +4,7 @@ python -m tests.oracle.random_graphs --seed 0 --graphs 300 --jobs 8     # on a G
 python -m tests.oracle.random_graphs --seed 0 --graph 17 --all-engines  # one graph, each engine
 python -m tests.oracle.random_graphs --graphs 300 --plan                # without a GPU: plans for an H200
 python -m tests.oracle.random_graphs --graphs 50 --fakes                # on the fakes of the tests
+python -m tests.oracle.random_graphs --graphs 300 --unguarded           # finds what is known to be wrong
 
 A graph has a structure and several variants of its shapes. Graphs run in child processes: one that kills its
 process is a finding. Each finding is printed with the command that repeats it; the exit status is 1 then.
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ CHUNK = 10  # graphs of a child process
 SECONDS = 120  # for one variant of one graph
 RESTART = 77  # exit status of a child that stops because a failure may have destroyed the CUDA context
 FINDINGS = ("wrong", "error", "crash")
+FLAGS = ("plan", "fakes", "all_engines", "unguarded")  # options that child processes get
 
 
 def main(arguments: list[str]) -> int:
@@ -67,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all-engines", action="store_true", help="run every engine that cuDNN has")
     parser.add_argument("--plan", action="store_true", help="plan for an H200, without a GPU")
     parser.add_argument("--fakes", action="store_true", help="run on the fakes of the tests")
+    parser.add_argument(
+        "--unguarded", action="store_true", help="neither copy inputs nor reject what is known to be wrong"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--verbose", action="store_true", help="print every row")
@@ -82,7 +88,7 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
     todo = [(number, variant) for number in chunk for variant in _variants(options)]
     while todo:
         first, count = todo[0][0], chunk[-1] - todo[0][0] + 1
-        flags = [name for name in ("plan", "fakes", "all_engines") if getattr(options, name)]
+        flags = [name for name in FLAGS if getattr(options, name)]
         command = [sys.executable, "-m", "tests.oracle.random_graphs", "--seed", str(options.seed)]
         command += ["--child", str(first), str(count), "--variants", str(options.variants)]
         command += [f"--{name.replace('_', '-')}" for name in flags]
@@ -111,9 +117,7 @@ def _variants(options: argparse.Namespace) -> list[int]:
 
 
 def _report(options: argparse.Namespace, row: dict[str, Any]) -> None:
-    flags = [
-        f"--{name.replace('_', '-')}" for name in ("plan", "fakes", "all_engines") if vars(options)[name]
-    ]
+    flags = [f"--{name.replace('_', '-')}" for name in FLAGS if vars(options)[name]]
     command = f"python -m tests.oracle.random_graphs --seed {options.seed} --graph {row['graph']}"
     command = " ".join([command, f"--variant {row['variant']}", *flags])
     print(f"{row['status']:8} {row['structure']}\n  {row['text']}\n  {command}", flush=True)
@@ -138,6 +142,8 @@ def _summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
 
 def _child(options: argparse.Namespace) -> int:
     first, count = options.child
+    if options.unguarded:
+        _take_guards_out()
     skip = int(os.environ.get("RANDOM_GRAPHS_SKIP", "0"))
     with ExitStack() as stack:
         judge = _judge_of(options, stack)
@@ -152,6 +158,23 @@ def _child(options: argparse.Namespace) -> int:
                 if row["text"].startswith("ExecutionFailedError"):
                     return RESTART
     return 0
+
+
+def _take_guards_out() -> None:
+    """Let engines have operands that they read wrong, and engines be chosen that are known to be wrong.
+
+    The other checks stay: they are about the CUDA context, the process, and results that are not written.
+    """
+    from cudnn_ct.graph import layouts
+    from cudnn_ct.ops.graph import errata, source
+
+    def none(graph: Any) -> tuple[()]:
+        return ()
+
+    layouts.wrong_broadcasts = none  # type: ignore[assignment]
+    layouts.wrong_conversions = none  # type: ignore[assignment]
+    errata.KNOWN_WRONG = errata.KNOWN_WRONG._replace(rows=())
+    source.ENGINES = source.ENGINES._replace(packed=lambda problem: problem)
 
 
 def _judged(judge: Callable[..., dict[str, Any]], graph: Any, outputs: Any) -> dict[str, Any]:
@@ -270,10 +293,19 @@ def _numpy(dtype: str) -> Any:
 
 
 def _on_device(array: np.ndarray, spec: Any) -> Any:
-    """Return a device array with the strides of a contiguous spec, whose axes are in any order."""
+    """Return a device array with the strides of a spec, whose axes are in any order and may have gaps."""
     order = sorted(range(array.ndim), key=lambda axis: (-spec.strides[axis], axis))
     back = tuple(order.index(axis) for axis in range(array.ndim))
-    return ct.asarray(np.ascontiguousarray(array.transpose(order))).transpose(back)
+    inner = array.transpose(order)
+    strides = [spec.strides[axis] for axis in order]
+    long = [axis for axis, length in enumerate(inner.shape) if length > 1]
+    room = list(inner.shape)
+    for outer, axis in pairwise(long):  # the elements between neighbours along the outer axis
+        room[axis] = strides[outer] // strides[axis]
+    memory = np.zeros(room, array.dtype)
+    held = tuple(slice(0, length) for length in inner.shape)
+    memory[held] = inner
+    return ct.asarray(memory)[held].transpose(back)
 
 
 def _results(built: Any, given: list[Any]) -> list[np.ndarray]:

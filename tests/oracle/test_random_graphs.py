@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,13 @@ import pytest
 from scipy import ndimage
 
 import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.graph import layouts
+from cudnn_ct.graph.broadcasts import wrong_conversions
+from cudnn_ct.ops.graph import errata, source
+from cudnn_ct.ops.graph.copies import with_copies
+from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.shapes.graph.problem import GraphProblem
 
 from . import random_graphs
 from .graph_bounds import bounds, wrong_elements
@@ -58,3 +66,53 @@ def test_bilinear_resampling_of_graphs_agrees_with_scipy() -> None:
     for image, result in zip(x.reshape(-1, 5, 4), y.reshape(-1, 10, 8), strict=True):
         expected = ndimage.map_coordinates(image.astype(np.float64), at, order=1, mode="nearest")
         np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+
+
+# --- what has been wrong ------------------------------------------------------------------------------------
+
+FOUND: dict[str, Callable[[GraphProblem, set[str]], bool]] = {
+    "a filter of few channels": lambda problem, kinds: (
+        "conv_backward_filter" in kinds and bool(errata.KNOWN_WRONG.reason(2, problem))
+    ),
+    "a gradient behind a convolution": lambda problem, kinds: (
+        bool(kinds & {"conv_forward", "conv_backward_data"}) and "pointwise_backward" in kinds
+        and with_copies(problem) is not problem
+    ),
+    "rows of half words": lambda problem, _: bool(list(wrong_conversions(lowered(problem)))),
+    "an index and the gradient at a column": lambda problem, kinds: (
+        kinds == {"pointwise", "pointwise_backward"}
+        and any(one.attribute("mode") == "gen_index" for one in problem.nodes)
+        and with_copies(problem) is not problem
+    ),
+    "a broadcast": lambda problem, kinds: (
+        kinds == {"pointwise"} and with_copies(problem) is not problem
+    ),
+}  # fmt: skip
+
+
+def test_random_graphs_are_of_the_kinds_that_have_been_wrong() -> None:
+    counts = dict.fromkeys(FOUND, 0)
+    for number in range(200):
+        (graph, outputs), _ = draw_graph(0, number, 0)
+        problem = graph.define(*outputs)
+        kinds = {one.kind for one in problem.nodes}
+        for name, applies in FOUND.items():
+            try:
+                counts[name] += applies(problem, kinds)
+            except NotSupportedError:
+                continue
+    assert min(counts.values()) >= 2, counts
+
+
+def test_unguarded_graphs_reach_engines_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((layouts, "wrong_broadcasts"), (layouts, "wrong_conversions"),
+                         (errata, "KNOWN_WRONG"), (source, "ENGINES")):  # fmt: skip
+        monkeypatch.setattr(module, name, getattr(module, name))  # restored afterwards
+    g = ct.Graph()
+    problem = g.define(g.input((3, 5, 8)) + g.input((1, 5, 1)))
+    with pytest.raises(NotSupportedError, match="is broadcast to"):
+        layouts.check_layouts(lowered(problem))
+    random_graphs._take_guards_out()
+    layouts.check_layouts(lowered(problem))
+    assert source.ENGINES.packed(problem) is problem
+    assert not errata.KNOWN_WRONG.rows
