@@ -1,0 +1,157 @@
+"""The documentation's own promises: one random case for each sentence that says something about results.
+
+python -m tests.oracle.promises --minutes 1 --jobs 8      # on a GPU
+python -m tests.oracle.promises --fakes --calls 200       # without a GPU, on the fakes
+python -m tests.oracle.promises --seed 7 --number 123     # one case again, as a finding prints it
+python -m tests.oracle.promises --list                    # the sentences
+
+A finding is a sentence that does not hold for a case. The exit status is 1 if there is a finding. `promise`
+has the form of a promise, and the modules `promises_*` have all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import promises_arrays, promises_elements, promises_layers, promises_products  # noqa: F401
+from .children import Made, finished, over, serve
+from .promise import PROMISES, Draw, Promise
+
+__all__ = ["child", "main", "promises_of", "table"]
+
+BATCH = 200  # cases of a child
+SECONDS = 120  # for one case
+MODULE = "tests.oracle.promises"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument(
+        "--calls", type=int, help="how many cases to draw (default: 5 of each, or by --minutes)"
+    )
+    parser.add_argument("--minutes", type=float, help="how long to draw cases")
+    parser.add_argument("--seed", type=int, help="by default a new one")
+    parser.add_argument("--number", type=int, help="draw this case of the seed alone")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
+    parser.add_argument("--list", action="store_true", help="print the sentences")
+    options = parser.parse_args(arguments)
+    kind = "fakes" if options.fakes else "gpu"
+    if options.list:
+        print("\n".join(f"{one.name}\n    {one.quote}" for one in promises_of(kind)))
+        return 0
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    calls = 5 * len(promises_of(kind)) if options.calls is None and end is None else options.calls
+    asked = {"seed": seed, "fakes": options.fakes, "end": end, "seconds": SECONDS}
+    batches = _batches(calls, options.jobs, asked)
+    if options.number is not None:
+        batches = iter([(options.number, options.number + 1)])
+    text, findings = table(seed, _reports(asked, batches, options.jobs), kind)
+    print(text)
+    return int(findings > 0)
+
+
+def promises_of(kind: str) -> list[Promise]:
+    """Return the promises that a device keeps: "gpu", or "fakes"."""
+    return [one for one in PROMISES if kind == "gpu" or not one.gpu]
+
+
+def _batches(calls: int | None, jobs: int, asked: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    size = BATCH if calls is None else max(1, min(BATCH, -(-calls // jobs)))
+    start = 0
+    while (calls is None or start < calls) and not over(asked):
+        stop = start + size if calls is None else min(start + size, calls)
+        yield start, stop
+        start = stop
+
+
+def _reports(asked: dict[str, Any], batches: Iterator[tuple[int, int]], jobs: int) -> list[dict[str, Any]]:
+    reports: list[dict[str, Any]] = []
+    lock = threading.Lock()
+
+    def work(process: int) -> None:
+        while True:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            for report in finished(MODULE, asked | {"process": process}, *batch):
+                with lock:
+                    reports.append(report)
+
+    workers = [threading.Thread(target=work, args=(process,)) for process in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sorted(reports, key=lambda report: report["number"])
+
+
+def table(seed: int, reports: list[dict[str, Any]], kind: str) -> tuple[str, int]:
+    """Return the findings and a table of the outcomes by page, and the number of findings."""
+    flags = " --fakes" if kind == "fakes" else ""
+    lines, counts = [], defaultdict(Counter)
+    for one in reports:
+        page, _, text = one["call"].partition(": ")
+        counts[page][one["outcome"]] += 1
+        if one["outcome"] == "finding":
+            command = f"python -m {MODULE} --seed {seed} --number {one['number']}{flags}"
+            lines.append(f"FINDING {text}\n    {page}\n    {one['detail']}\n    {command}")
+    names = ("holds", "finding", "not supported", "out of memory")
+    lines.append(f"{'page':40}" + "".join(f"{name:>16}" for name in names))
+    for page, found in sorted(counts.items()):
+        lines.append(f"{page:40}" + "".join(f"{found[name]:>16}" for name in names))
+    total = sum(counts.values(), Counter())
+    sentences = len({one["call"] for one in reports})
+    head = f"seed {seed}: {sentences} sentences"
+    lines.append(f"{head:40}" + "".join(f"{total[name]:>16}" for name in names))
+    return "\n".join(lines), total["finding"]
+
+
+# --- a child process ---------------------------------------------------------------------------------------
+
+
+def child() -> None:
+    """Draw the cases of a batch."""
+    serve(_working)
+
+
+@contextmanager
+def _working(asked: dict[str, Any]) -> Iterator[Made]:
+    from .determinism import on_fakes
+
+    kind = "fakes" if asked["fakes"] else "gpu"
+    promises = promises_of(kind)
+
+    def make(number: int) -> tuple[str, Callable[[], dict[str, Any]]]:
+        one = promises[number % len(promises)]
+
+        def run() -> dict[str, Any]:
+            one.check(Draw(f"promise {asked['seed']}:{number}", kind))
+            return {"outcome": "holds"}
+
+        return f"{one.page}: {one.quote}", run
+
+    if kind == "fakes":
+        with on_fakes():
+            yield make
+    else:
+        yield make
+
+
+if __name__ == "__main__":
+    sys.exit(main())
