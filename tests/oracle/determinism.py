@@ -51,11 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
     end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     asked = {"seed": seed, "fakes": options.fakes, "only": options.only, "end": end, "seconds": SECONDS}
     calls = 500 if options.calls is None and end is None else options.calls
-    size = min(BATCH[options.fakes], calls or BATCH[options.fakes])
+    pairs = max(1, options.jobs // 2)
+    size = BATCH[options.fakes] if calls is None else min(BATCH[options.fakes], -(-calls // pairs))
     batches = _batches(calls, size, asked)
     if options.number is not None:
         batches = iter([(options.number, options.number + 1)])
-    rows = _in_pairs(asked | {"runs": options.runs}, batches, options.jobs)
+    rows = _in_pairs(asked | {"runs": options.runs}, batches, pairs)
     text, findings = table(seed, rows, options.fakes)
     print(text)
     return int(findings > 0)
@@ -89,7 +90,7 @@ def _batches(calls: int | None, size: int, asked: dict[str, Any]) -> Iterator[tu
         start = stop
 
 
-def _in_pairs(asked: dict[str, Any], batches: Iterator[tuple[int, int]], jobs: int) -> list[dict[str, Any]]:
+def _in_pairs(asked: dict[str, Any], batches: Iterator[tuple[int, int]], pairs: int) -> list[dict[str, Any]]:
     """Make each batch in two processes; return one row for each call, with the reports of both."""
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     lock = threading.Lock()
@@ -111,7 +112,7 @@ def _in_pairs(asked: dict[str, Any], batches: Iterator[tuple[int, int]], jobs: i
             for one in both:
                 one.join()
 
-    workers = [threading.Thread(target=work, args=(pair,)) for pair in range(max(1, jobs // 2))]
+    workers = [threading.Thread(target=work, args=(pair,)) for pair in range(pairs)]
     for worker in workers:
         worker.start()
     for worker in workers:

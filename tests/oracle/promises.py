@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import promises_arrays, promises_elements, promises_layers, promises_products  # noqa: F401
@@ -150,6 +150,8 @@ def _working(asked: dict[str, Any]) -> Iterator[Made]:
         with on_fakes():
             yield make
     else:
+        with suppress(ImportError):
+            import torch  # noqa: F401 - first, so that it finds its own libraries
         yield make
 
 
