@@ -23,7 +23,7 @@ __all__ = ["attempt"]
 # capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
-ATTENTION = ("attention", "scaled_attention")
+ATTENTION = ("attention", "clear_padding", "scaled_attention")
 
 
 def attempt(case: Case) -> Outcome:

@@ -58,7 +58,10 @@ _ACTIVATIONS = {
 
 
 # Kinds of nodes that have engines even without ``engines``: no legacy call computes them.
-_ONLY_GRAPHS = ("OPERATION_NORM_", "OPERATION_MATMUL_", "OPERATION_GENSTATS_", "OPERATION_BN_")
+_ONLY_GRAPHS = (
+    *("OPERATION_NORM_", "OPERATION_MATMUL_", "OPERATION_GENSTATS_", "OPERATION_BN_"),
+    "OPERATION_POINTWISE_TDESC",  # of a selection
+)
 
 
 class Graphs(NormNodes, MoreNodes):
@@ -211,7 +214,12 @@ class Graphs(NormNodes, MoreNodes):
         fused = any(self._scales(node) or self._reads_float8(node) for node in nodes)
         if fused and any(name.startswith("OPERATION_CONVOLUTION_") for name in names):
             return True
-        return any(name.startswith(_ONLY_GRAPHS) for name in names)
+        return any(map(self._reads_int32, nodes)) or any(name.startswith(_ONLY_GRAPHS) for name in names)
+
+    def _reads_int32(self: Any, node: dict[str, list[Any]]) -> bool:
+        """Whether a node is an elementwise operation on int32 numbers."""
+        numbers = node.get("OPERATION_POINTWISE_XDESC")
+        return numbers is not None and self._attributes(numbers[0])["TENSOR_DATA_TYPE"] == [4]
 
     def _scales(self: Any, node: dict[str, list[Any]]) -> bool:
         """Whether a node multiplies two tensors, such as a convolution and a factor for each channel."""
