@@ -35,7 +35,7 @@ def _pools_bfloat16(problem: GraphProblem) -> bool:
 
 
 def _selects_after_convolution(problem: GraphProblem) -> bool:
-    convolves = any(one.kind == "conv_forward" for one in problem.nodes)
+    convolves = any(one.kind in DIRECTIONS for one in problem.nodes)
     return convolves and any(
         one.kind == "pointwise" and one.attribute("mode") == "binary_select" for one in problem.nodes
     )
@@ -69,7 +69,7 @@ KNOWN_WRONG = Errata(
     rows=(
         # Maxima were wrong on an H200, averages on an H100. Engine 2 computes both right.
         Erratum(3, _pools_bfloat16, "wrong maxima and averages of bfloat16"),
-        # Found in one graph of float32.
+        # Found in graphs of float32, in the forward direction and for gradients of data.
         Erratum(8, _selects_after_convolution, "half of a convolution's sums before a selection"),
         # All thirty-one graphs with 4 modulo 8 channels were wrong; engine 4 computes them right in float32.
         Erratum(2, _filters(_not_of_eights), "wrong gradients of filters unless channels are multiples of 8"),
