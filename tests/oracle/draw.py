@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import ceil, prod
 from typing import Any, NamedTuple
 
@@ -395,7 +396,7 @@ def _conv_backward_filter(source: Source) -> Recipe:
 
 def _conv_backward_bias(source: Source) -> Recipe:
     shape, dtype = source.images(12), source.choice(FLOATS)
-    return Recipe({"dy": (shape, dtype, _numbers(source, dtype))}, {}, None)
+    return Recipe({"dy": (shape, dtype, _numbers(source, dtype))}, {}, ((shape[1],), dtype))
 
 
 def _conv_transpose(source: Source) -> Recipe:
@@ -803,11 +804,11 @@ def _op_tensor(source: Source) -> Recipe:
     (a, b), dtype = _pair(source), source.choice(FLOATS)
     op = source.choice(("add", "mul", "min", "max", "sqrt", "not"))
     values = "positive" if op == "sqrt" else _elementwise_values(source, dtype)
-    arguments: dict[str, Any] = {"op": op, "alpha1": source.choice((1, 1, 0.5, 2.0))}
+    arguments: dict[str, Any] = {"op": op, "alpha1": source.choice((1, 1, 0.5, 2.0, 0.0))}
     operands = {"a": (a, dtype, values)}
     if op not in ("sqrt", "not"):
         operands["b"] = (b, dtype, values)
-        arguments["alpha2"] = source.choice((1, 1, -0.5, 2.0))
+        arguments["alpha2"] = source.choice((1, 1, -0.5, 2.0, 0.0))
     if op in ("min", "max") and source.chance(0.3):
         arguments["propagate_nan"] = False
     return Recipe(operands, arguments, (a, dtype), alias=("a",), scaled=False)
@@ -829,6 +830,10 @@ def _reduce(source: Source) -> Recipe:
     if op in ("min", "max"):
         values = "distinct"
         arguments["indices"] = source.chance(0.3)
+    if op in ("min", "max", "amax") and source.chance(0.2):
+        values = "nan"
+        # Which of several NaN an index has, and whether an extreme with indices is NaN, is up to cuDNN.
+        arguments["propagate_nan"] = not arguments.get("indices") and source.chance(0.3)
     if arguments["keepdims"]:
         result = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
     else:
@@ -840,7 +845,7 @@ def _reduce(source: Source) -> Recipe:
 def _scale(source: Source) -> Recipe:
     shape, dtype = source.shape(0, 6), source.choice(FLOATS)
     operands = {"x": (shape, dtype, _elementwise_values(source, dtype))}
-    return Recipe(operands, {"alpha": source.choice((0.5, -2.0, 3.0))}, scaled=False, written=("x",))
+    return Recipe(operands, {"alpha": source.choice((0.5, -2.0, 3.0, 0.0))}, scaled=False, written=("x",))
 
 
 def _fill(source: Source) -> Recipe:
@@ -878,8 +883,9 @@ def _affine_grid_backward(source: Source) -> Recipe:
 
 def _grids(source: Source) -> tuple[dict[str, tuple[tuple[int, ...], str, str]], tuple[int, ...], str]:
     dtype, (n, c) = source.choice(FLOATS), (source.randint(1, 3), source.choice((1, 2, 3, 8)))
+    values = source.choice(("unit", "unit", "places"))
     image, grid = ((source.randint(1, 7), source.randint(1, 7)) for _ in range(2))
-    operands = {"x": ((n, c, *image), dtype, "normal"), "grid": ((n, *grid, 2), dtype, "unit")}
+    operands = {"x": ((n, c, *image), dtype, "normal"), "grid": ((n, *grid, 2), dtype, values)}
     return operands, (n, c, *grid), dtype
 
 
@@ -927,8 +933,19 @@ def _ctc_loss(source: Source) -> Recipe:
         "label_lengths": lengths,
         "input_lengths": [source.randint(1, steps) for _ in range(batch)],
     }
-    dtype = source.choice(FLOATS)
-    return Recipe({"logits": ((steps, batch, symbols), dtype, "normal")}, arguments, scaled=False)
+    dtype, values = source.choice(FLOATS), source.choice(("normal", "normal", "certain", "far"))
+    if values == "far":  # which has no limit for sequences with a single alignment
+        arguments, steps = _single_alignments(source, batch, symbols)
+    return Recipe({"logits": ((steps, batch, symbols), dtype, values)}, arguments, scaled=False)
+
+
+def _single_alignments(source: Source, batch: int, symbols: int) -> tuple[dict[str, Any], int]:
+    """Labels and lengths of sequences with as many steps as their labels need, and the number of steps."""
+    rows = [[source.randint(1, symbols - 1) for _ in range(source.randint(1, 3))] for _ in range(batch)]
+    ends = [len(row) + sum(a == b for a, b in pairwise(row)) for row in rows]
+    labels = [label for row in rows for label in row]
+    arguments = {"labels": labels, "label_lengths": [len(row) for row in rows], "input_lengths": ends}
+    return arguments, max(ends) + source.randint(0, 1)
 
 
 def _rnn(source: Source) -> Recipe:

@@ -440,7 +440,7 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
 
 
 def _open_reductions(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Extremes of nothing but infinity or NaN, positions of equal elements, squares that float32 lacks."""
+    """Extremes of nothing but infinity, positions of equal elements, squares that float32 lacks."""
     x, op = operands["x"], named(arguments.get("op"), "add")
     axes = axes_of(arguments.get("axis"), x.ndim)
     if not x.size or not axes:
@@ -451,8 +451,7 @@ def _open_reductions(table: Table, operands: Operands, arguments: Arguments, val
     elif op in ("min", "max", "amax"):
         some = np.isnan(x).any(axes)
         worst = {"min": np.inf, "max": -np.inf}.get(op, np.nan)
-        mask = ((x == worst) | np.isnan(x)).all(axes)
-        mask = mask if propagates(arguments) else mask | (some & (op == "amax"))
+        mask = ((x == worst) | np.isnan(x)).all(axes) & ~np.isnan(x).all(axes)
         if propagates(arguments):
             mask = (x == worst).all(axes)
         if arguments.get("indices"):
@@ -523,13 +522,16 @@ class _Places:
             distance = np.abs(self.place - pixel)
             inside = (pixel >= 0) & (pixel < self.pixels)
             weight = np.where(inside, np.maximum(0, 1 - distance), 0)
-            error = np.where(inside & (distance <= 1 + self.near), self.error, 0)
+            near = inside & np.isfinite(distance) & (distance <= 1 + self.near)
+            error = np.where(near, self.error, 0)
             yield np.clip(np.nan_to_num(pixel), 0, self.pixels - 1).astype(int), weight, error
 
     @property
     def undecided(self) -> np.ndarray:
         """Whether a place may be on either side of a pixel's centre, where the slope changes."""
-        return ~(np.abs(self.place - np.round(self.place)) > self.near)
+        in_reach = (self.place >= -1 - self.near) & (self.place <= self.pixels + self.near)
+        at_centre = ~(np.abs(self.place - np.round(self.place)) > self.near)
+        return np.isnan(self.place) | (np.isfinite(self.place) & in_reach & at_centre)
 
 
 def _places(operands: Operands, arguments: Arguments, sizes: Any = None) -> tuple[_Places, _Places]:
@@ -555,10 +557,16 @@ def _grid_sample(table: Table, operands: Operands, arguments: Arguments, values:
     return {"y": _sampled(operands["x"], *_places(operands, arguments))}
 
 
+def _lost_places(operands: Operands) -> np.ndarray:
+    """Return which places are NaN, or infinite in an axis of one pixel."""
+    grid, sizes = operands["grid"], np.array(operands["x"].shape[:1:-1])
+    return (np.isnan(grid) | (np.isinf(grid) & (sizes == 1))).any(-1)
+
+
 def _open_pixels(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Pixels that are not finite, with a weight that may be 0; places that are not finite."""
+    """Pixels that are not finite, with a weight that may be 0; places without a pixel."""
     size = _grid_sample(table, operands, arguments, values)["y"]
-    lost = ~np.isfinite(operands["grid"]).all(-1)[:, None]
+    lost = _lost_places(operands)[:, None]
     return {"y": ~np.isfinite(size) | ~np.isfinite(values["y"]) | lost}
 
 
@@ -589,8 +597,8 @@ def _undecided(rows: _Places, columns: _Places) -> np.ndarray:
 
 
 def _open_corners(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """The slope at the centre of a pixel, which differs between its sides; places that are not finite."""
-    lost = ~np.isfinite(operands["grid"]).all(-1, keepdims=True)
+    """The slope at the centre of a pixel, which differs between its sides; places without a pixel."""
+    lost = _lost_places(operands)[..., None]
     mask = _undecided(*_places(operands, arguments)) | ~np.isfinite(values["dgrid"]) | lost
     return {"dgrid": mask, "dx": ~np.isfinite(values["dx"]) | lost.any((1, 2), keepdims=True)}
 
@@ -655,10 +663,15 @@ def _ctc_loss(table: Table, operands: Operands, arguments: Arguments, values: Va
     for n, (labels, steps) in enumerate(ctc_targets(operands, arguments)):
         p = probabilities[:steps, n]
         logs = np.abs(np.log(p[:, sorted({0, *labels})]))
-        total = (1 + np.where(np.isfinite(logs), logs, 0).max(-1)).sum() * (1 + np.sqrt(steps))
+        largest = np.where(np.isfinite(logs), logs, 0).max(-1)
+        largest = np.where(
+            largest > 87, largest + 2e3, largest
+        )  # exponentials are subnormal, with few digits
+        total = (1 + largest).sum() * (1 + np.sqrt(steps))
         sizes["loss"][n] = total
         occupied = np.abs(p - values["gradient"][:steps, n])
-        sizes["gradient"][:steps, n] = (p + occupied) * (1 + total)
+        rounds_to_1 = p.max(-1, keepdims=True) > 1 - 1e-7  # the gradients of a step are differences from it
+        sizes["gradient"][:steps, n] = (p + occupied) * (1 + total) + rounds_to_1
     return sizes
 
 

@@ -66,6 +66,24 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.where(rng.random(shape) < 0.2, odd, values)
 
 
+def _mostly_nan(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.where(rng.random(shape) < 0.8, np.nan, rng.standard_normal(shape))
+
+
+def _far_places(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    far = rng.choice([np.inf, -np.inf, 5.0, -1e4, 6e4, 1e20, -1e30], shape)
+    return np.where(rng.random(shape) < 0.2, far, rng.uniform(-1, 1, shape))
+
+
+def _certain(rng: np.random.Generator, shape: tuple[int, ...], gaps: list[int]) -> np.ndarray:
+    """Draw rows in which one number is above or below the others by one of ``gaps``."""
+    values = rng.standard_normal(shape)
+    if shape[-1]:
+        place = rng.integers(shape[-1], size=(*shape[:-1], 1))
+        np.put_along_axis(values, place, rng.choice(gaps, (*shape[:-1], 1)), -1)
+    return values
+
+
 VALUES = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "integers": lambda rng, shape: rng.integers(-4, 5, shape).astype(float),
@@ -75,6 +93,10 @@ VALUES = {
     "large": lambda rng, shape: 100 * rng.standard_normal(shape),
     "tiny": lambda rng, shape: 1e-3 * rng.standard_normal(shape),
     "special": _special,
+    "nan": _mostly_nan,
+    "places": _far_places,
+    "certain": lambda rng, shape: _certain(rng, shape, [-40, -18, 18, 40, 80]),
+    "far": lambda rng, shape: _certain(rng, shape, [-300, -110, -90, 0, 18, 110, 300]),
     "squares": lambda rng, shape: rng.uniform(20, 80, shape),
     "mask": lambda rng, shape: (rng.random(shape) < 0.7).astype(float),
     "64": lambda rng, shape: np.full(shape, 64.0),
