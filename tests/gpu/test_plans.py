@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,68 @@ def check_calls() -> None:
     want = [ct.reference.reduce(host, op="norm2", axis=1), ct.reference.reduce(host, op="norm1", axis=0)]
     for one, right in zip(got, want, strict=True):
         np.testing.assert_allclose(one.numpy(), right, rtol=3e-3)
+
+
+PRODUCTS = """
+import cudnn_ct as ct
+
+for m, k, n in ((1024, 768, 2304), (1024, 768, 3072), (1024, 3072, 768), (8, 768, 50304)):
+    ct.matmul(ct.zeros((m, k), "bfloat16"), ct.zeros((k, n), "bfloat16"), bias=ct.zeros((n,), "bfloat16"))
+rows, weight = ct.zeros((1024, 768), "bfloat16"), ct.zeros((768,), "bfloat16")
+ct.layer_norm(rows, weight, weight)
+q = ct.zeros((1, 12, 1024, 64), "bfloat16")
+ct.attention(q, q, q, causal=True)
+"""
+
+
+def engines_of_products() -> list[str]:
+    """Make the calls of PRODUCTS with random operands, check them, and return the engines that ran."""
+    rng, found = np.random.default_rng(4), []
+
+    def array(*shape: int) -> ct.DeviceArray:
+        return ct.asarray(rng.standard_normal(shape, np.float32), "bfloat16")
+
+    def wide(array: ct.DeviceArray) -> np.ndarray[Any, Any]:
+        return array.numpy().astype(np.float64)
+
+    def check(got: ct.DeviceArray, want: np.ndarray[Any, Any]) -> None:
+        np.testing.assert_allclose(wide(got), want, rtol=2e-2, atol=2e-2 * np.abs(want).max())
+        engine = re.search(r"engine \d+(?: knobs [\d=,-]+)?", str(ct.last_plan()))
+        found.append(engine[0] if engine else str(ct.last_plan()))
+
+    for m, k, n in ((1024, 768, 2304), (1024, 768, 3072), (1024, 3072, 768), (8, 768, 50304)):
+        a, b, bias = array(m, k), array(k, n), array(n)
+        check(ct.matmul(a, b, bias=bias), wide(a) @ wide(b) + wide(bias))
+    x, scale, bias = array(1024, 768), array(768), array(768)
+    y = ct.layer_norm(x, scale, bias).y
+    plain = wide(x) - wide(x).mean(1, keepdims=True)
+    check(y, plain / np.sqrt((plain**2).mean(1, keepdims=True) + 1e-5) * wide(scale) + wide(bias))
+    q, k, v = (array(1, 12, 1024, 64) for _ in range(3))
+    scores = wide(q) @ wide(k).swapaxes(2, 3) / 8
+    scores[..., np.triu(np.ones((1024, 1024), bool), 1)] = -np.inf
+    weights = np.exp(scores - scores.max(3, keepdims=True))
+    check(ct.attention(q, k, v, causal=True).y, weights / weights.sum(3, keepdims=True) @ wide(v))
+    return found
+
+
+def test_a_file_that_was_compiled_without_a_gpu_changes_no_engine_of_calls(
+    description: Path, on_disk: Path, tmp_path: Path
+) -> None:
+    program, plans = tmp_path / "program.py", tmp_path / "plans.file"
+    program.write_text(PRODUCTS)
+    done = subprocess.run(  # some plans cannot be written
+        [sys.executable, "-m", "cudnn_ct", "compile", program, "--gpu", description, "-o", plans],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDNN_CT_LIBRARY": _lib.load().path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert plans.is_file(), done.stderr
+    alone = engines_of_products()
+    plan_store().clear()
+    testing.reset()
+    assert ct.import_plans(plans) > 3
+    assert engines_of_products() == alone
 
 
 def test_a_second_process_reads_plans_of_the_first(on_disk: Path) -> None:
