@@ -84,7 +84,7 @@ def _prose(line: str, path: str) -> str:
 def _reference(role: str, name: str, path: str) -> str:
     for full in _candidates(role, name, path):
         owner, _, method = full.rpartition(".")
-        if role == "meth" and owner in on_site():
+        if role == "meth" and inspect.isclass(_object(owner)) and hasattr(_object(owner), method):
             return f"[`{name}`][{on_site()[owner]}.{method}]"
         if full in on_site():
             return f"[`{name}`][{on_site()[full]}]"
@@ -97,6 +97,12 @@ def _candidates(role: str, name: str, path: str) -> list[str]:
     owners = [path.rpartition(".")[0].rpartition(".")[2], path.rpartition(".")[2]] if role == "meth" else []
     inner = [f"{package}.{owner}.{name}" for owner in owners for package in packages]
     return [*inner, *(f"{package}.{name}" for package in packages), name]
+
+
+@cache
+def _object(heading: str) -> Any:
+    """Return the object with a heading; None if no page has it."""
+    return pkgutil.resolve_name(on_site()[heading]) if heading in on_site() else None
 
 
 @cache

@@ -27,6 +27,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
     "LICENSE": "licence.md",
+    "SECURITY.md": "security.md",
 }
 SOURCES = {page: source for source, page in PAGES.items()}
 

@@ -36,7 +36,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 # Pages that tools/docs_site.py creates from files outside docs.
-GENERATED_PAGES = {"index.md", "contributing.md", "changes.md", "licence.md"}
+GENERATED_PAGES = {"index.md", "contributing.md", "changes.md", "licence.md", "security.md"}
 
 # --- the commands of README.md -----------------------------------------------------------------------------
 
@@ -55,6 +55,24 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert re.fullmatch(
         r'python -m pip install -e "\.\[.*examples\]" && python -m pytest -n auto', command("tests")
     )
+
+
+def test_ci_builds_the_docs_strictly() -> None:
+    (build,) = re.findall(r"^.*\bmkdocs build .*$", CI.read_text(), re.MULTILINE)
+    words = build.partition("#")[0].split()
+    assert "--strict" in words
+    assert not {"--quiet", "-q"} & set(words)  # quiet builds do not count warnings
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "api").glob("*.md")), ids=lambda page: page.name)
+def test_api_page_shows_the_members_that_it_lists(page: Path) -> None:
+    """A page shows the methods that a class inherits only with an option."""
+    for name, options in re.findall(r"^::: ([\w.]+)\n((?:    .*\n)*)", page.read_text(), re.MULTILINE):
+        listed = re.search(r"members: \[(.*)\]", options)
+        thing = pkgutil.resolve_name(name)
+        if listed and inspect.isclass(thing) and "inherited_members: true" not in options:
+            fields = vars(thing).get("__annotations__", {})
+            assert [one for one in listed[1].split(", ") if one not in {*vars(thing), *fields}] == []
 
 
 def test_quickstart_command_runs_an_example_that_exists() -> None:
