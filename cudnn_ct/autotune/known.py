@@ -17,6 +17,9 @@ __all__ = ["KnownDefects", "forget"]
 # A slow or rejected call is visible without a warning.
 WARNED = ("wrong", "crash", "hang", "nondeterministic", "unstated")
 
+# Effects for which a problem without another way is refused.
+REFUSED = ("wrong", "crash", "hang", "unsupported")
+
 Row = Mapping[str, Any]
 
 
@@ -42,6 +45,12 @@ class KnownDefects(NamedTuple):
         rows = self.rows(problem, version, capability)
         found = (row for row in rows if engine in row.get("engines", ()))
         return next((f"{row['message']} ({row['source']})" for row in found), "")
+
+    def refusal(self, problem: Any, version: int, capability: tuple[int, int] | None) -> str:
+        """Return why no engine must compute a problem; empty if no such defect is known."""
+        rows = self.rows(problem, version, capability)
+        found = (row for row in rows if row["effect"] in REFUSED and "engines" not in row)
+        return next((f"{row['message']}; {row['advice']} ({row['source']})" for row in found), "")
 
     def warn(self, problem: Any, version: int, capability: tuple[int, int]) -> None:
         """Warn once of each defect that may affect a problem and that no choice of an engine avoids."""

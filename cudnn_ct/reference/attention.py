@@ -189,7 +189,7 @@ class _Batch:
         self.offsets: list[tuple[int, ...]] | None = None
         self.longest = (0, 0)
         self.packed: list[Sequence[int]] = []
-        self._lengths = lengths
+        self._lengths: tuple[Any, Any] = lengths
         if any(one is not None for one in offsets):
             self._pack(offsets)
         for name, given in zip(_LENGTHS, lengths, strict=True):
@@ -233,10 +233,9 @@ class _Batch:
         """Yield the sequences of the batch."""
         if self.offsets is not None:
             starts = zip(*(numbers[:-1] for numbers in self.offsets), strict=True)
-            for place, (first, lengths) in enumerate(
-                zip(starts, zip(*self.packed, strict=True), strict=True)
-            ):
-                yield _Sequence(place, first, *lengths)
+            counts = zip(*self.packed, strict=True)
+            for place, (first, (queries, keys)) in enumerate(zip(starts, counts, strict=True)):
+                yield _Sequence(place, first, queries, keys)
             return
         queries, keys = self.arrays["q"].shape[2], self._most_keys()
         lengths = [

@@ -189,7 +189,7 @@ def test_attention_is_replayed_with_the_numbers_of_the_call(place: Place) -> Non
 
 REJECTED = [
     ("D of 12", {"head": 12, "value_head": 12}, NotSupportedError, "not a multiple of 8: got 12"),
-    ("one key", {"keys": 1}, NotSupportedError, "gradient with one key"),
+    ("one key", {"keys": 1}, NotSupportedError, "not supported for one key"),
     ("bias of one query", {"bias": "k", "queries": 1}, NotSupportedError, "of the bias of one query"),
 ]
 

@@ -10,6 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context as contexts
+from cudnn_ct._lib import load
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops.attention import scaled_source
@@ -243,6 +244,6 @@ def test_scaled_attention_rejects(fake: FakeCudnn, name: str) -> None:
 
 
 def test_scaled_attention_needs_a_tested_version(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaled_source, "FIRST_VERSION", 10**9)
+    monkeypatch.setattr(load(), "version", 91301)
     with pytest.raises(NotSupportedError, match=r"from cuDNN 9\.14\.0 on"):
         ct.scaled_attention(*[heads()] * 3)

@@ -281,6 +281,9 @@ def test_packed_attention_takes_interleaved_memory_of_torch() -> None:
 )
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.filterwarnings(
+    "ignore:cuDNN .* has a known defect"
+)  # of two large heads, without a stated effect
 def test_gradients_of_two_head_sizes_equal_reference(
     head: int, value_head: int, packed: bool, deterministic: bool
 ) -> None:

@@ -11,7 +11,8 @@ import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.ops.attention.core import core_of, token_step
-from cudnn_ct.ops.attention.errata import needs_padding, rules_of
+from cudnn_ct.ops.attention.errata import rules_of
+from cudnn_ct.ops.attention.known import DEFECTS, needs_lengths
 from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
 from cudnn_ct.shapes.attention_lengths import longest_sequence
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem, like_axes
@@ -248,10 +249,38 @@ def test_gradients_with_reported_defects_get_lengths() -> None:
         (128, 1, 91900, True), (192, 1, 92800, True),
     ]:  # fmt: skip
         problem = backward(specs(queries, keys))
-        assert needs_padding(problem, version) == padded
+        assert needs_lengths(problem, version) == padded
         core = core_of(problem, version)
         assert core.constants == ({"lengths_q": (queries,) * 2, "lengths_kv": (keys,) * 2} if padded else {})
         assert not core_of(forward(specs(queries, keys)), version).constants
+
+
+BLACKWELL, HOPPER = (10, 0), (9, 0)
+BIAS = {"bias": TensorSpec.packed((2, 4, 1, 8), "float16")}
+
+
+@pytest.mark.parametrize(
+    ("problem", "version", "capability", "message"),
+    [
+        (forward(specs()), 91001, HOPPER, "before cuDNN 9.10.2"),
+        (forward(specs()), 91002, HOPPER, ""),
+        (forward(specs(1, 8)), 91900, BLACKWELL, "attention of one query"),
+        (forward(specs(1, 8)), 91900, HOPPER, ""),
+        (forward(specs(8, 1025), window=(3, None)), 91400, HOPPER, "a window that is not causal"),
+        (forward(specs(8, 1025), window=(3, 0)), 91400, HOPPER, ""),
+        (forward(specs(8, 1025), window=(3, None)), 91401, HOPPER, ""),
+        (backward(specs(8, 1)), 91900, HOPPER, "one key"),
+        (backward(specs(1, 8) | BIAS, dbias=True), 91900, HOPPER, "of the bias of one query"),
+        (backward(specs(8, 64)), 91900, HOPPER, ""),
+    ],
+)  # fmt: skip
+def test_known_defects_of_versions_are_refused(
+    problem: AttentionProblem, version: int, capability: tuple[int, int], message: str
+) -> None:
+    core = core_of(problem, version).problem
+    found = DEFECTS.refusal(core, version, capability)
+    assert message in found
+    assert bool(found) == bool(message)
 
 
 # --- the reference -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from cudnn_ct import CudnnWarning
 from cudnn_ct._bad_combinations import defects, rows, version_numbers, within
 from cudnn_ct.autotune import known
+from cudnn_ct.ops.attention.known import DEFECTS as OF_ATTENTION
 from cudnn_ct.ops.conv.known import _CONDITIONS, _OPERATIONS, DEFECTS
 from cudnn_ct.ops.norm.known import DEFECTS as OF_NORMS
 from cudnn_ct.ops.norm.known import NormNode, loses_variance
@@ -86,6 +87,13 @@ def test_layer_norm_loses_the_variance_of_float32_in_measured_versions(
     operation: str, dtype: str, version: int, expected: bool
 ) -> None:
     assert loses_variance(NormNode(operation, dtype), version) == expected
+
+
+def test_attention_knows_the_conditions_of_its_rows() -> None:
+    table = [row for row in rows("defects") if set(row["operations"]) & {"attention", "attention_backward"}]
+    texts = {text for row in table for text in row["when"]}
+    assert texts == set(OF_ATTENTION.conditions)
+    assert len(table) >= 26
 
 
 @pytest.mark.parametrize(

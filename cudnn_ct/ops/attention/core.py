@@ -12,7 +12,8 @@ from ...dtypes import DTYPES
 from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
-from .errata import needs_padding, value_head
+from .errata import value_head
+from .known import needs_lengths
 
 __all__ = ["Core", "Part", "core_of", "token_step", "why_unsupported"]
 
@@ -100,7 +101,7 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     core = problem._replace(**views, band=_needed(problem, *lengths), aligned=True)
     core = core._replace(band=_simpler(core))
     constants: dict[str, tuple[int, ...]] = {}
-    if problem.lengths_kv is None and not problem.packed and not empty and needs_padding(core, version):
+    if problem.lengths_kv is None and not problem.packed and not empty and needs_lengths(core, version):
         constants = {"lengths_q": (lengths[0],) * sizes.batch, "lengths_kv": (lengths[1],) * sizes.batch}
     elif problem.page_table is not None and problem.lengths_q is None:
         constants = {"lengths_q": (sizes.queries,) * sizes.batch}

@@ -10,6 +10,7 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.candidates import no_engine
+from ...graph.offline import compute_capability
 from ...plans.base import Candidate, Heuristic, Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
@@ -20,13 +21,13 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._sequences import DeviceFloats, not_on_stream
 from .graph import MASKED
+from .known import DEFECTS
 from .scaled_graph import scaled_attention_graph
 from .source import FillsPlan
 
 __all__ = ["SOURCE", "ScaledAttentionSource", "completed", "fills_of"]
 
 ENGINES = GraphSource(scaled_attention_graph)
-FIRST_VERSION = 91400
 WIDEST_FOR_ALL = 128  # elements of a head up to which all engines computed right results
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
@@ -55,7 +56,7 @@ class ScaledAttentionSource:
         self, problem: ScaledAttentionProblem, context: Context, request: AlgoRequest
     ) -> list[Candidate]:
         """Return the engines to time."""
-        wrong = _why_not(context)
+        wrong = _why_not(problem, context)
         if wrong:
             return [no_engine(wrong)]
         rows = ENGINES.autotune_candidates(completed(problem), context, request)
@@ -70,9 +71,10 @@ class ScaledAttentionSource:
 
     def plan(self, problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run on the operands of the problem."""
-        wrong = _why_not(context) or _why_not_engine(problem, candidate, context)
+        wrong = _why_not(problem, context) or _why_not_engine(problem, candidate, context)
         if wrong:
             raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+        DEFECTS.warn(problem, context.library.version, compute_capability(context))
         made = _CompletePlan(ENGINES.plan(completed(problem), candidate, context), problem)
         moves = _moves(problem)
         if problem.aligned and not any(copy for _, copy in moves):
@@ -83,17 +85,15 @@ class ScaledAttentionSource:
         return [partial(self._found, problem, stage) for stage in stages]
 
     def _found(self, problem: ScaledAttentionProblem, stage: Heuristic, context: Context) -> list[Candidate]:
-        wrong = _why_not(context)
+        wrong = _why_not(problem, context)
         return [no_engine(wrong)] if wrong else [_with_room(row, problem) for row in stage(context)]
 
 
 SOURCE = ScaledAttentionSource()
 
 
-def _why_not(context: Context) -> str:
-    if context.library.version >= FIRST_VERSION:
-        return ""
-    return "nvidia-cudnn-frontend tests attention of float8 from cuDNN 9.14.0 on"
+def _why_not(problem: ScaledAttentionProblem, context: Context) -> str:
+    return DEFECTS.refusal(problem, context.library.version, compute_capability(context))
 
 
 def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> str:

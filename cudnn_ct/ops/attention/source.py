@@ -11,7 +11,7 @@ from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.candidates import no_engine
 from ...graph.first import first_plan
-from ...graph.offline import Planner
+from ...graph.offline import Planner, compute_capability
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.elementwise import fill_plan
@@ -23,8 +23,9 @@ from .._graph_source import GraphSource
 from .._sequences import DeviceInts
 from .copies import copy_into, copy_out_of, room_of_conversion
 from .core import Core, Part, core_of, why_unsupported
-from .errata import known_defect, rules_of
+from .errata import rules_of
 from .graph import MASKED, graph_of, named_graph
+from .known import DEFECTS
 
 __all__ = ["SOURCE", "AttentionSource", "FillsPlan", "fills_of"]
 
@@ -69,6 +70,7 @@ class AttentionSource:
         wrong = _why_not(core, context)
         if wrong:
             raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+        DEFECTS.warn(core.problem, context.library.version, compute_capability(context))
         product = first_plan(_product_of_lengths(core), context) if core.one_query else None
         made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core, product)
         moves = [(part.spec, part.copy) for part in core.parts]
@@ -101,7 +103,8 @@ SOURCE = AttentionSource()
 
 
 def _why_not(core: Core, context: Context | Planner) -> str:
-    return known_defect(core.problem, context.library.version) or why_unsupported(core.problem)
+    version, capability = context.library.version, compute_capability(context)
+    return DEFECTS.refusal(core.problem, version, capability) or why_unsupported(core.problem)
 
 
 def _adapted(row: Candidate, core: Core) -> Candidate:
