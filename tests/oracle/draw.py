@@ -10,7 +10,7 @@ from math import ceil, prod
 from typing import Any, NamedTuple
 
 from .offsets import OFFSETS
-from .operands import Tensor
+from .operands import Tensor, restrided
 
 __all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
 
@@ -214,7 +214,7 @@ def _drawn(seed: int, number: int, device: str, names: Sequence[str]) -> Call:
     if recipe.order and source.chance(0.5):
         operands = {name: _in_order(tensor, recipe.order) for name, tensor in operands.items()}
         out = out and _in_order(out, recipe.order)
-    copied = any(t.origin in ("negated", "jax") or t.still or t.flipped for t in operands.values())
+    copied = any(tensor.origin in ("negated", "jax") for tensor in operands.values())
     copied |= bool(UPLOADED & set(recipe.arguments))
     capturable = out is not None and not recipe.more and not copied  # nothing may be allocated
     where = _where(source, device, capturable)
@@ -274,12 +274,8 @@ def _tensor(
     start = source.choice((0, 0, 0, 0, 1, 2, 3, source.randrange(8)))
     origin = source.choice([one for one in ORIGINS[device] if dtype not in LACKS.get(one, ())])
     tensor = Tensor(shape, dtype, values, order, gaps, (), (), start, origin, source.randrange(2**32))
-    if (
-        source.chance(0.1) and rank and not written and origin != "numba"
-    ):  # which exports strides of 0 as dense
-        tensor = tensor._replace(still=tuple(a for a in range(rank) if source.chance(0.5)))
-    if source.chance(0.06) and rank and not written and origin in ("own", "interface", "cupy", "foreign"):
-        tensor = tensor._replace(flipped=(source.randrange(rank),), still=())
+    if not written:
+        tensor = restrided(source, tensor)
     if origin == "torch" and dtype in ("float32", "float64") and not written and source.chance(0.1):
         tensor = tensor._replace(origin="negated", start=0)
     if origin == "jax":

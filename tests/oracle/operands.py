@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import prod
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from cudnn_ct.dtypes import as_dtype
 
-__all__ = ["GUARD", "Tensor", "lay_out", "stepped", "values_of"]
+__all__ = ["GUARD", "Tensor", "lay_out", "restrided", "stepped", "values_of"]
 
 GUARD = 64  # bytes around the elements that a call must leave alone
 
@@ -58,6 +59,34 @@ class Tensor(NamedTuple):
     def contiguous(self) -> Tensor:
         """The same tensor as a plain aligned array of our own, in C order."""
         return self._replace(order=(), gaps=(), still=(), flipped=(), start=0, origin="own")
+
+
+# How the strides of an operand are: kinds, and how often they are drawn.
+STRIDES = {
+    "positive": 80,
+    "some 0": 7,
+    "all 0": 2,
+    "outer 0": 3,
+    "some negative": 5,
+    "all negative": 1,
+    "both": 2,
+}
+REVERSING = ("own", "interface", "cupy", "foreign")  # the libraries whose arrays have negative strides
+EXPANDING = (*REVERSING, "torch", "negated")  # numba exports strides of 0 as dense, and jax has no strides
+
+
+def restrided(source: random.Random, tensor: Tensor) -> Tensor:
+    """Return a tensor that is only read, in every fifth draw with strides of 0 or negative ones."""
+    (kind,), axes = source.choices(list(STRIDES), list(STRIDES.values())), range(len(tensor.shape))
+    some = tuple(axis for axis in axes if source.random() < 0.5)
+    still = {"some 0": some, "all 0": tuple(axes), "outer 0": tuple(axes)[:1], "both": some}.get(kind, ())
+    flipped = {"some negative": some, "all negative": tuple(axes)}.get(kind, ())
+    if kind == "both":
+        flipped = tuple(axis for axis in axes if axis not in some)
+    return tensor._replace(
+        still=still if tensor.origin in EXPANDING else (),
+        flipped=flipped if tensor.origin in REVERSING else (),
+    )
 
 
 def _special(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
