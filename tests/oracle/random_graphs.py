@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -165,14 +166,15 @@ def _take_guards_out() -> None:
 
     The other checks stay: they are about the CUDA context, the process, and results that are not written.
     """
-    from cudnn_ct.graph import layouts
     from cudnn_ct.ops.graph import errata, source
+
+    layouts: Any = import_module("cudnn_ct.graph.layouts")
 
     def none(graph: Any) -> tuple[()]:
         return ()
 
-    layouts.wrong_broadcasts = none  # type: ignore[assignment]
-    layouts.wrong_conversions = none  # type: ignore[assignment]
+    layouts.wrong_broadcasts = none
+    layouts.wrong_conversions = none
     errata.KNOWN_WRONG = errata.KNOWN_WRONG._replace(rows=())
     source.ENGINES = source.ENGINES._replace(packed=lambda problem: problem)
 

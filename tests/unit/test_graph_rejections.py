@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_norm_and_product_are_rejected_together(rank: int) -> None:
 
     for first in (True, False):
         with rejection("matmul cannot be in one graph with a norm"):
-            check(lambda g, first=first: build(g, first=first))
+            check(partial(build, first=first))
 
 
 def test_rows_of_products_are_not_merged_next_to_a_norm() -> None:
