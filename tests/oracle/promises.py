@@ -21,7 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from . import promises_arrays, promises_elements, promises_layers, promises_products  # noqa: F401
+from . import (  # noqa: F401
+    promises_arrays,
+    promises_copies,
+    promises_elements,
+    promises_layers,
+    promises_products,
+)
 from .children import Made, finished, over, serve
 from .promise import PROMISES, Draw, Promise
 

@@ -219,7 +219,7 @@ def grids_of_single_pixels(d: Draw) -> None:
     )
 
 
-@promise("ct.grid_sample", "Values between pixels are bilinear; outside the image they are 0.")
+@promise("ct.grid_sample", "outside the image, also at infinity, they are 0")
 def places_outside_an_image_are_zero(d: Draw) -> None:
     dtype, (n, c, h, w) = d.dtype(), (*d.sizes(2, 3), *d.sizes(2, 7, 2))
     values = d.values((n, c, h, w), dtype)

@@ -14,6 +14,8 @@ from .judge import UNIT
 from .operands import rounded
 from .promise import FLOATS, HALF, Draw, host, promise
 
+__all__ = ["attended", "compared", "heads"]
+
 TF32 = 2.0**-10
 
 
@@ -262,7 +264,7 @@ def products_of_float8_have_a_largest_magnitude(d: Draw) -> None:
 # --- attention ---------------------------------------------------------------------------------------------
 
 
-def _attended(
+def attended(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray, bias: Any = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return attention and its statistics, for the pairs of queries and keys that are not masked."""
@@ -277,7 +279,7 @@ def _attended(
     return weights @ v / np.where(total == 0, 1, total), stats
 
 
-def _heads(d: Draw, queries: int, keys: int) -> tuple[str, list[np.ndarray]]:
+def heads(d: Draw, queries: int, keys: int) -> tuple[str, list[np.ndarray]]:
     dtype, batch, kv, group = d.dtype(*HALF), d.randint(1, 3), d.choice((1, 2)), d.choice((1, 2))
     head = d.choice((8, 32, 64))
     shapes = ((batch, kv * group, queries, head), (batch, kv, keys, head), (batch, kv, keys, head))
@@ -292,7 +294,7 @@ def _placed(d: Draw, values: list[np.ndarray], dtype: str) -> list[Any]:
     return [d.array(one.transpose(0, 2, 1, 3), dtype, True).transpose(0, 2, 1, 3) for one in values]
 
 
-def _attention(d: Draw, got: Any, want: np.ndarray, dtype: str) -> None:
+def compared(d: Draw, got: Any, want: np.ndarray, dtype: str) -> None:
     d.near(got, want, dtype=dtype, terms=np.full(want.shape, 4.0), unit=4 * UNIT[dtype] / 64)
 
 
@@ -302,7 +304,7 @@ def _attention(d: Draw, got: Any, want: np.ndarray, dtype: str) -> None:
 @promise("docs/attention.md", "Strides are free: pass (B, S, H, D) memory as its transposed view")
 def masks_select_keys(d: Draw) -> None:
     queries, keys = d.choice((2, 17, 64)), d.choice((64, 80, 128))
-    dtype, values = _heads(d, queries, keys)
+    dtype, values = heads(d, queries, keys)
     i, j = np.arange(queries)[:, None], np.arange(keys)
     causal = d.choice((False, True, "top_left", "bottom_right"))
     shift = keys - queries if causal == "bottom_right" else 0
@@ -313,8 +315,8 @@ def masks_select_keys(d: Draw) -> None:
         keywords["window"] = (left, d.choice((None, 0)))
         allowed = allowed & (j >= i + shift - left)
     found = ct.attention(*_placed(d, values, dtype), return_stats=True, **keywords)
-    want, stats = _attended(*values, allowed)
-    _attention(d, found.y, want, dtype)
+    want, stats = attended(*values, allowed)
+    compared(d, found.y, want, dtype)
     d.near(found.stats, stats, dtype="float32", terms=np.full(stats.shape, 40.0), factor=256)
 
 
@@ -323,7 +325,7 @@ def masks_select_keys(d: Draw) -> None:
 @promise("ct.attention", "Lengths of padded sequences. Keys behind them are masked.")
 def lengths_mask_keys_and_queries(d: Draw) -> None:
     queries, keys = d.choice((2, 17, 64)), d.choice((17, 64, 128))
-    dtype, values = _heads(d, queries, keys)
+    dtype, values = heads(d, queries, keys)
     batch = len(values[0])
     lengths = [[d.randint(1, n) for _ in range(batch)] for n in (queries, keys)]
     given = [ct.asarray(np.asarray(one, np.int32)) if d.chance(0.5) else one for one in lengths]
@@ -332,8 +334,8 @@ def lengths_mask_keys_and_queries(d: Draw) -> None:
     )
     rows, columns = (np.array(one).reshape(-1, 1, 1, 1) for one in lengths)
     allowed = (np.arange(queries)[:, None] < rows) & (np.arange(keys) < columns)
-    want, stats = _attended(*values, allowed)
-    _attention(d, found.y, want, dtype)
+    want, stats = attended(*values, allowed)
+    compared(d, found.y, want, dtype)
     behind = np.broadcast_to(~allowed.any(-1), stats.shape)
     d.equal(host(found.y)[behind], np.zeros((int(behind.sum()), values[2].shape[-1])))
     d.equal(host(found.stats)[behind], np.full(int(behind.sum()), -np.inf))
@@ -343,14 +345,14 @@ def lengths_mask_keys_and_queries(d: Draw) -> None:
 @promise("ct.attention", "Each of the first three axes may have length 1. -inf masks a key.")
 def biases_mask_keys(d: Draw) -> None:
     queries, keys = d.choice((2, 17, 64)), d.choice((17, 64, 128))
-    dtype, values = _heads(d, queries, keys)
+    dtype, values = heads(d, queries, keys)
     full = (*values[0].shape[:2], queries, keys)
     shape = tuple(n if axis == 3 or d.chance(0.6) else 1 for axis, n in enumerate(full))
     bias = d.values(shape, dtype)
     bias = np.where(d.rng.random(shape) < 0.3, -np.inf, bias)
     bias[..., 0] = 0  # each query has a key
     y = ct.attention(*_placed(d, values, dtype), bias=d.array(bias, dtype)).y
-    _attention(d, y, _attended(*values, np.isfinite(bias), np.where(np.isfinite(bias), bias, 0))[0], dtype)
+    compared(d, y, attended(*values, np.isfinite(bias), np.where(np.isfinite(bias), bias, 0))[0], dtype)
 
 
 @promise("docs/attention.md", "q, k, v and y have the shape (tokens, H, D), the statistics (tokens, H)")
@@ -365,8 +367,8 @@ def packed_sequences_are_apart(d: Draw) -> None:
     for n in range(batch):
         rows, columns = (slice(one[n], one[n + 1]) for one in offsets)
         own = [one[part].transpose(1, 0, 2)[None] for one, part in ((q, rows), (k, columns), (v, columns))]
-        want = _attended(*own, np.ones((lengths[0][n], lengths[1][n]), bool))[0]
-        _attention(d, y[rows].transpose(1, 0, 2)[None], want, dtype)
+        want = attended(*own, np.ones((lengths[0][n], lengths[1][n]), bool))[0]
+        compared(d, y[rows].transpose(1, 0, 2)[None], want, dtype)
     d.holds(
         found.stats.shape == (offsets[0][-1], heads), f"the statistics have the shape {found.stats.shape}"
     )
@@ -391,7 +393,7 @@ def attention_rejects_what_it_lists(d: Draw) -> None:
 )
 def gradients_of_attention_are_their_formulas(d: Draw) -> None:
     queries, keys = d.choice((17, 64)), d.choice((64, 128))
-    dtype, (q, k, v) = _heads(d, queries, keys)
+    dtype, (q, k, v) = heads(d, queries, keys)
     bias = d.values((1, q.shape[1], queries, keys), dtype)
     dy = d.values((*q.shape[:-1], v.shape[-1]), dtype)
     arrays = [d.array(one, dtype) for one in (q, k, v)]
