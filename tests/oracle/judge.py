@@ -368,7 +368,7 @@ def _difference(
 def _dtype_of(call: Call, name: str) -> str:
     if call.out is not None and name in ("y", "dx", "dw", "out"):
         return call.out.dtype
-    if name == "dbias":
+    if name == "dbias" and "bias" in call.operands:
         return call.operands["bias"].dtype
     if name in ("stats", "amax", "sums", "square_sums"):
         return "float32"
