@@ -99,7 +99,7 @@ def filter_gradients_accumulate(d: Draw) -> None:
         old + once,
         dtype=dtype,
         terms=np.full(w.shape, np.abs(dy).sum() * np.abs(x).max() + 1),
-        unit=_unit(dtype),
+        unit=max(_unit(dtype), UNIT.get(dtype, 0.0) / 64),  # the sum without beta is rounded once more
     )
     i, j = (d.randrange(n) for n in w.shape[2:])
     part = x[:, :, i : i + dy.shape[2], j : j + dy.shape[3]]
