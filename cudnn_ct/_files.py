@@ -8,11 +8,13 @@ import pkgutil
 import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = [
     "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "driver_release",
-    "equal", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource", "text_of",
+    "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource",
+    "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -22,6 +24,8 @@ DELETED = " (deleted)"  # the end of a path in a memory map
 MAX_LINKS = 40  # the limit of the kernel
 # cudnn64_9.dll, cudnn_graph64_9.dll
 _DLL = re.compile(r"cudnn(?:_(?P<part>[a-z_]+))?64_(?P<version>\d+)\.dll", re.IGNORECASE)
+
+_MFD_CLOEXEC = 1
 
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
@@ -159,6 +163,39 @@ def _without_waiting(path: str, flags: int) -> int:
 def resource(name: str) -> str:
     """Read a text file of this package, which may be inside a zip file."""
     return (pkgutil.get_data(__package__, name) or b"").decode("utf-8")
+
+
+def in_memory(name: str) -> int:
+    """Create a file without a path, and return its descriptor; raise OSError if that fails."""
+    # A file in memory can be opened as a library even if all folders that this user may write are noexec.
+    create = getattr(os, "memfd_create", None) or _memfd_create()
+    if create is not None:
+        return int(create(name))
+    for folder in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")):
+        path = os.path.join(folder, f"{name}-{os.getpid()}-{os.urandom(8).hex()}")
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.unlink(path)
+            return file
+    raise OSError(0, "no folder for temporary files can be written")
+
+
+def _memfd_create() -> Callable[[str], int] | None:
+    """Return the function of the C library, which ``os`` lacks if Python was built for glibc < 2.27."""
+    try:
+        import ctypes  # only then
+
+        function = ctypes.pythonapi.memfd_create  # a symbol of this process: no library is opened
+    except (ImportError, AttributeError):
+        return None
+
+    def create(name: str) -> int:
+        file = int(function(os.fsencode(name), _MFD_CLOEXEC))
+        if file < 0:
+            raise OSError(0, "memfd_create failed", name)
+        return file
+
+    return create
 
 
 def mapped(pid: int | str) -> list[str]:

@@ -88,7 +88,7 @@ def run(
         with ExitStack() as files:
             stub = files.enter_context(os.fdopen(stub_libcuda.in_memory(driver_functions)))
             for plan, environ in plans:
-                out, err = (files.enter_context(os.fdopen(os.memfd_create(n), "rb")) for n in ("out", "err"))
+                out, err = (files.enter_context(os.fdopen(_files.in_memory(n), "rb")) for n in ("out", "err"))
                 children.append(_Child(plan, environ, stub.fileno(), out, err))
             return [child.report(end) for child in children]
     except OSError as error:  # for example no more processes

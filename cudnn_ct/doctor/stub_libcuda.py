@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable
 from itertools import accumulate
 
+from .. import _files
 from .._elf import machine_here
 
 __all__ = ["in_memory", "make"]
@@ -52,7 +53,7 @@ def in_memory(names: Iterable[str], *, planning: bool = False) -> int:
     """
     import fcntl  # not on Windows, where nothing calls this
 
-    first = os.memfd_create(_SONAME)
+    first = _files.in_memory(_SONAME)
     # The child has streams of its own in the places of closed ones.
     file = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(first)
