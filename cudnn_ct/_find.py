@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _elf, _files
+from ._libraries import WHEEL_FOLDERS
 
 __all__ = [
     "COMPANION_STEPS", "CUDNN", "CUDNN_STEPS", "DRIVER", "EXPLICIT", "TOOLKITS", "LibrarySpec",
@@ -49,7 +50,7 @@ SYSTEM_FOLDERS = (
     "/usr/local/lib", "/usr/local/cuda/lib64",
 )  # fmt: skip
 
-CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",))
+CUDNN = LibrarySpec("libcudnn.so.9", tuple(f"{folder}/lib" for folder in WHEEL_FOLDERS.values()))
 DRIVER = LibrarySpec("libcuda.so.1")
 
 
@@ -220,8 +221,8 @@ def _beside_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple
 
 
 def _wheel_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
-    for entry in _absolute(context.path):
-        yield from (("wheel", os.path.join(entry, wheel)) for wheel in spec.wheels)
+    for wheel in spec.wheels:  # a full cuDNN in any entry precedes the small set
+        yield from (("wheel", os.path.join(entry, wheel)) for entry in _absolute(context.path))
 
 
 def _root_folders(

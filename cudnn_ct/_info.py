@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from . import _files, _find, _lib
 from ._dlopen import driver_version
 from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
 from ._installation import Header, Installation, companion_version, inspect
-from ._libraries import SUBLIBRARIES, Library, dotted, read_library
+from ._libraries import COMPANIONS, JIT, SUBLIBRARIES, Library, dotted, needs, read_library
 from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
 
 SCHEMA = 1  # increased when a key is removed or changes its meaning
 NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
+NOT_NEEDED = "not searched: the engines of this cuDNN do not need it"
+# What happens without a library of CUDA.
+WITHOUT = {
+    "libcublasLt": "no operation can run on a GPU",
+    "libnvrtc": "cuDNN has no engines that are compiled at run time",
+}
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,12 @@ class LibraryInfo:
     path: str | None  # the real path of libcudnn.so.9
     found_via: str  # the step that found it
     version: str | None  # of the loaded library, or of its files if it cannot be loaded
+    kind: str | None  # its set of libraries: "full", or "jit", which has graphs only
     cuda_version: str | None  # the CUDA version that it was built for
     sublibraries: tuple[LibraryFile, ...]  # the libraries that it opens
     header: LibraryFile | None  # the cudnn_version.h that belongs to the library
-    cublaslt: LibraryFile  # the companions; ``note`` has the reason if one was not found
+    cublaslt: LibraryFile  # the companions; ``note`` has the reason if one was not found or is not needed
+    nvrtc: LibraryFile
     cudart: LibraryFile
     driver: LibraryFile
     bindings: str  # the cuDNN version from whose headers functions and enums of this package are generated
@@ -54,7 +62,8 @@ class LibraryInfo:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the labels and texts of the printed form, in order."""
-        built = f" for CUDA {self.cuda_version}" if self.cuda_version else ""
+        built = " JIT" if self.kind == JIT else ""
+        built += f" for CUDA {self.cuda_version}" if self.cuda_version else ""
         yield "cuDNN", f"{self.version or 'none'}{built}"
         if self.path:
             yield "path", self.path
@@ -63,7 +72,7 @@ class LibraryInfo:
             yield "header", _line(self.header) if self.header else "none next to the library"
         for file in self.sublibraries:
             yield file.name, _line(replace(file, path=file.path and os.path.basename(file.path)))
-        for file in (self.cublaslt, self.cudart, self.driver):
+        for file in (self.cublaslt, self.nvrtc, self.cudart, self.driver):
             yield file.name, _line(file)
         yield "bindings", f"from the headers of cuDNN {self.bindings}"
         for step, result in self.steps:
@@ -102,22 +111,28 @@ def library_info() -> LibraryInfo:
     mapped = _find.mapped_files()
     parts = {part.name: part for part in installation.parts} if installation else {}
     skipped = library.skipped if library else {}
+    small = installation is not None and installation.kind == JIT
     cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
+    nvrtc = _companion("libnvrtc", _find.nvrtc, cuda, installation)
     return LibraryInfo(
         path=installation.shim if installation else None,
         found_via=found.found_via,
         version=format_version(version) if version else None,
+        kind=installation.kind if installation else None,
         cuda_version=_cuda(cuda) if cuda else None,
         sublibraries=tuple(
-            _part(name, parts.get(name), mapped, skipped.get(name, "")) for name in SUBLIBRARIES if parts
+            _part(name, parts.get(name), mapped, skipped.get(name, ""))
+            for name, row in SUBLIBRARIES.items()
+            if parts and (row.jit or name in parts or not small)
         ),
         header=_header(installation.header) if installation and installation.header else None,
         cublaslt=cublas,
+        nvrtc=nvrtc,
         cudart=_companion("libcudart", _find.cudart, cuda, installation),
         driver=_driver(),
         bindings=format_version(GENERATED_FROM),
         steps=found.steps,
-        notes=tuple(_notes(installation, cublas, mapped)),
+        notes=tuple(_notes(installation, (cublas, nvrtc), mapped)),
         problem=problem or (library.header_mismatch() if library else "") or None,
     )
 
@@ -150,6 +165,8 @@ def _companion(
     """Search for the library of CUDA that this cuDNN needs; its version is in its file name or its wheel."""
     if cuda is None or installation is None:
         return LibraryFile(name, None, note=NOT_LOOKED_FOR)
+    if name in COMPANIONS and not needs(name, installation.kind, installation.version):
+        return LibraryFile(name, None, note=NOT_NEEDED)
     wanted = wanted_of(cuda // 1000)
     found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
     if found.path is None:
@@ -181,12 +198,15 @@ def _driver() -> LibraryFile:
     return replace(file, version=", ".join(filter(None, (release, cuda))) or None, mapped=True)
 
 
-def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str, ...]) -> Iterator[str]:
+def _notes(
+    installation: Installation | None, companions: Iterable[LibraryFile], mapped: tuple[str, ...]
+) -> Iterator[str]:
     if installation is None:
         return
     yield from installation.notes
-    if lt.path is None and lt.note != NOT_LOOKED_FOR:
-        yield f"{lt.note}: no operation can run on a GPU without it"
+    for file in companions:
+        if file.path is None and file.note not in (NOT_LOOKED_FOR, NOT_NEEDED):
+            yield f"{file.note}: {WITHOUT[file.name]} without it"
     for path in installation.other_installations(mapped):
         yield f"this process has also loaded {path}"
 

@@ -55,9 +55,15 @@ class Installation:
         return self.version and version_number(self.version)
 
     @property
+    def kind(self) -> str:
+        """The set of libraries that it is: ``full`` or ``jit``."""
+        return _libraries.kind_of(self.folder, self.libraries)
+
+    @property
     def missing(self) -> list[str]:
-        """The parts that a cuDNN of this version must have and that do not exist."""
-        return [name for name in ("", *_libraries.required(self.version)) if name not in self.libraries]
+        """The parts that a cuDNN of this set and version must have and that do not exist."""
+        names = ("", *_libraries.required(self.version, self.kind))
+        return [name for name in names if name not in self.libraries]
 
     @property
     def parts(self) -> list[Library]:

@@ -9,26 +9,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from . import _companions
 from ._config import config
-from ._dlopen import Lookup, open_installation, open_library
-from ._find import (
-    COMPANION_STEPS,
-    EXPLICIT,
-    SearchContext,
-    SearchResult,
-    cublaslt,
-    find_cudnn,
-    mapped_files,
-    nvrtc,
-    search,
-)
+from ._dlopen import Lookup, open_installation
+from ._find import EXPLICIT, SearchResult, find_cudnn, mapped_files
 from ._installation import Installation, require
-from ._libraries import dotted, version_number
+from ._libraries import FULL, SUBLIBRARIES, dotted, file_name, part_of_header, version_number
 from .errors import (
     CudnnError,
     LibraryLoadError,
     LibraryNotFoundError,
     NotInitializedError,
+    NotSupportedError,
     VersionMismatchError,
     error_from_status,
     format_version,
@@ -39,10 +31,12 @@ __all__ = ["Library", "load", "prototypes", "version"]
 
 NOTHING = SearchResult(None, "", ())
 
-# cuDNN ends the process («Invalid handle. Cannot load symbol cublasLtGetVersion») if it needs libcublasLt and
-# cannot load it: when it finalises a descriptor, or in a call with a handle. Both need a call of one of these
-# two functions first, so they are bound only after libcublasLt is loaded.
-NEED_CUBLASLT = ("cudnnCreate", "cudnnBackendFinalize")
+# A full cuDNN ends the process («Invalid handle. Cannot load symbol cublasLtGetVersion») if it cannot load
+# libcublasLt: when it finalises a descriptor, or in a call with a handle. Both need a call of one of these
+# two functions first, so they are bound only after libcublasLt is loaded, and libnvrtc where engines need it.
+NEED_COMPANIONS = ("cudnnCreate", "cudnnBackendFinalize")
+
+UNAVAILABLE = 3009  # the status of a function whose library does not exist
 
 # Arguments that only newer versions may accept, by function: the enum, the place, and the name in an error.
 _DATED = {
@@ -134,7 +128,8 @@ class Library:
     """Every C function of one cuDNN as an attribute, typed, and checked for failure."""
 
     # A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
-    # return. A function that this cuDNN is too old for raises when it is called.
+    # return. A function that this cuDNN is too old for, or whose library it lacks, raises when it is called.
+    kind: str = FULL  # its set of libraries: ``full`` or ``jit``
 
     def __init__(
         self,
@@ -144,6 +139,8 @@ class Library:
         skipped: dict[str, str] | None = None,
     ) -> None:
         self.installation = installation  # the files that it was loaded from; None for the fakes of tests
+        if installation:
+            self.kind = installation.kind
         self.path = installation.shim if installation else ""
         self.found = found  # the search that found it
         self.found_via = found.found_via
@@ -152,18 +149,17 @@ class Library:
         self.version: int = 0
         self.version = int(self._bound("cudnnGetVersion")())
         for name in prototypes():
-            # Fakes have no files, so they need no libcublasLt: they are bound at once.
-            if installation is None or name not in NEED_CUBLASLT:
+            if name not in NEED_COMPANIONS or not self.companions:
                 setattr(self, name, self._bound(name))
 
     def __getattr__(self, name: str) -> Any:
-        if name in NEED_CUBLASLT and self.installation is not None:
+        if name in NEED_COMPANIONS and self.companions:
             with _state.lock:
                 # Bind once: ctypes calls `errcheck` by a borrowed reference, and a second binding would free
                 # it during a call in another thread.
                 if name not in self.__dict__:
-                    self.open_cublaslt()
-                    for function in NEED_CUBLASLT:
+                    self.open_companions()
+                    for function in NEED_COMPANIONS:
                         setattr(self, function, self._bound(function))
             return self.__dict__[name]
         import difflib  # only for a wrong name
@@ -176,7 +172,29 @@ class Library:
         return sorted({*super().__dir__(), *prototypes()})
 
     def __repr__(self) -> str:
-        return f"<cuDNN {format_version(self.version)} at {self.path or 'no path'}>"
+        return f"<cuDNN {self.version_text} at {self.path or 'no path'}>"
+
+    @property
+    def variant(self) -> str:
+        """The end of the version in keys of caches: engines of two sets have different numbers."""
+        return "" if self.kind == FULL else f" {self.kind}"
+
+    @property
+    def version_text(self) -> str:
+        """The version and the set of libraries, such as ``9.27.0`` or ``9.27.0 jit``."""
+        return format_version(self.version) + self.variant
+
+    @cached_property
+    def companions(self) -> frozenset[str]:
+        """The libraries of CUDA that its engines need; fakes have no files, so they need none."""
+        return _companions.needed(self.installation) if self.installation else frozenset()
+
+    def lacks(self, part: str) -> str:
+        """Return that a set does not have a sub-library, in words that follow a name; empty if it has."""
+        if self.kind == FULL or part not in SUBLIBRARIES or SUBLIBRARIES[part].jit:
+            return ""
+        library = file_name(part).partition(".")[0]
+        return f"needs {library}, which the {self.kind.upper()} wheel lacks ({UNAVAILABLE})"
 
     @property
     def cuda_version(self) -> int:
@@ -215,33 +233,27 @@ class Library:
             f"{self.path} is {format_version(self.version)}; reinstall one of them"
         )
 
-    def open_cublaslt(self) -> str:
-        """Open the libcublasLt that this cuDNN requests by name, and return its path."""
+    def open_companions(self) -> None:
+        """Open the libraries of CUDA that the engines of this cuDNN need."""
         assert self.installation is not None
-        cuda = self.cuda_version // 1000
-        wanted = cublaslt(cuda)
-        found = search(wanted, COMPANION_STEPS, SearchContext(beside=self.installation.folder))
-        if found.path is None:
-            package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
-            text = (
-                f"cuDNN {format_version(self.version)} at {self.path} needs {wanted.soname}, and would end "
-                f"this process without it: pip install {package}, or put its folder on LD_LIBRARY_PATH "
-                "before Python starts"
-            )
-            raise self.with_diagnosis(LibraryNotFoundError(text, found.steps))
-        return open_library(found.path)
+        name = f"cuDNN {self.version_text} at {self.path}"
+        try:
+            _companions.open_needed(self.installation, self.cuda_version // 1000, name)
+        except LibraryNotFoundError as error:
+            raise self.with_diagnosis(error) from None
 
     def find_nvrtc(self) -> str:
-        """Return the path of the libnvrtc that compiles engines at run time; empty if it was not found."""
+        """Return the path of the libnvrtc that compiles kernels; empty if it was not found."""
         assert self.installation is not None
-        context = SearchContext(beside=self.installation.folder)
-        return str(search(nvrtc(self.cuda_version // 1000), COMPANION_STEPS, context).path or "")
+        return _companions.find_nvrtc(self.installation, self.cuda_version // 1000)
 
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]
-        function: Any = self._lookup(name)
+        # The shim has all functions. Those of a library that does not exist print a line on stderr.
+        lacks = self.lacks(part_of_header(prototype.header))
+        function: Any = None if lacks else self._lookup(name)
         if function is None:
-            return self._stub(name, prototype.since)
+            return self._stub(name, prototype.since, lacks)
         function.__name__ = name  # which functions of CFUNCTYPE lack
         function.restype = prototype.restype
         function.argtypes = prototype.argtypes
@@ -249,11 +261,13 @@ class Library:
             function.errcheck = self._check
         return function
 
-    def _stub(self, name: str, since: int) -> Callable[..., Any]:
+    def _stub(self, name: str, since: int, lacks: str) -> Callable[..., Any]:
         newer = since > self.version
         needs = f"needs cuDNN >= {format_version(since)}" if newer else "is missing from this cuDNN"
 
         def missing(*_: object) -> Any:
+            if lacks and not newer:
+                raise NotSupportedError(f"{name} {lacks}", status=UNAVAILABLE, function=name)
             raise VersionMismatchError(f"{name} {needs}, have {format_version(self.version)}", function=name)
 
         missing.__name__ = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Tuple, TypeVar
@@ -12,11 +12,17 @@ from typing import Tuple, TypeVar
 from . import _elf, _files
 
 __all__ = [
-    "SUBLIBRARIES", "Library", "SubLibrary", "Version", "dotted", "file_name", "most_frequent", "old_version",
+    "COMPANIONS", "FULL", "JIT", "SUBLIBRARIES", "WHEEL_FOLDERS", "Companion", "Library", "SubLibrary",
+    "Version", "dotted", "file_name", "kind_of", "most_frequent", "needs", "old_version", "part_of_header",
     "read_folder", "read_library", "required", "version_in", "version_number",
 ]  # fmt: skip
 
 Version = Tuple[int, int, int]
+
+# The sets of libraries that are a cuDNN, and the folders of their wheels. All engines of the small set are
+# compiled at run time, and it has no legacy calls.
+FULL, JIT = "full", "jit"
+WHEEL_FOLDERS = {FULL: "nvidia/cudnn", JIT: "nvidia/cudnn_jit"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,8 @@ class SubLibrary:
     constant: str = ""  # the exported symbol that holds its version, if it exports one
     core: bool = False  # whether cuDNN ends the process or fails in every call without it
     computes: bool = False  # whether it needs code for every GPU
+    jit: bool = False  # whether the small set has it too
+    headers: tuple[str, ...] = ()  # the headers that declare its functions
     since: Version = (9, 0, 0)  # the first version that always includes it
     earliest: Version = (9, 0, 0)  # the first version that may include it; its true first is between the two
 
@@ -35,16 +43,38 @@ class SubLibrary:
 SUBLIBRARIES = {
     row.name: row
     for row in (
-        SubLibrary("graph", "cudnn_graph_version", core=True),
-        SubLibrary("ops", "cudnn_ops_infer_version", core=True, computes=True),
-        SubLibrary("cnn", core=True, computes=True),
-        SubLibrary("adv", "cudnn_adv_infer_version", core=True, computes=True),
-        SubLibrary("ext", since=(9, 24, 0), earliest=(9, 21, 0)),
+        SubLibrary("graph", "cudnn_graph_version", core=True, jit=True, headers=("cudnn_graph.h",)),
+        SubLibrary("ops", "cudnn_ops_infer_version", core=True, computes=True, headers=("cudnn_ops.h",)),
+        SubLibrary("cnn", core=True, computes=True, headers=("cudnn_cnn.h",)),
+        SubLibrary("adv", "cudnn_adv_infer_version", core=True, computes=True, headers=("cudnn_adv.h",)),
+        SubLibrary(
+            "ext",
+            since=(9, 24, 0),
+            earliest=(9, 21, 0),
+            headers=("cudnn_gnn_ops.h", "cudnn_subquadratic_ops.h"),
+        ),
         SubLibrary("heuristic"),
         SubLibrary("engines_precompiled", computes=True),
-        SubLibrary("engines_runtime_compiled", computes=True),
+        SubLibrary("engines_runtime_compiled", computes=True, jit=True),
         SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
     )
+}
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A library of CUDA that libraries of cuDNN open by its name."""
+
+    kinds: tuple[str, ...]  # the sets of libraries whose engines need it
+    until: Version = (10, 0, 0)  # the first version whose engines do without it
+    also: tuple[str, ...] = ()  # the sub-libraries that need it in every version
+
+
+# A full cuDNN ends the process if it cannot open libcublasLt. Without libnvrtc, the versions that use it have
+# no engines that are compiled at run time, and report no error; newer ones contain a compiler.
+COMPANIONS = {
+    "libcublasLt": Companion((FULL,)),
+    "libnvrtc": Companion((FULL, JIT), until=(9, 21, 0), also=("ext",)),
 }
 
 
@@ -75,9 +105,28 @@ def file_name(name: str = "") -> str:
     return f"libcudnn{'_' if name else ''}{name}.so.9"
 
 
-def required(version: Version | None) -> list[str]:
-    """List the sub-libraries that a cuDNN of a version must have."""
-    return [row.name for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
+def kind_of(folder: str, parts: Container[str]) -> str:
+    """Return the set of libraries of a folder: ``jit`` in the folder of its wheel or if it is complete."""
+    own = os.path.normpath(folder).endswith(f"{WHEEL_FOLDERS[JIT]}/lib")
+    exact = all((name in parts) == row.jit for name, row in SUBLIBRARIES.items())
+    return JIT if own or exact else FULL
+
+
+def required(version: Version | None, kind: str = FULL) -> list[str]:
+    """List the sub-libraries that a cuDNN of a version and a set must have."""
+    rows = [row for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
+    return [row.name for row in rows if row.jit or kind != JIT]
+
+
+def needs(companion: str, kind: str, version: Version | None) -> bool:
+    """Return whether engines of a set and a version need a library of CUDA, such as ``libnvrtc``."""
+    row = COMPANIONS[companion]
+    return kind in row.kinds and (version or (9, 0, 0)) < row.until
+
+
+def part_of_header(header: str) -> str:
+    """Return the sub-library that has the functions of a header; empty if unknown."""
+    return next((row.name for row in SUBLIBRARIES.values() if header in row.headers), "")
 
 
 L = TypeVar("L", bound=Library)

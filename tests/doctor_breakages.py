@@ -29,6 +29,7 @@ from tests.doctor_environments import (
     JAX,
     JAX_NEW,
     JIT,
+    JIT_OLD,
     LAYOUTS,
     LIB,
     NEW,
@@ -39,6 +40,7 @@ from tests.doctor_environments import (
     ORT,
     ORT_OLD,
     OTHER,
+    OTHER_OLD,
     TORCH,
     TORCH_13,
     TORCH_LIB,
@@ -289,13 +291,14 @@ BREAKAGES = (
     Breakage(
         "libcublasLt is a dangling link", "broken-link", "ln -sf gone nvidia/cublas/lib/libcublasLt.so.12"
     ),
-    Breakage("no libnvrtc", "missing-nvrtc", "", (NEW, BLAS12)),
+    Breakage("no libnvrtc", "missing-nvrtc", "", (OLD, BLAS12)),
     Breakage("libnvrtc is empty", "damaged-library", ": > nvidia/cuda_nvrtc/lib/libnvrtc.so.12"),
-    Breakage("no builtins of libnvrtc", "missing-nvrtc", "rm nvidia/cuda_nvrtc/lib/*builtins*"),
+    Breakage("no builtins of libnvrtc", "missing-nvrtc", "rm nvidia/cuda_nvrtc/lib/*builtins*", _OLDER),
     Breakage(
         "builtins of another version",
         "missing-nvrtc",
         "cd nvidia/cuda_nvrtc/lib; mv *builtins* libnvrtc-builtins.so.12.4",
+        _OLDER,
     ),
     Breakage("torch needs libcudart", "missing-cudart", "", (NEW, TORCH_NEW, *CUDA12)),
     Breakage(
@@ -305,7 +308,9 @@ BREAKAGES = (
         (NEW, TORCH_NEW, CUDART12, *CUDA12),
     ),
     Breakage("no libcublasLt for CUDA 13", "missing-cublaslt", "", (OTHER, NVRTC13)),
-    Breakage("no libnvrtc for CUDA 13", "missing-nvrtc", "rm nvidia/cu13/lib/libnvrtc*", (OTHER, *CUDA13)),
+    Breakage(
+        "no libnvrtc for CUDA 13", "missing-nvrtc", "rm nvidia/cu13/lib/libnvrtc*", (OTHER_OLD, *CUDA13)
+    ),
     # The C library and other libraries of an image.
     _of_image(
         "no glibc, but musl", "no-glibc", "rm $IMAGE/libc.so.6; : > $IMAGE/../ld-musl-x86_64.so.1", True
@@ -356,7 +361,9 @@ BREAKAGES = (
         ": > nvidia/cudnn_jit/lib/libcudnn.so.9",
         (JIT, *CUDA12),
     ),
-    Breakage("the JIT wheel needs libnvrtc", "missing-nvrtc", "rm nvidia/cuda_nvrtc/lib/*", (JIT, *CUDA12)),
+    Breakage(
+        "the JIT wheel needs libnvrtc", "missing-nvrtc", "rm nvidia/cuda_nvrtc/lib/*", (JIT_OLD, *CUDA12)
+    ),
     Breakage("ops for CUDA 11 is gone", "missing-library", _in_lib("rm libcudnn_ops.so.9"), (CU11, *CUDA11)),
     Breakage("no libcublasLt for CUDA 11", "missing-cublaslt", "", (CU11, NVRTC11)),
     Breakage("no libnvrtc for CUDA 11", "missing-nvrtc", "rm nvidia/cuda_nvrtc/lib/*", (CU11, *CUDA11)),

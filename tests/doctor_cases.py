@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cudnn_ct._libraries import SUBLIBRARIES, file_name
+from cudnn_ct._libraries import SUBLIBRARIES, file_name, needs
 from cudnn_ct.doctor import companions
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, packed
@@ -187,7 +187,10 @@ CASES = (
     _first_on_path("libcublasLt.so.{0}", "damaged-library", make_elf("libcublasLt.so")[:300]),
     _first_on_path("libcublasLt.so.{0}", "damaged-library", b""),
     _case("no libcublasLt", "missing-cublaslt", "rm -r ../../cublas"),
-    _case("no libnvrtc", "missing-nvrtc", "rm -r ../../cuda_nvrtc"),
+    replace(
+        _case("no libnvrtc", "missing-nvrtc", "rm -r ../../cuda_nvrtc"),
+        where=lambda source: needs("libnvrtc", source.set.kind, source.set.version),
+    ),
 )
 
 

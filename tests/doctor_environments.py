@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cudnn_ct import doctor
 from cudnn_ct.doctor.requirements import Requirements
-from tests.elf_files import make_cudnn, make_defining, make_elf, make_header
+from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 
 CU12, CU13 = "nvidia_cudnn_cu12", "nvidia_cudnn_cu13"
 OLD, NEW, OTHER = f"{CU12}-9.10.2.21", f"{CU12}-9.27.0.42", f"{CU13}-9.28.0.1"
@@ -28,6 +28,7 @@ BLAS13, NVRTC13 = "nvidia_cublas-13.1.0.3", "nvidia_cuda_nvrtc-13.1.80"
 LIB = "nvidia/cudnn/lib"
 
 CU11, JIT, TORCH_LIB = "nvidia_cudnn_cu11-9.10.2.21", "nvidia_cudnn_jit_cu12-9.27.0.42", "torch-2.6.0"
+JIT_OLD, OTHER_OLD = "nvidia_cudnn_jit_cu12-9.20.0.48", f"{CU13}-9.20.0.48"  # their engines need libnvrtc
 BLAS11, NVRTC11 = "nvidia_cublas_cu11-11.11.3.6", "nvidia_cuda_nvrtc_cu11-11.8.89"
 JAX, JAX_NEW = "jax_cuda12_plugin-0.7.0", "jax_cuda12_plugin-0.8.0"
 ORT, ORT_OLD = "onnxruntime_gpu-1.22.0", "onnxruntime_gpu-1.18.0"
@@ -41,6 +42,8 @@ WHEELS = {
     OTHER: ["nvidia-cublas", "nvidia-cuda-nvrtc"],
     CU11: ["nvidia-cublas-cu11"],
     JIT: ["nvidia-cublas-cu12"],
+    JIT_OLD: ["nvidia-cublas-cu12"],
+    OTHER_OLD: ["nvidia-cublas", "nvidia-cuda-nvrtc"],
     TORCH: ["nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'", "nvidia-cublas-cu12==12.9.1.4"],
     TORCH_NEW: ["nvidia-cudnn-cu12==9.27.0.42", "nvidia-cuda-runtime-cu12==12.9.79"],
     TORCH_13: ["nvidia-cudnn-cu13==9.28.0.1"],
@@ -68,11 +71,9 @@ SETS = {
     NEW: ("nvidia/cudnn", [], 12),
     OTHER: ("nvidia/cudnn", [], 13),
     CU11: ("nvidia/cudnn", ["ext", "engines_tensor_ir"], 11),
-    JIT: (
-        "nvidia/cudnn_jit",
-        ["ops", "cnn", "adv", "ext", "heuristic", "engines_precompiled", "engines_tensor_ir"],
-        12,
-    ),
+    JIT: ("nvidia/cudnn_jit", NOT_JIT, 12),
+    JIT_OLD: ("nvidia/cudnn_jit", NOT_JIT, 12),
+    OTHER_OLD: ("nvidia/cudnn", ["ext", "engines_tensor_ir"], 13),
     TORCH_LIB: ("torch", ["ext", "engines_tensor_ir"], 12),
 }
 # Libraries of the system that cuDNN is linked with, and the symbol versions that it needs.

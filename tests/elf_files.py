@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cudnn_ct._elf import machine_here
 from cudnn_ct._libraries import SUBLIBRARIES, file_name
@@ -123,6 +124,14 @@ def make_cudnn(
     shim = folder / "libcudnn.so.9"
     _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine))
     return shim
+
+
+NOT_JIT = [name for name, row in SUBLIBRARIES.items() if not row.jit]
+
+
+def make_jit(folder: Path, version: str = "9.27.0", **more: Any) -> Path:
+    """Write a cuDNN whose engines are all compiled at run time, and return its ``libcudnn.so.9``."""
+    return make_cudnn(folder, version, without=NOT_JIT, **more)
 
 
 def make_header(path: Path, version: str) -> Path:

@@ -13,7 +13,7 @@ from .._find import find_cudnn
 from ..doctor import diagnose
 from ..doctor.finding import Severity
 from ..doctor.report import verdict
-from ..errors import CudnnError, format_version
+from ..errors import CudnnError
 from .selftest_report import FAILED, OK, Outcome, outcome_of
 
 __all__ = ["checks"]
@@ -31,7 +31,8 @@ def _passed(check: Callable[[], str], row: Outcome) -> Outcome:
 
 
 def _loads() -> str:
-    return f"cuDNN {format_version(ct.version())} at {_lib.load().path}"
+    ct.version()  # raises for a header of another version
+    return f"cuDNN {_lib.load().version_text} at {_lib.load().path}"
 
 
 def _descriptors() -> str:

@@ -89,14 +89,14 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not found.is_stray(library)]
     exports = {library.name: set(library.elf.symbols.exports) for library in members}
-    if OFFERING.intersection(required(found.version)) - exports.keys():
+    if OFFERING.intersection(required(found.version, found.kind)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
         wanted = {name for name in library.elf.symbols.undefined if "cudnn" in name}
         if missing := sorted(wanted - everything):
             yield _unresolved(found, library, missing, "needs {} symbols that no other library has")
-    if "" in exports and not found.missing:
+    if "" in exports and not found.missing and not found.jit:  # whose shim is that of the full set
         shim = found.libraries[""]
         parts = set().union(*(names for name, names in exports.items() if name))
         mine = {name for name in exports[""] if _public(name)}

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
-from .._libraries import Library, read_library
+from .._libraries import COMPANIONS, Library, needs, read_library
 from . import pip, records, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
@@ -32,6 +32,7 @@ SYSTEM = {
 OTHERS = re.compile(r"ld-linux.*|lib(c|m|dl|rt|pthread|cuda|cudnn\w*)\.so(\..*)?")
 
 # Libraries of CUDA that cuDNN or its consumers open by name: their finding if missing, and their wheels.
+# `COMPANIONS` has which cuDNN needs them; the others are those of consumers.
 CUDA = {
     "libcublasLt": ("missing-cublaslt", "nvidia-cublas"),
     "libnvrtc": ("missing-nvrtc", "nvidia-cuda-nvrtc"),
@@ -58,8 +59,8 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
     for stem, (code, package) in CUDA.items() if found.cuda else ():
         name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-        users = [need.consumer for need in found.others if need.package == wheel]
-        if code == "missing-cudart" and not users:
+        who, severity = _user(found, stem, wheel)
+        if not who:
             continue
         opened = _opened(found, name, environ)
         if opened:
@@ -67,11 +68,10 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
         else:
             # The environment of an image, which is unknown, may name the folder.
             unsure = code == "missing-cublaslt" and found.root != "/"
-            who = users[0] if code == "missing-cudart" else f"the cuDNN of {found.folder}"
             text = f"{who} needs {name}, which was not found"
-            yield _missing(found, code, text, name, wheel, Severity.WARNING if unsure else None)
+            yield _missing(found, code, text, name, wheel, Severity.WARNING if unsure else severity)
         if opened and stem == "libnvrtc":
-            yield from _check_builtins(found, opened, wheel)
+            yield from _check_builtins(found, opened, wheel, severity)
     for name in sorted({name for library in found.sound for name in library.elf.needed}):
         if OTHERS.fullmatch(name):
             continue
@@ -91,6 +91,16 @@ def missing_library(name: str, root: str = "/") -> Finding:
     fix = {"package": package or f"the package that contains {name}"}
     text = f"{name} was not found"
     return finding("missing-system-library", text, library=name, fix=fix, commands=commands)
+
+
+def _user(found: LibrarySet, stem: str, wheel: str) -> tuple[str, Severity | None]:
+    """Return what needs a library of CUDA, empty if nothing does, and the severity if it is missing."""
+    if stem not in COMPANIONS:
+        return next((need.consumer for need in found.others if need.package == wheel), ""), None
+    if needs(stem, found.kind, found.version):
+        return f"the cuDNN of {found.folder}", None
+    part = next((part for part in COMPANIONS[stem].also if part in found.libraries), "")
+    return (found.libraries[part].path if part else ""), Severity.NOTE
 
 
 def _missing(
@@ -177,7 +187,9 @@ def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
                 return
 
 
-def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[Finding]:
+def _check_builtins(
+    found: LibrarySet, nvrtc: Library, wheel: str, severity: Severity | None
+) -> Iterator[Finding]:
     """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
     folder = os.path.dirname(nvrtc.real)
     names = [name for name in _files.names_in(folder) if re.match(r"libnvrtc-builtins.*\.so", name)]
@@ -191,7 +203,7 @@ def _check_builtins(found: LibrarySet, nvrtc: Library, wheel: str) -> Iterator[F
         return
     have = f", which has {names[0]}" if names else ""
     text = f"{nvrtc.path} needs {wanted or 'libnvrtc-builtins'}, which is not in its folder{have}"
-    yield _missing(found, "missing-nvrtc", text, "libnvrtc-builtins", wheel)
+    yield _missing(found, "missing-nvrtc", text, "libnvrtc-builtins", wheel, severity)
 
 
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:

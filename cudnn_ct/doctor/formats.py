@@ -144,6 +144,7 @@ def _set(found: LibrarySet, diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "folder": found.folder,
         "version": write(found.version) if found.version else None,
+        "kind": found.kind,
         "cuda": found.cuda or None,
         "sass": sorted(sass & requirements.REAL),
         "ptx": sorted(ptx),

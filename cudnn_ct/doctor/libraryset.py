@@ -13,13 +13,12 @@ from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import SUBLIBRARIES, Version, dotted, file_name, read_folder
+from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
 from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
-JIT = ("", "graph", "engines_runtime_compiled")  # the libraries of the wheels nvidia-cudnn-jit-*
 MAX_CODE = 64 << 10  # bytes of one function
 
 
@@ -66,13 +65,8 @@ class LibrarySet(Installation):
 
     @property
     def jit(self) -> bool:
-        """Whether a wheel ``nvidia-cudnn-jit-*`` installed it: all of its engines compile at run time."""
-        return os.path.basename(os.path.dirname(self.folder)) == "cudnn_jit"
-
-    @property
-    def missing(self) -> list[str]:
-        """The parts that must exist and do not."""
-        return [part for part in JIT if part not in self.libraries] if self.jit else super().missing
+        """Whether it is the small set of libraries, whose engines are all compiled at run time."""
+        return self.kind == JIT
 
     def is_stray(self, library: Library) -> bool:
         """Return whether this version does not have such a library."""

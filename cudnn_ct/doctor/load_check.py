@@ -60,9 +60,10 @@ def why_not(found: LibrarySet) -> str:
 def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
     """Load a cuDNN for which ``why_not`` is empty; return the findings and the report of the first child."""
     plan = {"mode": "cudnn", "shim": found.shim}
-    plans = [(plan, {}), (plan, {"CUDNN_LIB_CONFIG": "FULL"})]
-    first, full = sandbox.run(plans, timeout, found.driver_functions)
-    return list(judge(found, first, full)), first
+    plans: list[tuple[dict[str, Any], dict[str, str]]] = [(plan, {})]
+    plans += [] if found.jit else [(plan, {"CUDNN_LIB_CONFIG": "FULL"})]
+    first, *full = sandbox.run(plans, timeout, found.driver_functions)
+    return list(judge(found, first, *full)), first
 
 
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:

@@ -62,7 +62,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not diagnosis.sets:
         return f"{diagnosis.subject or repr('')}: no cuDNN was examined"
     first = diagnosis.sets[0]
-    built = f" for CUDA {first.cuda}" if first.cuda else ""
+    built = " JIT" if first.jit else ""
+    built += f" for CUDA {first.cuda}" if first.cuda else ""
     more = f" and {len(diagnosis.sets) - 1} more" if len(diagnosis.sets) > 1 else ""
     counts = ", ".join(
         f"{number} {severity.word}{'s' if number > 1 else ''}"

@@ -171,7 +171,7 @@ def test_library_binds_each_function_once_when_threads_make_their_first_calls() 
     code = """
 import collections, threading, time
 library = _lib.load()
-lookup, opened, looked_up = library._lookup, library.open_cublaslt, collections.Counter()
+lookup, opened, looked_up = library._lookup, library.open_companions, collections.Counter()
 
 def slowly():
     time.sleep(0.3)  # the other threads wait for this one meanwhile
@@ -181,7 +181,7 @@ def counted(name):
     looked_up[name] += 1
     return lookup(name)
 
-library.open_cublaslt, library._lookup = slowly, counted
+library.open_companions, library._lookup = slowly, counted
 threads = [threading.Thread(target=lambda: library.cudnnCreate) for _ in range(4)]
 [t.start() for t in threads], [t.join() for t in threads]
 report(looked_up)
@@ -302,7 +302,8 @@ def test_load_warns_and_skips_an_engine_that_cannot_be_opened(tree: Path) -> Non
 
 def test_functions_that_need_cublaslt_raise_without_it(tree: Path) -> None:
     code = """
-_lib.COMPANION_STEPS = _lib.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
+from cudnn_ct import _companions
+_companions.COMPANION_STEPS = _companions.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
 failed = [error_of(lambda: getattr(_raw.raw, name)) for name in ("cudnnCreate", "cudnnBackendFinalize")]
 _raw.raw.cudnnGraphVersionCheck()
 report(failed, _lib.version())

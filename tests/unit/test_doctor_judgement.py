@@ -33,7 +33,7 @@ from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.doctor_sites import read
-from tests.elf_files import make_cudnn, make_defining, make_elf, make_header
+from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -41,6 +41,13 @@ MonkeyPatch = pytest.MonkeyPatch
 @pytest.fixture
 def found(tmp_path: Path) -> libraryset.LibrarySet:
     return read(make_cudnn(tmp_path / "cudnn/lib", "9.27.0").parent)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> libraryset.LibrarySet:
+    """A cuDNN whose engines need libnvrtc."""
+    later = ("ext", "engines_tensor_ir")
+    return read(make_cudnn(tmp_path / "old/lib", "9.20.0", without=later).parent)
 
 
 def report(*steps: dict[str, Any], ended: str = "done", **rest: Any) -> Report:
@@ -398,10 +405,29 @@ OPENED: list[tuple[str, bytes | None, str, list[str]]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("version", "without", "expected"),
+    [
+        ("9.20.0", ["ext", "engines_tensor_ir"], {"missing-cublaslt": "error", "missing-nvrtc": "warning"}),
+        ("9.27.0", ["ext"], {"missing-cublaslt": "error"}),
+        ("9.27.0", [], {"missing-cublaslt": "error", "missing-nvrtc": "note"}),  # for causal convolutions
+        ("9.20.0", NOT_JIT, {"missing-nvrtc": "warning"}),
+        ("9.27.0", NOT_JIT, {}),
+    ],
+)
+def test_check_companions_reports_what_this_cudnn_needs(
+    tmp_path: Path, monkeypatch: MonkeyPatch, version: str, without: list[str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
+    found = read(make_cudnn(tmp_path / "lib", version, without=without).parent)
+    assert {each.code: each.severity.word for each in companions.check(found, {})} == expected
+
+
 @pytest.mark.parametrize("row", OPENED)
 def test_check_companions_reads_the_file_that_the_linker_opens(
-    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch, row: Any
+    old: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch, row: Any
 ) -> None:
+    found = old
     name, data, expected, sound = row
     if "cudart" in expected or name == CUDART:
         found = replace(found, others=(repair.Need("nvidia-cuda-runtime", "", "torch-2.9"),))

@@ -22,8 +22,8 @@ LEVELS = (
         *("_caches", "_config", "_handle", "shapes"),
     ),
     (
-        *("_elf", "_files", "_bad_combinations", "_find", "_libraries", "_installation"),
-        *("_dlopen", "_lib", "_raw", "_info", "_cache_files"),
+        *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
+        *("_dlopen", "_companions", "_lib", "_raw", "_info", "_cache_files"),
     ),
     ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
     ("plans", "graph", "autotune", "certify", "algo_cache"),

@@ -14,9 +14,10 @@ import pytest
 from cudnn_ct import _find
 from cudnn_ct._find import CUDNN, CUDNN_STEPS, TOOLKITS, SearchContext, SearchResult, search
 from cudnn_ct._installation import inspect, require
+from cudnn_ct._libraries import WHEEL_FOLDERS, needs
 from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
-from tests.elf_files import make_cudnn, make_elf, make_header
+from tests.elf_files import NOT_JIT, make_cudnn, make_elf, make_header, make_jit
 
 NO_CHILD = CUDNN_STEPS[:-1]  # without cuda-pathfinder, which searches this machine
 
@@ -93,10 +94,56 @@ def test_search_accepts_a_root_or_the_folder_of_the_libraries(tmp_path: Path, na
     assert [place.folder for place in doctors] == [str(shim.parent.resolve())]
 
 
+def test_search_prefers_the_full_wheel_to_the_small_one_in_any_entry(tmp_path: Path) -> None:
+    small = make_jit(tmp_path / "one/nvidia/cudnn_jit/lib")
+    path = (str(tmp_path / "one"), str(tmp_path / "two"))
+    alone = look(tmp_path, path=path)
+    assert (alone.path, alone.found_via) == (small, "wheel")
+    full = make_cudnn(tmp_path / "two/nvidia/cudnn/lib")
+    assert look(tmp_path, path=path).path == full
+    assert look(tmp_path, path=path, setting=small).path == small
+    places = locate.usual({}, list(path)).found
+    assert [place.folder for place in places[:2]] == [str(full.parent), str(small.parent)]
+
+
+@pytest.mark.parametrize(
+    ("folder", "without", "kind", "missing"),
+    [
+        ("any", NOT_JIT, "jit", []),
+        ("nvidia/cudnn_jit/lib", [*NOT_JIT, "graph"], "jit", ["graph"]),
+        ("any", [*NOT_JIT, "engines_runtime_compiled"], "full", ["ops", "cnn", "adv"]),
+        ("any", ["cnn"], "full", ["cnn"]),
+        ("nvidia/cudnn/lib", [], "full", []),
+    ],
+)
+def test_installation_is_a_set_of_libraries(
+    tmp_path: Path, folder: str, without: list[str], kind: str, missing: list[str]
+) -> None:
+    found = inspect(make_cudnn(tmp_path / folder, without=without))
+    assert found.kind == kind
+    assert found.missing[: len(missing)] == missing
+    assert bool(found.missing) == bool(missing) == bool(found.problems)
+
+
+@pytest.mark.parametrize(
+    ("companion", "version", "kinds"),
+    [
+        ("libcublasLt", (9, 20, 0), "full"),
+        ("libcublasLt", (9, 27, 0), "full"),
+        ("libnvrtc", (9, 20, 0), "full jit"),
+        ("libnvrtc", (9, 21, 0), ""),
+    ],
+)
+def test_needs_knows_which_engines_use_a_library_of_cuda(
+    companion: str, version: tuple[int, int, int], kinds: str
+) -> None:
+    assert " ".join(kind for kind in WHEEL_FOLDERS if needs(companion, kind, version)) == kinds
+
+
 def test_locate_finds_copies_in_packages_and_notes_renamed_ones(tmp_path: Path) -> None:
-    folders = [make_cudnn(tmp_path / name).parent for name in ("nvidia/cudnn_jit/lib", "torch/lib")]
+    folder = make_cudnn(tmp_path / "torch/lib").parent
     found = [place.folder for place in locate.usual({}, [str(tmp_path)]).found if place.via == "package"]
-    assert found == list(map(str, folders))
+    assert found == [str(folder)]
     (tmp_path / "x-1.dist-info").mkdir()
     (tmp_path / "x-1.dist-info/RECORD").write_text("x.libs/libcudnn_ops-74a4c495.so.9.1.0,,7\n")
     (tmp_path / "x.libs").mkdir()

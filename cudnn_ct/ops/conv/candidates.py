@@ -193,7 +193,8 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
 
 def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
     """Return candidates for the convolution as candidates that run the fused operations afterwards."""
-    impossible = UnfusedPlan.why_not(problem)
+    lacks = context.library.lacks("ops")
+    impossible = UnfusedPlan.why_not(problem) or (lacks and f"a separate call {lacks}")
     return [
         row._replace(
             backend="unfused", algorithm=f"{row.backend} {row.algorithm}", rejected=row.rejected or impossible

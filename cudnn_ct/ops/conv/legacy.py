@@ -30,7 +30,7 @@ def candidates(
 
     With ``algorithm``, a name in lower case, only that algorithm is returned.
     """
-    impossible = _why_not(problem)
+    impossible = _lacks_calls(context) or _why_not(problem)
     if impossible:
         return [_impossible(algorithm, impossible)]
     usable: list[Candidate] = []
@@ -56,13 +56,19 @@ def candidates(
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
     """Return a plan without copies for a candidate; raise NotSupportedError if the problem rejects it."""
-    impossible = _why_not(problem) or _why_not_row(problem, candidate)
+    impossible = _lacks_calls(context) or _why_not(problem) or _why_not_row(problem, candidate)
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = _native(problem, candidate.math)
     if isinstance(problem, FusedConv):
         return FusedPlan(problem, native, candidate, context)
     return ConvolutionPlan(native, candidate, context)
+
+
+def _lacks_calls(context: Context) -> str:
+    """Return why this cuDNN has no legacy convolutions; empty if it has."""
+    lacks = context.library.lacks("cnn")
+    return f"a convolution by a legacy call {lacks}" if lacks else ""
 
 
 def _impossible(algorithm: str | None, reason: str) -> Candidate:
