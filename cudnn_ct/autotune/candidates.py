@@ -15,6 +15,7 @@ from ..errors import (
     CudnnError,
     ExecutionFailedError,
     InternalError,
+    LibraryLoadError,
     NotSupportedError,
     without_frames,
 )
@@ -30,7 +31,6 @@ __all__ = ["TRANSIENT", "CandidateSet", "heuristic_choice", "load_candidates", "
 
 # Failures that do not disqualify an algorithm: a lack of memory, or an error of the device.
 TRANSIENT = (InternalError, ExecutionFailedError)
-NO_LIBRARY = (1008, 3009)  # statuses of a missing library, which an engine may return as its own
 
 
 class CandidateSet:
@@ -161,10 +161,12 @@ class CandidateSet:
 def _of_the_candidate(failure: CudnnError) -> bool:
     """Return whether a failure in a benchmark is due to the candidate, and not to the installation.
 
-    The error for a rejected engine has the status that cuDNN returned, which may be of another class.
+    The error for a rejected engine has the status that cuDNN returned, which may be of another class. A
+    library that is missing from the installation is a defect of it, but not one that its wheel does not have.
     """
     rejected = isinstance(failure, NotSupportedError | BadParamError)
-    return rejected and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
+    broken = isinstance(failure.__cause__ or failure, LibraryLoadError)
+    return rejected and not broken and (failure.status or 0) < 4000
 
 
 # --- on disk -----------------------------------------------------------------------------------------------
@@ -175,8 +177,8 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     limits = repr(request._replace(algo=None, strict=False))
     if not request.dynamic_shapes:  # the key is as before this field existed
         limits = limits.replace(", dynamic_shapes=False", "")
-    version, device = context.library.version, devices.device_name(context.device)
-    return f"cuDNN {version} | {device} | {problem!r} | {limits}"
+    library, device = context.library, devices.device_name(context.device)
+    return f"cuDNN {library.version}{library.variant} | {device} | {problem!r} | {limits}"
 
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:

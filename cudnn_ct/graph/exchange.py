@@ -11,7 +11,7 @@ from .. import _lib, context
 from .._cache_files import read_file, replace_file
 from ..array_shapes import only_shapes
 from ..cuda import device as devices
-from ..errors import CudnnError, format_version, warn_caller
+from ..errors import CudnnError, warn_caller
 from . import recording
 from .plan_file import StoredPlan, decode, encode
 from .plan_store import PlanStore, folder_store, plan_store
@@ -180,7 +180,7 @@ def import_to(store: PlanStore, path: str | os.PathLike[str], *, verify: bool = 
 
 def _misfit(entry: StoredPlan) -> str:
     """Return why an entry cannot be used by this cuDNN and these GPUs; empty if it may fit."""
-    version, gpus = format_version(_lib.load().version), _gpus()
+    version, gpus = _lib.load().version_text, _gpus()
     parts = entry.key.split(" | ")[:4]
     if len(parts) < 4 or parts[0] not in ("plan", "choice", "certificate"):
         return "the entry is malformed"

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import BadParamError, Explanation, NotSupportedError, Reason, format_version
+from ..errors import BadParamError, Explanation, NotSupportedError, Reason
 from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import HEURISTICS, heuristic_configs
@@ -41,7 +41,7 @@ def explain_graph(
     """
     where = f" on {context.description.get('deviceName', 'this GPU')}" if isinstance(context, Planner) else ""
     what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"
-    about = f"{what}{where}, cuDNN {format_version(context.library.version)},"
+    about = f"{what}{where}, cuDNN {context.library.version_text},"
     rows = lines_of_graph(graph, context)
     supported = tuple(sorted(_offered(graph, context)))
     rows = [row for row in rows if row.number not in supported]

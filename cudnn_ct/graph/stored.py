@@ -44,7 +44,7 @@ def plan_key(request: PlanRequest, context: Context | Planner) -> str:
         how = f"first of {request.order}"
     else:
         how = f"{request.engine} without {sorted(request.excluded)}"
-    version = format_version(context.library.version)
+    version = context.library.version_text
     return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
 
 
@@ -103,10 +103,9 @@ class NoPlan:
 
 def choice_key(context: Context | Planner, problem: str, limits: Mapping[str, Any]) -> str:
     """Return all that the heuristic choice of an engine for a problem depends on, as text."""
-    version = format_version(context.library.version)
     text = json.dumps(dict(limits), sort_keys=True)
     package = sys.modules[__name__.partition(".")[0]]  # its next version may order engines in another way
-    made_by = f"cudnn_ct {package.__version__} | cuDNN {version}"
+    made_by = f"cudnn_ct {package.__version__} | cuDNN {context.library.version_text}"
     return f"choice | {made_by} | {gpu_name(context)} | {problem} | {text}"
 
 
