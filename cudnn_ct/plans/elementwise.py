@@ -25,6 +25,7 @@ from .workspace import append, nbytes_of
 __all__ = [
     "cast_or_copy_plan",
     "cast_plan",
+    "constant_plan",
     "copy_plan",
     "duplicate_plan",
     "expand_plan",
@@ -84,6 +85,11 @@ def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``."""
     return tile(partial(FillPlan, value), x)
+
+
+def constant_plan(x: TensorSpec, value: float) -> Plan:
+    """Return a plan that writes a constant: by the driver, which needs no part of cuDNN, if x is dense."""
+    return _MemsetPlan(x, value) if x.is_dense else fill_plan(x, value)
 
 
 class OpTensorOfZeros:
@@ -216,6 +222,25 @@ class FillPlan:
         return "chosen: cudnnSetTensor"
 
 
+class _MemsetPlan:
+    """``cuMemsetD*Async`` of a dense tensor; alpha and beta are not used."""
+
+    __slots__ = ("_pattern", "_size")
+    workspace = 0
+
+    def __init__(self, x: TensorSpec, value: float) -> None:
+        import numpy as np
+
+        self._pattern = np.asarray(value).astype(DTYPES[x.dtype].numpy).tobytes()
+        self._size = x.size
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        memories.fill(pointers[-1], self._pattern, self._size, context.stream)
+
+    def describe(self) -> str:
+        return "chosen: cuMemsetAsync"
+
+
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
 
@@ -274,8 +299,7 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
-    scaled = copy_plan(spec, spec)
-    return UnscaledPlan(_BytesPlan(nbytes_of(spec)), scaled) if spec.is_dense else scaled
+    return _BytesPlan(spec) if spec.is_dense else copy_plan(spec, spec)
 
 
 def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
@@ -302,17 +326,23 @@ class UnscaledPlan:
 
 
 class _BytesPlan:
-    """``cuMemcpyDtoDAsync``."""
+    """``cuMemcpyDtoDAsync``, or a copy by cuDNN if alpha is not 1 or beta not 0."""
 
-    __slots__ = ("_nbytes",)
+    __slots__ = ("_nbytes", "_scaled", "_spec")
     workspace = 0
 
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
+    def __init__(self, spec: TensorSpec) -> None:
+        self._nbytes = nbytes_of(spec)
+        self._spec = spec
+        self._scaled: Plan | None = None  # made when needed: not every cuDNN has the call
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        source, target = pointers
-        memories.copy_device(target, source, self._nbytes, context.stream)
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        if alpha == 1 and beta == 0:
+            source, target = pointers
+            memories.copy_device(target, source, self._nbytes, context.stream)
+        else:
+            self._scaled = self._scaled or copy_plan(self._spec, self._spec)
+            self._scaled.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
         return "chosen: cuMemcpyDtoDAsync"

@@ -11,7 +11,7 @@ from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan
 from .chain import partial_write_error
-from .elementwise import copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
+from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
 from .workspace import align_after, append, nbytes_of
 
 __all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]
@@ -175,7 +175,7 @@ class ZeroResults:
 
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
-        self._plans = [(place, fill_plan(spec, 0.0)) for place, spec in filled]
+        self._plans = [(place, constant_plan(spec, 0.0)) for place, spec in filled]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         for place, plan in self._plans:

@@ -10,11 +10,11 @@ import pytest
 from cudnn_ct.ops.conv import legacy
 from tests.layers import Place
 
-from .cudnn import FakeCudnn
+from .cudnn import FakeCudnn, FakeLibrary
 from .host import ForeignArray, Host
 from .installed import cudnn_installed, forget, host_installed
 
-__all__ = ["fake", "forget", "host"]
+__all__ = ["fake", "forget", "host", "jit"]
 
 
 @pytest.fixture
@@ -41,3 +41,12 @@ def only_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(fake: FakeCudnn, host: Host) -> Place:
     """Return a function that puts a NumPy array on the device, as another library would."""
     return lambda array: ForeignArray(host, array)
+
+
+@pytest.fixture
+def jit(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
+    """A cuDNN of the small set of libraries: it has engines, and no legacy calls."""
+    monkeypatch.setattr(FakeLibrary, "kind", "jit")
+    with cudnn_installed(host) as cudnn:
+        cudnn.engines = True
+        yield cudnn

@@ -12,7 +12,7 @@ from ...errors import NotSupportedError
 from ...graph.candidates import no_engine
 from ...graph.offline import compute_capability
 from ...plans.base import Candidate, Heuristic, Plan, tensors_of
-from ...plans.elementwise import fill_plan
+from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.attention_rules import like_axes
@@ -201,7 +201,7 @@ class _CompletePlan:
         self._inner = inner
         self._sources = _sources_of(problem)
         one = TensorSpec.packed((1,), "float32")
-        self._zero = fill_plan(one, 0.0)
+        self._zero = constant_plan(one, 0.0)
         self._offset, self.workspace = align_after(inner.workspace, nbytes_of(one))
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -233,6 +233,6 @@ def fills_of(problem: ScaledAttentionProblem) -> FillsPlan:
 
 
 def _fill_plan(name: str, spec: TensorSpec) -> Plan:
-    if name == "y":  # cudnnSetTensor does not support float8, whose zero has the bits of int8's
-        return fill_plan(spec._replace(dtype="int8"), 0)
-    return fill_plan(spec, MASKED if name == "stats" else 0.0)
+    if name == "y":  # the zero of float8 has the bits of int8's
+        return constant_plan(spec._replace(dtype="int8"), 0)
+    return constant_plan(spec, MASKED if name == "stats" else 0.0)

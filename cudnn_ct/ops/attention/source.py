@@ -14,7 +14,7 @@ from ...graph.first import first_plan
 from ...graph.offline import Planner, compute_capability
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Heuristic, Plan
-from ...plans.elementwise import fill_plan
+from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.attention import AttentionProblem
@@ -218,7 +218,7 @@ class _PartsPlan:
 def fills_of(core: Core) -> FillsPlan:
     """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
     return FillsPlan(
-        (place, fill_plan(part.whole, MASKED if part.name == "stats" else 0.0))
+        (place, constant_plan(part.whole, MASKED if part.name == "stats" else 0.0))
         for place, part in enumerate(core.parts)
         if part.written and part.whole.size
     )

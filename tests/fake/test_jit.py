@@ -1,0 +1,111 @@
+"""A cuDNN without legacy calls on the fakes: graphs compute, and all other calls name what they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _lib
+from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
+from cudnn_ct.autotune.store import store
+from cudnn_ct.context import current
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.graph.stored import choice_key
+from tests.strategies import own, shifted
+
+from .cudnn import FakeCudnn
+from .test_algorithms import TIME, on_disk
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def conv_operands() -> tuple[np.ndarray, np.ndarray]:
+    return random(2, 3, 8, 8), random(4, 3, 3, 3, seed=1)
+
+
+def test_every_function_belongs_to_a_library() -> None:
+    parts = {name: part_of_header(one.header) for name, one in _lib.prototypes().items()}
+    assert set(parts.values()) <= set(SUBLIBRARIES)
+    assert (parts["cudnnCreate"], parts["cudnnBackendExecute"]) == ("graph", "graph")
+
+
+@pytest.mark.parametrize("kind", ["relu", "add", "softmax", "pool", "descriptor", "raw"])
+def test_legacy_call_names_the_library_that_it_needs(jit: FakeCudnn, kind: str) -> None:
+    x = ct.asarray(random(2, 3, 8, 8))
+    calls: dict[str, Any] = {
+        "relu": lambda: ct.activation(x),
+        "add": lambda: ct.op_tensor(x, x, op="add"),
+        "softmax": lambda: ct.softmax(x),
+        "pool": lambda: ct.pool(x, window=2),
+        "descriptor": lambda: ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32")),
+        "raw": lambda: ct.raw.cudnnCreateTensorDescriptor(None),
+    }
+    with pytest.raises(NotSupportedError, match=r"needs libcudnn_ops, which the JIT wheel lacks \(3009\)"):
+        calls[kind]()
+    assert not [name for name in jit.names() if "TensorDescriptor" in name]  # C prints a line
+
+
+def test_conv_runs_an_engine_and_rejects_legacy_calls(jit: FakeCudnn) -> None:
+    x, w = conv_operands()
+    given = ct.asarray(x), ct.asarray(w)
+    assert np.array_equal(ct.conv(*given, padding=1).numpy(), ct.reference.conv(x, w, padding=1))
+    table = ct.conv_algorithms(*given, padding=1, measure=False)
+    (legacy,) = [row for row in table if row.backend == "legacy"]
+    assert legacy.rejected.endswith("needs libcudnn_cnn, which the JIT wheel lacks (3009)")
+    assert [row.backend for row in table if not row.rejected] == ["graph"]
+    with pytest.raises(NotSupportedError, match=r"legacy call needs libcudnn_cnn.*\(3009\)"):
+        ct.conv(*given, padding=1, algo="gemm", strict=True)
+    with pytest.warns(ct.CudnnWarning, match=r"fell back to graph engine 0 .*libcudnn_cnn"):
+        ct.conv(*given, padding=1, algo="gemm")
+
+
+def test_autotune_stores_its_choice_under_a_key_of_the_set(jit: FakeCudnn, on_disk: Path) -> None:
+    x, w = map(ct.asarray, conv_operands())
+    jit.second_engine = 3
+    ct.conv(x, w, algo=TIME)
+    b = ct.asarray(random(4, seed=2))
+    ct.conv_bias_activation(x, w, b, algo=TIME)  # separate calls are not among its candidates
+    keys = list(store().export())
+    assert len(keys) == 2
+    assert all(str(key).startswith("cuDNN 91900 jit | ") for key in keys)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("full", "9.19.0"), ("jit", "9.19.0 jit")])
+def test_key_of_a_choice_has_the_set_of_libraries(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
+) -> None:
+    monkeypatch.setattr(_lib.load(), "kind", kind)
+    here = current(streams.current_stream())
+    assert f" | cuDNN {text} | " in choice_key(here, "problem", {})
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_graph_operations_work_on_dense_operands_of_any_address(jit: FakeCudnn, offset: int) -> None:
+    def given(array: np.ndarray) -> Any:
+        return own(shifted(array, offset))
+
+    x, w = conv_operands()
+    y = ct.conv(given(x), given(w), padding=1)
+    assert np.array_equal(y.numpy(), ct.reference.conv(x, w, padding=1))
+    a, b = random(6, 8), random(8, 4, seed=1)
+    assert np.array_equal(ct.matmul(given(a), given(b)).numpy(), a @ b)
+    scale, bias = np.ones(8, np.float32), np.zeros(8, np.float32)
+    got = ct.layer_norm(given(a), given(scale), given(bias)).y.numpy()
+    assert np.allclose(got, ct.reference.layer_norm(a, scale, bias).y, atol=1e-5)
+
+
+def test_attention_fills_the_results_of_queries_without_keys(jit: FakeCudnn) -> None:
+    q = random(2, 2, 8, 16).astype(np.float16)
+    lengths = np.array([3, 0], np.int32)
+    got = ct.attention(*[ct.asarray(q)] * 3, lengths_q=lengths, lengths_kv=lengths).y.numpy()
+    want = ct.reference.attention(q, q, q, lengths_q=lengths, lengths_kv=lengths).y
+    assert np.allclose(got.astype(np.float32), want.astype(np.float32), atol=1e-2)
