@@ -1,0 +1,117 @@
+"""The wheels without legacy calls: a folder of three small libraries, and a real one.
+
+The environment variable CUDNN_CT_TEST_CUDNNS lists library folders; those of JIT wheels are used here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnn_ct
+from cudnn_ct._installation import inspect
+from cudnn_ct.errors import format_version
+
+PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+FOLDERS = [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
+JITS = [folder for folder in FOLDERS if inspect(folder / "libcudnn.so.9").kind == "jit"]
+NONE = pytest.param(None, marks=pytest.mark.skip(reason="no JIT wheel at hand (CUDNN_CT_TEST_CUDNNS)"))
+PROGRAM = """
+import cudnn_ct as ct
+
+half = lambda *shape: ct.empty(shape, "float16")
+ct.matmul(half(64, 64), half(64, 64))
+ct.conv(half(8, 64, 28, 28), half(64, 64, 3, 3), padding=1)
+ct.attention(*[half(2, 8, 128, 64)] * 3)
+ct.layer_norm(half(64, 128), ct.empty((128,), "float32"), ct.empty((128,), "float32"))
+"""
+
+
+@pytest.fixture(params=JITS or [NONE], ids=str)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with copies of the three libraries, and nothing else."""
+    lib = tmp_path / "unpacked"
+    lib.mkdir()
+    for file in request.param.glob("libcudnn*.so.9"):
+        shutil.copy(file, lib)
+    return lib
+
+
+def ran(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={
+            **os.environ,
+            "PYTHONPATH": PYTHONPATH,
+            "CUDNN_CT_LIBRARY": f"{folder}/libcudnn.so.9",
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def answer(folder: Path, code: str) -> Any:
+    done = ran(
+        folder, "-W", "error", "-c", f"import json\nimport cudnn_ct as ct\nfrom cudnn_ct import _lib\n{code}"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_load_opens_a_folder_of_three_libraries(folder: Path) -> None:
+    code = """
+library = _lib.load()
+error = ""
+try:
+    ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32"))
+except ct.NotSupportedError as caught:
+    error = str(caught)
+library.cudnnBackendFinalize  # without libcublasLt
+with open("/proc/self/maps") as maps:
+    blas = "libcublasLt" in maps.read()
+print(json.dumps([library.kind, library.version_text, library.found_via, error, blas]))
+"""
+    kind, text, via, error, blas = answer(folder, code)
+    assert (kind, via, blas) == ("jit", "CUDNN_CT_LIBRARY", False)
+    assert text.endswith(" jit")
+    assert error == "cudnnCreateTensorDescriptor needs libcudnn_ops, which the JIT wheel lacks (3009)"
+
+
+def test_info_and_doctor_know_the_set(folder: Path) -> None:
+    started = time.perf_counter()
+    info = json.loads(ran(folder, "-m", "cudnn_ct", "info", "--json").stdout)
+    doctor = json.loads(ran(folder, "-m", "cudnn_ct", "doctor", "--json").stdout)
+    assert time.perf_counter() - started < 60  # a second together on an idle machine
+    version = inspect(folder / "libcudnn.so.9").number
+    assert (info["kind"], info["version"]) == ("jit", format_version(version))
+    assert [part["name"] for part in info["sublibraries"]] == ["graph", "engines_runtime_compiled"]
+    assert "do not need it" in info["cublaslt"]["note"]
+    assert doctor["cudnn"][0]["kind"] == "jit"
+    wrong = {found["code"] for found in doctor["findings"] if found["severity"] != "note"}
+    assert wrong <= ({"missing-nvrtc", "no-gpu-code"} if version < 92100 else set())
+
+
+def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Path) -> None:
+    version = inspect(folder / "libcudnn.so.9").number
+    if version < 92100:
+        pytest.skip("engines of cuDNN < 9.21 need libnvrtc")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    plans = tmp_path / "plans"
+    done = ran(
+        folder, "-m", "cudnn_ct", "compile", str(tmp_path / "program.py"), "--gpu", "h100", "-o", str(plans)
+    )
+    assert done.returncode == 0, done.stderr
+    content = plans.read_bytes()
+    assert content.count(f'"plan | cuDNN {format_version(version)} jit | '.encode()) == 4
+    code = f"print(json.dumps(ct.import_plans({str(plans)!r})))"
+    assert answer(folder, code) == 4
