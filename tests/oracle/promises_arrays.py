@@ -235,7 +235,7 @@ def wrong_arguments_are_named(d: Draw) -> None:
     d.raises(ValueError, d.choice(values))
 
 
-@promise("docs/settings.md", "assigning an invalid value is an error")
+@promise("docs/settings.md", "an invalid value is an error")
 def settings_are_checked(d: Draw) -> None:
     name, value = d.choice(
         (("deterministic", "perhaps"), ("workspace_limit", -1), ("replay", 3), ("allow_tf32", "x"))

@@ -321,8 +321,8 @@ def masks_select_keys(d: Draw) -> None:
 
 
 @promise("docs/attention.md", "A query without keys has zeros in y and -inf in the statistics.")
-@promise("docs/attention.md", "Queries behind the length of a sequence are such queries.")
-@promise("ct.attention", "Lengths of padded sequences. Keys behind them are masked.")
+@promise("docs/attention.md", "Queries behind the length of a sequence are such queries")
+@promise("ct.attention", "Queries behind them get the results of queries without keys.")
 def lengths_mask_keys_and_queries(d: Draw) -> None:
     queries, keys = d.choice((2, 17, 64)), d.choice((17, 64, 128))
     dtype, values = heads(d, queries, keys)
