@@ -5,8 +5,9 @@ python -m tests.oracle.promises --fakes --calls 200       # without a GPU, on th
 python -m tests.oracle.promises --seed 7 --number 123     # one case again, as a finding prints it
 python -m tests.oracle.promises --list                    # the sentences
 
-A finding is a sentence that does not hold for a case. The exit status is 1 if there is a finding. `promise`
-has the form of a promise, and the modules `promises_*` have all of them.
+A finding is a sentence that does not hold for a case, or whose cases are all rejected by cuDNN. The exit
+status is 1 if there is a finding. `promise` has the form of a promise, the modules `promises_*` have all of
+them.
 """
 
 from __future__ import annotations
@@ -117,6 +118,10 @@ def table(seed: int, reports: list[dict[str, Any]], kind: str) -> tuple[str, int
         if one["outcome"] == "finding":
             command = f"python -m {MODULE} --seed {seed} --number {one['number']}{flags}"
             lines.append(f"FINDING {text}\n    {page}\n    {one['detail']}\n    {command}")
+    for text, rejected in never(reports).items():
+        reason = rejected[0].get("reason", "")
+        lines.append(f"FINDING {text}\n    not supported in any of {len(rejected)} cases: {reason}")
+        counts[text.partition(": ")[0]]["finding"] += 1
     names = ("holds", "finding", "not supported", "out of memory")
     lines.append(f"{'page':40}" + "".join(f"{name:>16}" for name in names))
     for page, found in sorted(counts.items()):
@@ -126,6 +131,18 @@ def table(seed: int, reports: list[dict[str, Any]], kind: str) -> tuple[str, int
     head = f"seed {seed}: {sentences} sentences"
     lines.append(f"{head:40}" + "".join(f"{total[name]:>16}" for name in names))
     return "\n".join(lines), total["finding"]
+
+
+def never(reports: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the sentences of which cuDNN supported no case, of three or more: an operation may be broken."""
+    cases = defaultdict(list)
+    for one in reports:
+        cases[one["call"]].append(one)
+    return {
+        text: found
+        for text, found in cases.items()
+        if len(found) > 2 and all(one["outcome"] == "not supported" for one in found)
+    }
 
 
 # --- a child process ---------------------------------------------------------------------------------------

@@ -81,7 +81,6 @@ def arrays_are_not_compared(d: Draw) -> None:
 @promise(
     "ct.clear_padding",
     "Return x with zeros behind the lengths of its sequences, whatever is there.",
-    gpu=True,
 )
 @promise(
     ATTENTION, "Rows behind the lengths, such as memory that was never written, are cleared by", gpu=True
@@ -101,7 +100,7 @@ def padding_is_cleared(d: Draw) -> None:
     d.equal(ct.clear_padding(d.array(values, dtype, True), given), want)
 
 
-@promise(ATTENTION, "k may hold NaN there in the forward pass", gpu=True)
+@promise(ATTENTION, "k may hold NaN there in the forward pass")
 def cleared_values_keep_attention_finite(d: Draw) -> None:
     """NaN in k and v behind the lengths, of which that in v is cleared."""
     queries, keys = d.choice((2, 17, 64)), d.choice((17, 64, 128))

@@ -115,6 +115,16 @@ def test_table_lists_findings_with_their_command() -> None:
     assert "got 1, expected 2" in text
 
 
+def test_table_lists_sentences_that_cudnn_always_rejects() -> None:
+    call = {"call": "docs/rnn.md: a sentence", "outcome": "not supported", "reason": "no engine"}
+    reports = [{"number": number, **call} for number in range(3)]
+    text, findings = table(3, reports, "fakes")
+    assert findings == 1
+    assert "not supported in any of 3 cases: no engine" in text
+    assert table(3, [*reports, {**reports[0], "outcome": "holds"}], "fakes")[1] == 0
+    assert table(3, reports[:2], "fakes")[1] == 0
+
+
 def test_promises_run_in_child_processes(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--fakes", "--calls", "6", "--seed", "1", "--jobs", "2"]) == 0, capfd.readouterr().out
     assert "6 sentences" in capfd.readouterr().out.splitlines()[-1]
