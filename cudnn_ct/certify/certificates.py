@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 
 from .._caches import BoundedDict
 from ..context import Context
-from ..errors import format_version
 from ..graph import recording
 from ..graph.offline import gpu_name
 from ..graph.plan_file import StoredPlan
@@ -50,8 +49,7 @@ _known = BoundedDict(MAX_KNOWN)  # by key; None for a key that the store lacks
 
 def certificate_key(context: Context, engine: str, about: str) -> str:
     """Return all that a certificate depends on, as text: ``about`` is a structure or a problem."""
-    library = format_version(context.library.version)
-    return f"{PREFIX} | cuDNN {library} | {gpu_name(context)} | {engine} | {about}"
+    return f"{PREFIX} | cuDNN {context.library.version_text} | {gpu_name(context)} | {engine} | {about}"
 
 
 def find(key: str) -> Certificate | None:
