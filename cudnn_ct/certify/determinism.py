@@ -46,7 +46,7 @@ def why_varying(problem: Any, engine: str, plan: Plan, context: Context) -> str:
     NotInitializedError
         The stream is captured, and no certificate exists.
     """
-    specs = list(tensors_of(problem).values())
+    specs = list(getattr(problem, "in_order", tensors_of(problem).values()))
     results = len(problem.results)
     if any(spec.dtype in INTEGERS for spec in specs[: len(specs) - results]):
         return ""

@@ -92,7 +92,8 @@ class Problem(Protocol):
 
     Problems whose timed candidates are compared also have ``results``, the specs of all tensors that are
     written, whose pointers are the last ones of a run. With a true ``random``, they are not compared. The
-    first result of each new structure is compared with a second opinion if ``unproven`` is true.
+    first result of each new structure is compared with a second opinion if ``unproven`` is true. A problem
+    whose fields have another order than the pointers of a run has its tensors ``in_order``.
     """
 
     @property

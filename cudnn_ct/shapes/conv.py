@@ -66,6 +66,11 @@ class ConvProblem(NamedTuple):
         return spec
 
     @property
+    def in_order(self) -> tuple[TensorSpec, ...]:
+        """The tensors in the order of a run's pointers."""
+        return tuple(getattr(self, role) for role in ROLES[self.direction].operands)
+
+    @property
     def core(self) -> ConvProblem:
         """This problem; a fused convolution returns the convolution that it contains."""
         return self

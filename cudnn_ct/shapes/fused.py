@@ -38,6 +38,12 @@ class FusedConv(NamedTuple):
     alpha2: float = 1.0
 
     @property
+    def in_order(self) -> tuple[TensorSpec, ...]:
+        """The tensors in the order of a run's pointers."""
+        tensors = (self.conv.x, self.conv.w, self.z, self.bias, self.conv.y)
+        return tuple(spec for spec in tensors if spec)
+
+    @property
     def core(self) -> ConvProblem:
         """The convolution without the fused operations."""
         return self.conv

@@ -10,7 +10,7 @@ from ...context import Context
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...plans.chain import NO_STEP, ChainPlan, Step
-from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
+from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...shapes.attention_lengths import sequence_lengths
 from ...shapes.attention_rules import like_axes
 from ...shapes.padding import PaddingProblem, padding_problem
@@ -77,30 +77,34 @@ def clearing_plan(problem: PaddingProblem, context: Context) -> ClearingPlan:
     dense = like_axes(x.shape, x)
     steps_of_rows = tuple(step // head for step in dense.strides[:3])
     left = TensorSpec((batch, heads, length, 1), (*steps_of_rows, 1), "float32")
+    left_of_each = dense._replace(dtype="float32")
     lengths, floats = (TensorSpec.packed((batch, 1, 1, 1), dtype) for dtype in ("int32", "float32"))
     places = TensorSpec.packed((1, 1, length, 1))
     x_in_place, y_in_place = (equivalent_strides(x.shape, one.strides, dense.strides) for one in (x, y))
     # The pointers of a run are x, lengths, places, y; those of temporaries follow.
-    source, target = (0 if x_in_place else 6), (3 if y_in_place else 7)
+    source, target = (0 if x_in_place else 7), (3 if y_in_place else 8)
     rows = batch * heads * length
     steps = [
         Step(cast_by_graph(lengths, floats, context), (1, 4)),
         Step(fill_plan(left, 0.0), (5,)),
         Step(op_tensor_of("add", left, floats, left), (5, 4, 5)),
         Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (5, 2, 5)),
-        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 5, target)),
+        Step(expand_plan(left, left_of_each), (5, 6)),
+        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 6, target)),
     ]
-    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
-    steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 3))]
-    return ClearingPlan(ChainPlan([floats, left, dense, dense], steps, scaled=NO_STEP), length)
+    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 7))]
+    steps += [] if y_in_place else [Step(copy_plan(dense, y), (8, 3))]
+    temporaries = [floats, left, left_of_each, dense, dense]
+    return ClearingPlan(ChainPlan(temporaries, steps, scaled=NO_STEP), length)
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:
-    """Return the graph that keeps the rows of x for which the number of rows that are left is positive."""
-    # Engines broadcast right in three axes, of which the first has length 1.
-    x, y = (Tensor(uid, TensorSpec.packed((1, rows, head), dtype)) for uid in (1, 3))
-    left = Tensor(2, TensorSpec.packed((1, rows, 1)))
-    kept = Tensor(4, TensorSpec.packed((1, rows, 1), "bool"), virtual=True)
+    """Return the graph that keeps the elements of x for which the number of rows that are left is positive."""
+    # Engines do not repeat a column that the graph computes: the numbers are repeated before.
+    shape = (1, rows, head)
+    x, y = (Tensor(uid, TensorSpec.packed(shape, dtype)) for uid in (1, 3))
+    left = Tensor(2, TensorSpec.packed(shape))
+    kept = Tensor(4, TensorSpec.packed(shape, "bool"), virtual=True)
     zero, nothing = (Tensor(uid, TensorSpec.packed((1, 1, 1)), value=0.0) for uid in (5, 6))
     compare = node("pointwise", mode="cmp_gt", math_prec="float32", xdesc=left, bdesc=zero, ydesc=kept)
     choose = {"xdesc": x, "bdesc": nothing, "tdesc": kept, "ydesc": y}

@@ -82,6 +82,9 @@ def conv_backward_data_relu_batch_norm(
     A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
     first, on the device.
 
+    Engines may add in an order that varies from run to run, which changes the last bits of sums:
+    ``deterministic=True`` uses only engines whose bits were measured to be the same.
+
     Examples
     --------
     >>> x, dy = ct.asarray([[[1, 3]] * 8], "float16"), ct.asarray([[[1, 5]] * 8], "float16")
@@ -143,6 +146,9 @@ def conv_backward_filter_scale_bias_relu(
     -----
     A graph, ``cudnnBackendExecute``. Engines need channels last, so operands in another layout are copied
     first, on the device.
+
+    Engines may add in an order that varies from run to run, which changes the last bits of sums:
+    ``deterministic=True`` uses only engines whose bits were measured to be the same.
 
     Examples
     --------

@@ -83,6 +83,9 @@ def conv_batch_norm_statistics(
     first, on the device. In float16, with one or two spatial axes and numbers of channels and filters that
     are multiples of 8, engines need no compilation.
 
+    Engines may add in an order that varies from run to run, which changes the last bits of sums:
+    ``deterministic=True`` uses only engines whose bits were measured to be the same.
+
     Examples
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
