@@ -13,7 +13,7 @@ from .._caches import BoundedDict
 from ..context import Context
 from ..graph import recording
 from ..graph.offline import gpu_name
-from ..graph.plan_file import StoredPlan
+from ..graph.plan_file import DEVICE, StoredPlan
 from ..graph.plan_store import folder_store, plan_store
 
 __all__ = ["PREFIX", "Certificate", "certificate_key", "find", "keep", "wrong_engines"]
@@ -67,7 +67,7 @@ def find(key: str) -> Certificate | None:
 def keep(key: str, certificate: Certificate, **more: Any) -> None:
     """Keep a certificate for this process and for later ones; ``more`` are facts for a report, as JSON."""
     _known[key] = certificate
-    entry = StoredPlan(key, {"certificate": {**certificate._asdict(), **more}})
+    entry = StoredPlan(key, {"certificate": {**certificate._asdict(), **more}, "origin": DEVICE})
     recording.note_entry(entry)
     folder_store().put(entry)
 

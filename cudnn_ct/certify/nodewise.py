@@ -97,15 +97,16 @@ def _widened(tensor: Tensor) -> Tensor:
     return tensor._replace(spec=spec, virtual=False, scratch=False, same_memory_as=None)
 
 
-def _rewritten(node: Node, wide: dict[int, Tensor]) -> Node:
-    def changed(value: object) -> object:
-        if isinstance(value, Tensor):
-            return wide[value.uid]
-        if isinstance(value, tuple) and any(isinstance(one, Tensor) for one in value):
-            return tuple(map(changed, value))
-        return value
+def _rewritten(node: Node, wide: Mapping[int, Tensor]) -> Node:
+    return Node(node.row, {name: _replaced(value, wide) for name, value in node.attributes.items()})
 
-    return Node(node.row, {name: changed(value) for name, value in node.attributes.items()})
+
+def _replaced(value: object, wide: Mapping[int, Tensor]) -> object:
+    if isinstance(value, Tensor):
+        return wide[value.uid]
+    if isinstance(value, tuple) and any(isinstance(one, Tensor) for one in value):
+        return tuple(_replaced(one, wide) for one in value)
+    return value
 
 
 def _tensors(node: Node) -> Iterator[Tensor]:

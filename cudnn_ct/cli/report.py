@@ -10,10 +10,9 @@ import click
 from .. import __version__
 from .._cache_files import replace_file
 from ..certify.certificates import wrong_engines
-from ..doctor.terminal import printable
 from ..graph.plan_store import folder_store
 from .errors import fail, plainly
-from .table import show
+from .table import say, show
 
 __all__ = ["command"]
 
@@ -34,9 +33,9 @@ def command(path: str) -> None:
         fail("certificates are not kept: CUDNN_CT_ALGO_CACHE is off")
     rows = wrong_engines()
     if not rows:
-        click.echo("no engine has computed a wrong result on this machine: nothing is written")
+        say("no engine has computed a wrong result on this machine: nothing is written")
         return
     report = {"format": FORMAT, "cudnn_ct": __version__, "engines": rows}
     replace_file(Path(path), (json.dumps(report, indent=1) + "\n").encode())
     show(COLUMNS, [[row["engine"], row["cudnn"], row["gpu"], row["finding"]] for row in rows])
-    click.echo(f"{len(rows)} written to {printable(path)}")
+    say(f"{len(rows)} written to {path}")

@@ -167,7 +167,7 @@ def run_child(
             text=True,
             cwd=folder,
             errors="replace",
-            env={**os.environ, **ONE_THREAD, **({} if asked["fakes"] else _gpus())},
+            env={**os.environ, **ONE_THREAD, **({} if _without_gpu(asked) else _gpus())},
         )
     reports = []
     for line in done.stdout.splitlines():
@@ -192,3 +192,8 @@ def _last_words(stderr: str) -> str:
     start = stderr.find("Fatal Python error")
     lines = stderr[start:].splitlines()[:60] if start >= 0 else stderr.splitlines()[-15:]
     return " | ".join(lines)[:4000]
+
+
+def _without_gpu(asked: dict[str, Any]) -> bool:
+    """Return whether a child runs on the fakes; that of the fuzzer names the GPU instead."""
+    return bool(asked.get("fakes", not asked.get("gpu", True)))

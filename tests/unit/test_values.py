@@ -109,7 +109,7 @@ def test_format_version_separates_the_parts() -> None:
 def test_settings_come_from_the_environment() -> None:
     config = Config({"CUDNN_CT_ALLOW_TF32": "off", "CUDNN_CT_LIBRARY": "/x"})
     assert (config.allow_tf32, config.library) == (False, "/x")
-    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True, False, True, False)
+    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True, False, "new", True, False)
     config.allow_tf32 = True
     assert config.allow_tf32
     assert all(name in repr(config) for name in SETTINGS)

@@ -99,7 +99,7 @@ def clearing_plan(problem: PaddingProblem, context: Context) -> ClearingPlan:
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:
-    """Return the graph that keeps the elements of x for which the number of rows that are left is positive."""
+    """Return the graph that keeps elements of x for which the number of rows that are left is positive."""
     # Engines do not repeat a column that the graph computes: the numbers are repeated before.
     shape = (1, rows, head)
     x, y = (Tensor(uid, TensorSpec.packed(shape, dtype)) for uid in (1, 3))
