@@ -25,7 +25,7 @@ __all__ = ["RUNS", "why_varying"]
 RUNS = 20
 # In half precision, the rounding of a result hides most differences of its sum: about one element of this
 # number has other bits in another run. More runs replace elements, as far as they take this time.
-HIDDEN = {"float16": 2_000, "bfloat16": 16_000, "float8_e4m3": 16_000, "float8_e5m2": 16_000}
+HIDDEN = {"float16": 20_000, "bfloat16": 160_000, "float8_e4m3": 160_000, "float8_e5m2": 160_000}
 MAX_RUNS = 2_000
 BEFORE = 4  # at most so many runs follow one another without waiting
 SECONDS = 0.5

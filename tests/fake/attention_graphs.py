@@ -107,7 +107,8 @@ class AttentionRun:
         dtype, strides = _BY_CODE[found["DATA_TYPE"][0]].numpy, found["STRIDES"]
         for place in range(len(starts) - 1):
             shape = list(found["DIMENSIONS"][1:])
-            shape[axis - 1] = (starts[place + 1] - starts[place]) // strides[axis]
+            rows = (starts[place + 1] - starts[place]) // strides[axis]
+            shape[axis - 1] = min(rows, shape[axis - 1])  # sequences may have gaps behind them
             start = pointer + int(starts[place]) * dtype.itemsize
             if 0 not in shape:
                 yield place, view(self.fake.host, start, shape, strides[1:], dtype)
