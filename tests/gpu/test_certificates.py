@@ -66,7 +66,7 @@ def test_result_is_right_without_the_row_of_a_wrong_engine(make: Callable[[], Ca
     specs = f.inputs.values()
     layouts = [spec.layout if len(spec.shape) > 2 else None for spec in specs]
     operands = [ct.asarray(array, layout=layout) for array, layout in zip(arrays, layouts, strict=True)]
-    expected = ct.reference.graph(f.problem, *(array.astype(np.float64) for array in arrays))
+    expected = ct.reference.graph(f.problem, *arrays).astype(np.float64)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         y = f(*operands).numpy()
