@@ -81,7 +81,20 @@ def _rules(problem: Any, *, version: int, capability: tuple[int, int]) -> Engine
             erratum(engine.number, problem)
             or DEFECTS.wrong_engine(engine.number, problem, version, capability)
             or inaccuracy(problem, "graph", str(engine), notes)
+            or _ignored_beta(problem, notes)
         )
 
     excluded = frozenset() if core.tensor_cores else frozenset({"tensor_core", "down_convert_inputs"})
     return EngineRules(excluded, core.compute, why_wrong)
+
+
+def _ignored_beta(problem: Any, notes: tuple[str, ...]) -> str:
+    """Return why an engine must not compute a swish with another beta than 1; empty if it may.
+
+    On an H200, the engine that cuDNN 9.19 offers first for float16 computed swish with beta 1; that for
+    bfloat16, which is compiled at run time, is right.
+    """
+    swish = getattr(problem, "activation", "") == "swish" and problem.coefficient not in (0, 1)
+    if swish and "runtime_compilation" not in notes:
+        return "engines that are not compiled at run time ignore the beta of swish"
+    return ""
