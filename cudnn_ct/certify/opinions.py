@@ -19,7 +19,7 @@ from ..autotune.agreement import ScratchResults, comparable
 from ..context import Context
 from ..cuda import memory as memories
 from ..errors import AllocationError, CudnnError, warn_caller
-from ..graph.engines import Engine
+from ..graph.engines import Engine, is_engine
 from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
 from ..graph.plan_store import timing
@@ -184,13 +184,14 @@ class _Comparison:
         )
 
     def _others(self) -> Iterator[tuple[Candidate, Plan, list[Bytes]]]:
-        """Yield candidates with another engine, then those with other knobs, that run in time; their
-        results."""
-        number = Engine.parse(self._row.algorithm).number
-        rows = [row for row in self._given.others() if row.algorithm != self._row.algorithm]
-        rows = [row for row in rows if row.algorithm.startswith("engine ")]
-        rows.sort(key=lambda row: Engine.parse(row.algorithm).number == number)  # stable
-        for row in rows:
+        """Yield candidates with another engine that run in time, with their plans and results.
+
+        The same engine with other knobs is no second opinion: it makes the same errors.
+        """
+        own = Engine.parse(self._row.algorithm).number
+        for row in self._given.others():
+            if not is_engine(row.algorithm) or Engine.parse(row.algorithm).number == own:
+                continue
             if self._late():
                 return
             try:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import cudnn_ct as ct
 from cudnn_ct import testing
+from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.certify import certificates, opinions
 from cudnn_ct.certify.structure import structure_of
 from cudnn_ct.cli.report import command
@@ -97,6 +98,23 @@ def test_graph_is_computed_node_by_node_when_all_engines_are_wrong(
     np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
     assert "computed node by node" in f.describe()
     np.testing.assert_allclose(f(ct.asarray(2 * X)).numpy(), expected(2 * X), rtol=1e-6)
+
+
+def test_same_engine_with_other_knobs_is_no_second_opinion(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.second_engine, fake.wrong_engines = None, frozenset({0})
+    known = CandidateSet.viable
+
+    def with_other_knobs(self: CandidateSet, *arguments: Any) -> Any:
+        for row in known(self, *arguments):
+            yield row
+            yield row._replace(algorithm="engine 0 knobs 2=1")
+
+    monkeypatch.setattr(CandidateSet, "viable", with_other_knobs)
+    with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
+        y = built()(ct.asarray(X))
+    np.testing.assert_allclose(y.numpy(), expected(X), rtol=1e-6)
 
 
 def test_warm_calls_run_one_engine_once(fake: FakeCudnn) -> None:
