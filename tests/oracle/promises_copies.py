@@ -111,7 +111,9 @@ def cleared_values_keep_attention_finite(d: Draw) -> None:
         for one in lost:
             one[n, :, end:] = np.nan
     cleared = ct.clear_padding(d.array(lost[1], dtype, True), lengths)
-    got = ct.attention(d.array(q, dtype), d.array(lost[0], dtype), cleared, lengths_kv=lengths).y
+    whole = [queries] * len(q)
+    operands = d.array(q, dtype), d.array(lost[0], dtype), cleared
+    got = ct.attention(*operands, lengths_q=whole, lengths_kv=lengths).y
     allowed = np.arange(keys) < np.array(lengths).reshape(-1, 1, 1, 1)
     compared(d, got, attended(q, k, v, np.broadcast_to(allowed, (len(q), 1, queries, keys)))[0], dtype)
 
