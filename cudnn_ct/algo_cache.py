@@ -177,7 +177,7 @@ class Selection(SelectedPlan):
     def _opinions(self, context: Context) -> tuple[Any, Any, Any]:
         """Return functions that make the plan of a candidate, yield the candidates, and reject one."""
         return (
-            lambda row: self._source.plan(self.problem, row, context),
+            lambda row: self._planned(row, context),
             lambda: self._decision.viable(context, []),
             self._decision.reject,
         )

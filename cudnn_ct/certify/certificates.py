@@ -23,7 +23,7 @@ MAX_KNOWN = 16_384
 
 
 class Certificate(NamedTuple):
-    """What is known of an engine for a structure.
+    """Knowledge about an engine for a structure.
 
     ``verdict`` is "right", "wrong", "deterministic" or "varies"; ``finding`` says how it was found.
     """
@@ -44,7 +44,7 @@ class Certificate(NamedTuple):
 
 
 _VERDICTS = ("right", "wrong", "deterministic", "varies")
-_known = BoundedDict(MAX_KNOWN)  # by key; None for a key that the store lacks
+_known = BoundedDict(MAX_KNOWN)  # by key
 
 
 def certificate_key(context: Context, engine: str, about: str) -> str:
@@ -55,12 +55,13 @@ def certificate_key(context: Context, engine: str, about: str) -> str:
 def find(key: str) -> Certificate | None:
     """Return the certificate for a key: of this process, an imported file, or the folder; None if none
     exists."""
-    if key in _known:
-        known: Certificate | None = _known[key]
+    known: Certificate | None = _known.get(key)
+    if known is not None:
         return known
     entry = plan_store().get(key) or folder_store().get(key)
     found = None if entry is None else Certificate.of_entry(entry)
-    _known[key] = found
+    if found is not None:  # a missing one may still be imported
+        _known[key] = found
     return found
 
 

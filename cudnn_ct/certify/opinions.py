@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 class Opinions(NamedTuple):
-    """What a comparison needs to know of a call.
+    """The call that a comparison belongs to.
 
     ``graph`` is the native graph of the problem, ``plan_of`` makes the plan of a candidate, ``others`` yields
     the candidates that may run, and ``reject`` rejects one for all threads, with a reason.

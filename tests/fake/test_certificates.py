@@ -100,6 +100,14 @@ def test_graph_is_computed_node_by_node_when_all_engines_are_wrong(
     np.testing.assert_allclose(f(ct.asarray(2 * X)).numpy(), expected(2 * X), rtol=1e-6)
 
 
+def test_winner_is_measured_when_results_must_be_deterministic(fake: FakeCudnn) -> None:
+    fake.wrong_engines = frozenset({0})
+    f = built(deterministic=True)
+    with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
+        np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
+    assert fake.executed.count(7) > 20
+
+
 def test_same_engine_with_other_knobs_is_no_second_opinion(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
