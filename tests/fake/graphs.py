@@ -159,17 +159,28 @@ class Graphs(NormNodes, MoreNodes):
                 blank = self._get((ctypes.c_void_p * room).from_address(elements)[place], "backend")
                 key = "number" if wanted == "ENGINEHEUR_RESULTS" else "ENGINE_GLOBAL_INDEX"
                 blank["attributes"][key] = [numbers[place]]
+                graph = attributes.get("ENGINEHEUR_OPERATION_GRAPH") or attributes.get("graph")
+                if graph:
+                    blank["attributes"]["graph"] = [self._attributes(graph[0])]
             return
         sizes = ("ENGINECFG_WORKSPACE_SIZE", "EXECUTION_PLAN_WORKSPACE_SIZE")
         values = [self.engine_workspace] if wanted in sizes else attributes.get(wanted, [])
         values = [1] if wanted == "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT" else values
-        if wanted == "ENGINE_BEHAVIOR_NOTE" and self.compiled_engines:
+        compiled = wanted == "ENGINE_BEHAVIOR_NOTE" and (self.compiled_engines or self._has_beta(attributes))
+        if compiled:
             values = [int(BackendBehaviorNote.RUNTIME_COMPILATION)]
         if wanted == JSON:
             values = plan_files.write(attributes, self._attributes)
         count[0] = len(values)
         if room and values:
             (_element(element) * len(values)).from_address(elements)[:] = values
+
+    def _has_beta(self: Any, engine: dict[str, Any]) -> bool:
+        """Whether a graph has a swish with a beta: only engines that are compiled at run time obey it."""
+        (graph,) = engine.get("ENGINE_OPERATION_GRAPH") or engine["graph"]
+        nodes = map(self._attributes, self._attributes(graph)["OPERATIONGRAPH_OPS"])
+        functions = [node.get("OPERATION_POINTWISE_PW_DESCRIPTOR") for node in nodes]
+        return any(f is not None and "POINTWISE_SWISH_BETA" in self._attributes(f[0]) for f in functions)
 
     def cudnnBackendExecute(self: Any, handle: Any, plan: Any, pack: Any) -> None:
         """Compute the nodes of the plan's graph, in their order."""
