@@ -1,0 +1,131 @@
+"""How the fakes compute the calls of the golden files."""
+
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import cudnn_ct as ct
+from cudnn_ct import algo_cache, testing
+from cudnn_ct.errors import CudnnError
+from cudnn_ct.graph.graph_json import graph_to_json
+from tests.attention_cases import on_device, operands_of, random_case
+from tests.fake.cudnn import FakeCudnn
+from tests.fake.host import ForeignArray, Host
+from tests.fake.installed import cudnn_installed, host_installed
+from tests.layers import LayerCase
+from tests.oracle.graph_draws import draw_graph
+
+from . import calls
+
+FILE = Path(__file__).with_name("answers.txt")
+GRAPHS, ATTENTIONS, SEED = 100, 40, 42
+# The engine of the fakes, one after another: those that some fact is about, and others.
+ENGINES = (0, 5, 1, 78, 2, 4, 70, 3, 6, 8, 7, 25, 17, 47, 61)
+
+
+def answers() -> str:
+    """Return one line for each call."""
+    lines = []
+    gc.collect()
+    gc.freeze()  # the fakes collect garbage after each call
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(ct.config, "plan_cache", False))
+        host = stack.enter_context(host_installed())
+        fake = stack.enter_context(cudnn_installed(host))
+        fake.engines = True
+        stack.enter_context(mock.patch.object(FakeCudnn, "cudnnBackendExecute", lambda *given: 0))
+        for number, case in enumerate(calls.read()):
+            fake.engine_number, fake.second_engine = ENGINES[number % len(ENGINES)], 99
+            lines.append(_answer(case.operation, lambda case=case: _call(case, host)))  # type: ignore[misc]
+        for number in range(ATTENTIONS):
+            fake.engine_number = ENGINES[number % len(ENGINES)]
+            lines.append(_answer("attention", lambda number=number: _attention(number, host)))  # type: ignore[misc]
+        for number in range(GRAPHS):
+            fake.engine_number = ENGINES[number % len(ENGINES)]
+            lines.append(_answer("graph", lambda number=number: _graph(number)))  # type: ignore[misc]
+    return "".join(f"{json.dumps(line, indent=0)}\n" for line in lines)
+
+
+def _call(case: LayerCase, host: Host) -> None:
+    operands = [one and ForeignArray(host, one.array()) for one in case.operands]
+    outs = {name: ForeignArray(host, one.array()) for name, one in case.outs.items()}
+    getattr(ct, case.operation)(*operands, **case.keywords, **outs)
+
+
+def _attention(number: int, host: Host) -> None:
+    def place(array: Any) -> ForeignArray:
+        return ForeignArray(host, array)
+
+    given = random_case(number)
+    arrays, keywords, dy = operands_of(given)
+    q, k, v = map(place, arrays)
+    keywords = on_device(keywords, place)
+    y, stats = ct.attention(q, k, v, return_stats=True, **keywords)
+    ct.attention_backward(place(dy), q, k, v, y, stats, **keywords)
+
+
+def _graph(number: int) -> None:
+    (graph, outputs), _ = draw_graph(SEED, number, 0, small=True)
+    graph.build(*outputs).close()
+
+
+def _answer(name: str, call: Any) -> dict[str, Any]:
+    testing.reset()
+    found: dict[str, Any] = {"call": name}
+    with ct.record_plans(shapes_only=False) as recorded, _candidates() as candidates:
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                call()
+        except CudnnError as error:
+            found["error"] = f"{type(error).__name__}: {error}"
+    found["graphs"] = [_lines(graph_to_json(one.graph)) for one in recorded.requests.values()]
+    found["candidates"] = candidates
+    found["warnings"] = [str(one.message) for one in warned]
+    if "error" not in found and name != "graph":
+        found["describe"] = ct.last_plan().describe().splitlines()
+    return found
+
+
+def _lines(graph: dict[str, Any]) -> list[str]:
+    """Return a line for each tensor and each node of a graph."""
+    lines = []
+    for tensor in graph["tensors"]:
+        uid, dtype, shape, strides = (tensor.pop(name) for name in ("uid", "dtype", "shape", "strides"))
+        lines.append(f"t{uid}: {dtype} {list(shape)} {list(strides)} {tensor or ''}".rstrip())
+    for node in graph["nodes"]:
+        given = ", ".join(f"{name}={_plain(value)}" for name, value in node["attributes"].items())
+        lines.append(f"{node['row']}({given})")
+    return [*lines, f"operands {graph['operands']}{' dynamic' if graph.get('dynamic') else ''}"]
+
+
+def _plain(value: Any) -> str:
+    return f"t{value['tensor']}" if isinstance(value, dict) and "tensor" in value else json.dumps(value)
+
+
+@contextmanager
+def _candidates() -> Iterator[list[str]]:
+    """Collect the candidates of each first decision, in their order."""
+    rows: list[str] = []
+    real = algo_cache._first_decision
+
+    def decided(problem: Any, source: Any, context: Any, request: Any) -> Any:
+        for stage in source.heuristics(problem):
+            rows.extend(map(_row, stage(context)))
+        return real(problem, source, context, request)
+
+    with mock.patch.object(algo_cache, "_first_decision", decided):
+        yield rows
+
+
+def _row(row: Any) -> str:
+    text = f"{row.backend} {row.algorithm}, {row.workspace} bytes, {row.relayout or 'no copies'}"
+    notes = f", {', '.join(row.notes)}" if row.notes else ""
+    return f"{text}{notes}: rejected: {row.rejected}" if row.rejected else f"{text}{notes}"
