@@ -7,7 +7,7 @@ process. If a problem ends a child, the parent starts another child with the nex
 the GPU with its own kernels (its cuDNN is switched off) on contiguous float64 copies.
 
 ``of_bound`` is the largest |got - want| over the bound of the precision (docs/algorithms.md). An algorithm
-with a value above 1 belongs in TOO_INACCURATE of cudnn_ct/ops/conv/accuracy.py. Each result has three more
+with a value above 1 belongs in cudnn_ct/facts.json, with the effect "inaccurate". Each result has three more
 figures, with |err| = |got - want| reduced by the rounding of the result to its dtype:
 
 - ``relative``: the largest |err| / sum |x| |w|, element by element;
@@ -38,7 +38,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.ops.conv import accuracy
+from cudnn_ct import facts
+from cudnn_ct._bad_combinations import table
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -520,7 +521,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.child:
         ct.config.algo_cache = "off"
         if options.excluded:
-            accuracy.TOO_INACCURATE = ()
+            facts.ignore([row["name"] for row in table() if row["effect"] == "inaccurate"])
         child(options)
         return
     worst = Worst(options.json)

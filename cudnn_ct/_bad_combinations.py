@@ -1,9 +1,8 @@
-"""Versions and combinations that are known to be bad, as data.
+"""The rows of ``facts.json`` for readers with Python 3.8, such as the doctor.
 
-``_bad_combinations.json`` has three tables. Rows of ``bad`` make an installation suspicious: the doctor
-warns of them. Rows of ``defects`` concern single operations of cuDNN: the doctor lists those of the version
-that it examines, and operations avoid them or warn (`autotune.known`). Rows of ``consumer`` are the versions
-that programs need. The fields are described in docs/doctor.md.
+Rows of the kind ``install`` make an installation suspicious: the doctor warns of them. Those of ``consumer``
+are the versions that programs need. The others are facts about single operations: operations obey them
+(`facts`), and the doctor lists those with a public source. The fields are described in docs/doctor.md.
 """
 
 from __future__ import annotations
@@ -15,16 +14,20 @@ from typing import Any
 
 from . import _files
 
-__all__ = ["defects", "rows", "version_numbers", "within"]
+__all__ = ["defects", "rows", "table", "version_numbers", "within"]
+
+_OTHERS = ("install", "consumer")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
-    """Return the rows of a kind: ``"bad"``, ``"defects"`` or ``"consumer"``."""
-    return list(_table()[kind])
+    """Return the rows of a kind: ``"install"``, ``"consumer"``, or ``"defects"`` with a public source."""
+    if kind != "defects":
+        return [row for row in table() if row["kind"] == kind]
+    return [row for row in table() if row["kind"] not in _OTHERS and "source" in row]
 
 
 def defects(version: str, operation: str = "", arch: str = "") -> list[dict[str, Any]]:
-    """Return the known defects of a version of cuDNN.
+    """Return the known defects of a version of cuDNN that have a public source.
 
     ``operation`` selects the rows of one operation. ``arch``, such as ``"9.0"``, drops those of other GPUs.
     """
@@ -51,5 +54,6 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=None)
-def _table() -> Any:
-    return json.loads(_files.resource("_bad_combinations.json"))
+def table() -> Any:
+    """Return all rows."""
+    return json.loads(_files.resource("facts.json"))["facts"]

@@ -120,6 +120,10 @@ SETTINGS: dict[str, Setting] = {
         None, "the folder of tuned algorithms; None is a folder in the user's cache folder",
         "a path, 'off' or None", _PATH, str,
     ),
+    "facts": Setting(
+        None, "a file of further facts about cuDNN, such as engines that must not be used",
+        "a path or None", _PATH, str,
+    ),
     "plan_cache": Setting(
         True, "whether compiled plans are stored on disk and loaded by later processes"
     ),
@@ -188,6 +192,7 @@ class Config:
     certify: str
     certify_seconds: float
     algo_cache: str | None
+    facts: str | None
     plan_cache: bool
     replay: bool
     debug_sync: bool

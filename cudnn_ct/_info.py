@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from . import _files, _find, _lib
+from . import _files, _find, _lib, facts
 from ._dlopen import driver_version
 from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
 from ._installation import Header, Installation, companion_version, inspect
@@ -53,6 +53,7 @@ class LibraryInfo:
     driver: LibraryFile
     bindings: str  # the cuDNN version from whose headers functions and enums of this package are generated
     steps: tuple[tuple[str, str], ...]  # each step of the search and its result
+    facts: str  # the number of facts about cuDNN and their hash, and the file of a user
     notes: tuple[str, ...]  # oddities that do not keep it from working
     problem: str | None  # in one line; None if there is none
 
@@ -75,6 +76,7 @@ class LibraryInfo:
         for file in (self.cublaslt, self.nvrtc, self.cudart, self.driver):
             yield file.name, _line(file)
         yield "bindings", f"from the headers of cuDNN {self.bindings}"
+        yield "facts", self.facts
         for step, result in self.steps:
             yield "searched", f"{step}: {result}"
         for note in self.notes:
@@ -132,6 +134,7 @@ def library_info() -> LibraryInfo:
         driver=_driver(),
         bindings=format_version(GENERATED_FROM),
         steps=found.steps,
+        facts=facts.summary(),
         notes=tuple(_notes(installation, (cublas, nvrtc), mapped)),
         problem=problem or (library.header_mismatch() if library else "") or None,
     )

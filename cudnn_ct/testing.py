@@ -11,17 +11,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from . import _lib, algo_cache, context, descriptors
+from . import _lib, algo_cache, context, descriptors, facts
 from ._dlopen import Lookup
 from ._lib import Library
-from .autotune import known, store
+from .autotune import store
 from .certify import certificates
 from .cuda import allocator, graph, launch_log, replay
 from .cuda import stream as streams
 from .graph import plan_store
+from .legal import rules
 from .ops import _replay
 
-__all__ = ["CacheSize", "assert_supported", "cache_sizes", "install", "replay_after", "reset"]
+__all__ = [
+    "CacheSize",
+    "assert_supported",
+    "cache_sizes",
+    "install",
+    "replay_after",
+    "reset",
+    "without_facts",
+]
 
 
 def reset() -> None:
@@ -42,7 +51,8 @@ def reset() -> None:
     """
     algo_cache._decisions.clear()
     store._STORES.clear()
-    known.forget()
+    facts.forget()
+    rules.forget()
     certificates.forget()
     plan_store._STORES.clear()
     launch_log._history.clear()
@@ -53,6 +63,38 @@ def reset() -> None:
     graph._idle_streams.clear()
     for device in list(allocator._free_lists):
         allocator.release(device)
+
+
+@contextmanager
+def without_facts(*names: str) -> Iterator[None]:
+    """Ignore facts about cuDNN within a ``with`` block, to see whether they still hold.
+
+    Parameters
+    ----------
+    names : str
+        Names of rows of facts.json.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    Engines that are known to compute wrong results, or to lose the CUDA context, may be chosen in the block.
+
+    Examples
+    --------
+    >>> from cudnn_ct import testing
+    >>> with testing.without_facts("conv-select"):
+    ...     pass
+    """
+    facts.ignore(names)
+    reset()
+    try:
+        yield
+    finally:
+        facts.ignore(())
+        reset()
 
 
 @contextmanager

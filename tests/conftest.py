@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -72,6 +75,29 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := why_not_on_gpu()):
         pytest.skip(reason)
+
+
+# --- facts ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return a function that adds a fact, as a user would: an engine that computes wrong results."""
+    import cudnn_ct as ct
+    from cudnn_ct import facts, testing
+
+    def added(**fields: Any) -> None:
+        row = {"name": "planted", "kind": "engine", "when": [], "effect": "wrong", **fields}
+        file = tmp_path / "facts.json"
+        file.write_text(json.dumps({"facts": [row]}))
+        monkeypatch.setattr(ct.config, "facts", str(file))
+        facts.forget()
+        testing.reset()
+
+    yield added
+    monkeypatch.undo()
+    facts.forget()
+    testing.reset()
 
 
 # --- processes --------------------------------------------------------------------------------------------

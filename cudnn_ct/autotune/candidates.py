@@ -19,6 +19,7 @@ from ..errors import (
     NotSupportedError,
     without_frames,
 )
+from ..facts import digest
 from ..graph import recording
 from ..graph.plan_store import is_timing, plan_store, uses_plans
 from ..graph.stored import candidate_from_json, choice_entry, choice_key
@@ -178,7 +179,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     if not request.dynamic_shapes:  # the key is as before this field existed
         limits = limits.replace(", dynamic_shapes=False", "")
     library, device = context.library, devices.device_name(context.device)
-    return f"cuDNN {library.version}{library.variant} | {device} | {problem!r} | {limits}"
+    return f"cuDNN {library.version}{library.variant} facts {digest()} | {device} | {problem!r} | {limits}"
 
 
 def heuristic_choice(problem: Problem, context: Context, request: AlgoRequest) -> Candidate | None:

@@ -100,7 +100,7 @@ def known_bad(
     found: LibrarySet, cublas: str = "", archs: Sequence[int] = (), gpus: int = 0
 ) -> Iterator[Finding]:
     """Report known defects of a version, alone or combined with a libcublasLt and GPUs."""
-    for row in rows("bad"):
+    for row in rows("install"):
         lacks = ("cublas" in row and not cublas) or not found.version or gpus < row.get("gpus", 0)
         if lacks or ("arch" in row and not any(within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
             continue
@@ -182,7 +182,7 @@ def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str
     yield from requirements(metadata, environment)
     name, _, version = consumer.rpartition("-")
     for row in rows("consumer"):
-        if row["name"] == name and within(version, row):
+        if row["package"] == name and within(version, row):
             built = [("", row.get("versions", ""))]
             if "extra" in row:  # other wheels may replace those that it was built with
                 built = list(requirements(metadata, {**environment, "extra": row["extra"]}))

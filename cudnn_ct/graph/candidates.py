@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
@@ -13,6 +12,7 @@ from .offline import Planner, ShapesOnly, compute_capability
 from .operations import Graph, operation_graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
+from .rules import EngineRules, within
 from .stored import CompiledPlan, graph_plan
 
 __all__ = [
@@ -29,25 +29,7 @@ __all__ = [
 
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph
-MEASURED_ON = (9, 0)  # the compute capability for which engines are named first
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
-
-
-class EngineRules(NamedTuple):
-    """The engines of one problem, as an operation uses them.
-
-    Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
-    ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``
-    are tried after the others, and those named in ``first`` before them on GPUs like the measured one.
-    ``unordered`` is set if engines add in an order that varies, though their notes do not say so.
-    """
-
-    excluded: frozenset[str] = frozenset()
-    coarser_than: str = ""
-    why_wrong: Callable[[Engine, tuple[str, ...]], str] = lambda engine, notes: ""  # noqa: ARG005
-    last: Collection[int] = ()
-    first: tuple[str, ...] = ()
-    unordered: bool = False
 
 
 def no_engine(reason: str, name: str = NO_ENGINE) -> Candidate:
@@ -71,6 +53,9 @@ def engine_candidates(
     that the heuristics omit follow those of the fallback mode. If no engine exists, the result is one
     candidate with the reason.
     """
+    refusal = rules.refusal(compute_capability(context))
+    if refusal:
+        return [no_engine(refusal)]
     heuristics = list(heuristics)
     rows = _named_first(graph, rules, context)[: first if most is None else most]
     if rows and len(rows) in (first, most):
@@ -79,7 +64,7 @@ def engine_candidates(
     try:
         native = operation_graph(graph, context)
         for offer in heuristic_configs(native, context, heuristics, None if first is None else FIRST_READ):
-            row = _candidate(offer, rules, graph)
+            row = _candidate(offer, rules, graph, context)
             rows += [] if row.key in known else [row]
             if most is not None and sum(not row.rejected for row in rows) >= most:
                 break
@@ -92,16 +77,16 @@ def engine_candidates(
         found = {Engine.parse(row.algorithm).number for row in rows}
         others = [number for number in range(native.one("engine_global_count")) if number not in found]
         offers = (offer_of(native, Engine(number), context, rules.excluded) for number in others)
-        rows += [_candidate(offer, rules, graph) for offer in offers if offer is not None]
+        rows += [_candidate(offer, rules, graph, context) for offer in offers if offer is not None]
     rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
     return sorted(rows, key=lambda row: bool(row.rejected))
 
 
 def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -> list[Candidate]:
-    """Return the engines that are named first, if cuDNN supports them and the GPU is of the measured kind."""
-    if compute_capability(context) != MEASURED_ON:
-        return []
-    rows = (engine_by_name(graph, rules, name, context) for name in rules.first)
+    """Return the engines that facts about this kind of GPU name first, if cuDNN supports them."""
+    capability = compute_capability(context)
+    names = [one.engine for one in rules.first if within(capability, one.arch)]
+    rows = (engine_by_name(graph, rules, name, context) for name in names)
     return [row for row in rows if not row.rejected]
 
 
@@ -145,18 +130,21 @@ def engine_of_other_sizes(graph: Graph, rules: EngineRules, context: Context | P
     if cache is None or cache.first is None:
         return None
     name, notes = cache.first
-    return _candidate(EngineConfig(Engine.parse(name), 0, notes), rules, graph)
+    return _candidate(EngineConfig(Engine.parse(name), 0, notes), rules, graph, context)
 
 
 def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Context | Planner) -> Candidate:
     """Return the engine of a name as a candidate; it is rejected if cuDNN or the rules do not allow it."""
+    refusal = rules.refusal(compute_capability(context))
+    if refusal:
+        return no_engine(refusal, name)
     try:
         offer = offer_of(operation_graph(graph, context), Engine.parse(name), context)
     except (NotSupportedError, BadParamError) as error:
         return no_engine(str(error), name)
     if offer is None:
         return no_engine("cuDNN does not support this engine for the problem", name)
-    return _candidate(offer, rules, graph)
+    return _candidate(offer, rules, graph, context)
 
 
 def engine_plan(
@@ -188,7 +176,7 @@ def engine_plan(
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
     # A stored candidate may predate the rules, or come from a problem with other rules.
-    wrong = rules.why_wrong(engine, candidate.notes)
+    wrong = rules.why_wrong(engine, candidate.notes, compute_capability(context))
     if wrong:
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
     request = _request(graph, rules, str(engine))
@@ -219,6 +207,7 @@ def _request(graph: Graph, rules: EngineRules, engine: str) -> PlanRequest:
         excluded=rules.excluded,
         last=tuple(rules.last),
         first=rules.first,
+        rejections=rules.rejections,
         engine=engine,
         unordered=rules.unordered,
     )
@@ -228,7 +217,9 @@ def _nothing() -> CompiledPlan:
     raise AssertionError("a graph that is only recorded has no plan")
 
 
-def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candidate:
+def _candidate(
+    offer: EngineConfig, rules: EngineRules, graph: Graph, context: Context | Planner
+) -> Candidate:
     coarse = [note for note in offer.notes if note in rules.excluded]
     notes = (*offer.notes, DYNAMIC_SHAPES) if graph.dynamic else offer.notes
     return Candidate(
@@ -240,7 +231,7 @@ def _candidate(offer: EngineConfig, rules: EngineRules, graph: Graph) -> Candida
         notes=notes,
         rejected=f"{', '.join(coarse)}: coarser than {rules.coarser_than}"
         if coarse
-        else rules.why_wrong(offer.engine, offer.notes),
+        else rules.why_wrong(offer.engine, offer.notes, compute_capability(context)),
     )
 
 

@@ -12,6 +12,7 @@ from ..context import Context
 from ..errors import AllocationError, CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
 from .engines import heuristic_configs
+from .modes import heuristic_modes
 from .offline import Planner, describe_device
 from .operations import Graph, Node, Tensor, operation_graph, tensors_of_graph
 
@@ -22,7 +23,6 @@ COMPUTE = ("comp_type", "math_prec")  # attributes of the parameters of operatio
 CAPABILITIES = ((8, 0), (9, 0), (10, 0))
 MAX_WIDTH = 128  # of a head, that all engines for attention support
 MULTIPLE = 8  # lengths that tensor cores need
-MODES = ("a", "fallback")  # mode "b" of cuDNN 9.19 ends the process for uneven padding
 
 
 class _Change(NamedTuple):
@@ -50,11 +50,16 @@ def supported_changes(
 def _supported(graph: Graph, context: Context | Planner) -> bool:
     try:
         native = operation_graph(graph, context)
-        return next(heuristic_configs(native, context, MODES, 1), None) is not None
+        return next(heuristic_configs(native, context, _modes(graph, context), 1), None) is not None
     except AllocationError:
         raise
     except CudnnError:
         return False
+
+
+def _modes(graph: Graph, context: Context | Planner) -> list[str]:
+    """Return the modes that find an engine for any graph that has one; mode "b" adds none."""
+    return [mode for mode in heuristic_modes(graph, context) if mode != "b"]
 
 
 def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:

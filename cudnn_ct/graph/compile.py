@@ -8,14 +8,15 @@ from itertools import chain
 from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
-from .candidates import EngineRules, engine_by_name, engine_candidates
+from .candidates import engine_by_name, engine_candidates
 from .engines import Engine, execution_plan, is_engine
-from .explain import heuristic_modes
 from .first import first_engine
+from .modes import heuristic_modes
 from .offline import Planner
 from .operations import operation_graph
 from .plan_file import StoredPlan
 from .recording import PlanRequest
+from .rules import EngineRules
 from .stored import CompiledPlan, to_store
 
 __all__ = ["compile_request", "usable_candidates", "why_not_named"]
@@ -62,7 +63,13 @@ def _names_engine(request: PlanRequest) -> bool:
 
 
 def _rules(request: PlanRequest) -> EngineRules:
-    return EngineRules(request.excluded, last=request.last, first=request.first, unordered=request.unordered)
+    return EngineRules(
+        request.excluded,
+        rejections=request.rejections,
+        last=request.last,
+        first=request.first,
+        unordered=request.unordered,
+    )
 
 
 def _stages(request: PlanRequest, planner: Context | Planner) -> Iterator[list[Candidate]]:
@@ -72,7 +79,7 @@ def _stages(request: PlanRequest, planner: Context | Planner) -> Iterator[list[C
         yield [engine_by_name(request.graph, rules, request.engine, planner)]
         if not request.replaceable:
             return
-    for mode in heuristic_modes(request.graph):
+    for mode in heuristic_modes(request.graph, planner):
         yield engine_candidates(request.graph, rules, planner, [mode])
 
 

@@ -11,13 +11,14 @@ from ..context import Context
 from ..errors import BadParamError, Explanation, NotSupportedError, Reason
 from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
-from .engines import HEURISTICS, heuristic_configs
+from .engines import heuristic_configs
+from .modes import heuristic_modes
 from .offline import Planner, compute_capability
 from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
-__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "heuristic_modes", "translated"]
+__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
 
 KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
@@ -53,19 +54,10 @@ def explain_graph(
 def _offered(graph: Graph, context: Context | Planner) -> set[int]:
     """Return the engines that the heuristics offer; others may fail when they are compiled."""
     try:
-        return {
-            offer.engine.number
-            for offer in heuristic_configs(operation_graph(graph, context), context, heuristic_modes(graph))
-        }
+        native, modes = operation_graph(graph, context), heuristic_modes(graph, context)
+        return {offer.engine.number for offer in heuristic_configs(native, context, modes)}
     except (NotSupportedError, BadParamError):
         return set()
-
-
-def heuristic_modes(graph: Graph) -> tuple[str, ...]:
-    """Return the heuristic modes: "b" of cuDNN 9.19 ends the process for uneven padding."""
-    nodes = [one.attributes for one in graph.nodes]
-    uneven = any(one.get("pre_paddings") != one.get("post_paddings") for one in nodes)
-    return HEURISTICS[1:] if uneven else HEURISTICS
 
 
 def explanation_of_rejection(graph: Graph, context: Context | Planner, problem: Any) -> Explanation | None:

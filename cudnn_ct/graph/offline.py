@@ -13,6 +13,7 @@ from .._files import text_of
 from .._lib import Library
 from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
+from ..facts import Target
 from .backend import BackendDescriptor
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "gpu_name",
     "name_of_description",
     "target",
+    "target_of",
 ]
 
 # cuDNN 9.27 rejects a description without these keys, which 9.19 does not write. The values were set by hand,
@@ -91,6 +93,13 @@ def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, in
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
     return devices.compute_capability(context.device)
+
+
+def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
+    """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs."""
+    library = _lib.load() if context is None else context.library
+    capability = None if context is None else compute_capability(context)
+    return Target(library.version, library.kind, capability)
 
 
 def gpu_name(context: Context | Planner) -> str:

@@ -14,6 +14,7 @@ from .._cache_files import replace_file
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
+from .rules import Named, Rejection, named_from_json, rejection_from_json
 
 __all__ = [
     "PlanRequest",
@@ -35,12 +36,11 @@ FORMAT = "cudnn_ct graphs 1"
 class PlanRequest(NamedTuple):
     """A graph to compile, and how its engine is selected.
 
-    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. Of those, ``excluded`` are
-    the numerical notes that an engine must not have, ``last`` the engines that are tried last, and ``first``
-    the names of those that are tried first; ``unordered`` is that of `EngineRules`. ``engine`` was used where
-    the call was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice,
-    as text; ``limits`` has the limits as JSON. If a call named an engine that is not usable, the
-    heuristics select another one if it is ``replaceable``.
+    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. ``excluded``, ``last``,
+    ``first``, ``unordered`` and ``rejections`` are those of `EngineRules`. ``engine`` was used where the call
+    was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice, as text;
+    ``limits`` has the limits as JSON. If a call named an engine that is not usable, the heuristics select
+    another one if it is ``replaceable``.
     """
 
     graph: Graph
@@ -50,15 +50,17 @@ class PlanRequest(NamedTuple):
     engine: str = ""
     choice: str = ""
     limits: Mapping[str, Any] = MappingProxyType({})
-    first: tuple[str, ...] = ()
+    first: tuple[Named, ...] = ()
     unordered: bool = False
+    rejections: tuple[Rejection, ...] = ()
     replaceable: bool = False
 
     @property
     def identity(self) -> tuple[str, ...]:
         """Two requests with the same identity are one."""
         engine = "" if self.choice else self.engine
-        selected = repr(sorted(self.excluded)), engine, str(self.replaceable), self.choice
+        rejected = ",".join(one.fact for one in self.rejections)
+        selected = repr(sorted(self.excluded)), engine, str(self.replaceable), self.choice, rejected
         return graph_text(self.graph), repr(self.order), *selected
 
 
@@ -104,6 +106,7 @@ class RecordedPlans:
                 "graph": graph_to_json(request.graph),
                 "excluded": sorted(request.excluded),
                 "limits": dict(request.limits),
+                "rejections": [one._asdict() for one in request.rejections],
             }
             for request in self.requests.values()
         ]
@@ -187,11 +190,12 @@ def read_requests(content: object) -> list[PlanRequest]:
                 str(row.get("engine", "")),
                 str(row.get("choice", "")),
                 dict(row.get("limits", {})),
-                tuple(map(str, row.get("first", ()))),
+                tuple(map(named_from_json, row.get("first", ()))),
                 bool(row.get("unordered", False)),
+                tuple(map(rejection_from_json, row.get("rejections", ()))),
                 bool(row.get("replaceable", False)),
             )
             for row in content["graphs"]
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"a graph is malformed: {type(error).__name__} {error}") from None

@@ -11,6 +11,7 @@ from .._bindings.enums import DataType
 from ..context import Context
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, format_version
+from ..facts import digest
 from ..plans.base import Candidate
 from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
@@ -105,7 +106,7 @@ def choice_key(context: Context | Planner, problem: str, limits: Mapping[str, An
     """Return all that the heuristic choice of an engine for a problem depends on, as text."""
     text = json.dumps(dict(limits), sort_keys=True)
     package = sys.modules[__name__.partition(".")[0]]  # its next version may order engines in another way
-    made_by = f"cudnn_ct {package.__version__} | cuDNN {context.library.version_text}"
+    made_by = f"cudnn_ct {package.__version__} facts {digest()} | cuDNN {context.library.version_text}"
     return f"choice | {made_by} | {gpu_name(context)} | {problem} | {text}"
 
 

@@ -10,9 +10,9 @@ from ..autotune.request import AlgoRequest
 from ..certify.nodewise import NODE_BY_NODE, NodewisePlan
 from ..context import Context
 from ..errors import NotSupportedError
+from ..facts import Target
 from ..graph.candidates import (
     NO_ENGINE,
-    EngineRules,
     engine_by_name,
     engine_candidates,
     engine_of_other_sizes,
@@ -21,7 +21,11 @@ from ..graph.candidates import (
     no_engine,
 )
 from ..graph.engines import HEURISTICS, is_engine
+from ..graph.modes import heuristic_modes
+from ..graph.offline import compute_capability, target_of
 from ..graph.operations import Graph, why_static
+from ..graph.rules import EngineRules
+from ..legal.rules import engine_rules, warn
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import RelayoutPlan
@@ -29,6 +33,7 @@ from ..plans.wrappers import RelayoutPlan
 __all__ = ["GraphSource", "check_engine_name"]
 
 
+FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
 ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
 
 
@@ -41,27 +46,19 @@ def check_engine_name(name: str) -> None:
         )
 
 
-def _all_modes(problem: Any) -> tuple[str, ...]:  # noqa: ARG001
-    return HEURISTICS
-
-
-def _no_rules(problem: Any) -> EngineRules:  # noqa: ARG001
-    return EngineRules()
-
-
 class GraphSource(NamedTuple):
     """The engines of problems that are one graph, as an `algo_cache.CandidateSource`.
 
     ``graph_of`` returns the graph of a problem; its operands are in the order of the fields of the problem
-    that are specs. ``rules_of`` returns which engines must not be used, ``modes_of`` the heuristic modes to
-    query, in their order. If the problem is not ``aligned``, misaligned operands are copied to the workspace
-    and back. With ``dynamic``, the graph is dynamic if an engine supports that, and static otherwise.
+    that are specs. ``rules_of`` returns which engines may be used. If the problem is not ``aligned``,
+    misaligned operands are copied to the workspace and back. With ``dynamic``, the graph is dynamic if an
+    engine supports that, and static otherwise. The source computes around the facts that are ``handled``.
     """
 
     graph_of: Callable[[Any], Graph]
-    rules_of: Callable[[Any], EngineRules] = _no_rules
-    modes_of: Callable[[Any], tuple[str, ...]] = _all_modes
+    rules_of: Callable[[Any, Target], EngineRules] = engine_rules
     dynamic: bool = False
+    handled: tuple[str, ...] = ()
 
     def with_dynamic_shapes(self) -> Self:
         """Return the source that plans dynamic graphs where it can."""
@@ -73,16 +70,15 @@ class GraphSource(NamedTuple):
         return aligned
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the first choice of the first mode, "b" by default, then all engines of each mode.
+        """Return the first choice of the first mode, then all engines of each mode.
 
         With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
         """
-        modes = self.modes_of(problem)
         stages: list[Heuristic] = []
         if self.dynamic:
             stages += [partial(self._of_other_sizes, problem), partial(self._first_dynamic, problem)]
-        stages.append(partial(self._engines, problem, modes[0], first=1))
-        return [*stages, *(partial(self._engines, problem, mode) for mode in modes)]
+        stages.append(partial(self._engines, problem, FIRST_MODE, first=1))
+        return [*stages, *(partial(self._engines, problem, mode) for mode in HEURISTICS)]
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return up to ``max_engines`` engines to time, runtime-compiled ones only if they are wanted.
@@ -97,7 +93,7 @@ class GraphSource(NamedTuple):
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
         counts = {"b": most, "a": max(most // 3, 1), "fallback": None}
-        for mode in self.modes_of(problem):
+        for mode in heuristic_modes(self.graph_of(problem), context):
             count = counts[mode]
             if mode == "fallback" and sum(not row.rejected for row in rows.values()) >= ENOUGH:
                 break  # its engines are many times slower
@@ -115,7 +111,8 @@ class GraphSource(NamedTuple):
         """Make an engine ready to run; raise NotSupportedError if cuDNN or the rules reject it."""
         if candidate.backend != "graph" or candidate.relayout:
             raise NotSupportedError(f"{candidate} is not for this {problem}: expected an engine of a graph")
-        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        graph, rules = self.graph_of(problem), self._rules(problem, context)
+        warn(problem, target_of(context), self.handled)
         made: Plan
         if candidate.algorithm == NODE_BY_NODE:
             made = NodewisePlan(graph, len(problem.results), context)
@@ -126,6 +123,9 @@ class GraphSource(NamedTuple):
         moves = [(spec, None) for spec in tensors_of(problem).values()]
         return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
 
+    def _rules(self, problem: Any, context: Any) -> EngineRules:
+        return self.rules_of(problem, target_of(context))
+
     def _engines(
         self,
         problem: Any,
@@ -135,14 +135,18 @@ class GraphSource(NamedTuple):
         most: int | None = None,
         first: int | None = None,
     ) -> list[Candidate]:
-        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        graph, rules = self.graph_of(problem), self._rules(problem, context)
+        modes = heuristic_modes(graph, context)
+        mode = modes[0] if mode == FIRST_MODE else mode
+        if mode not in modes:
+            return []
         rows = engine_candidates(graph, rules, context, [mode], most, first)
-        if rows[0].algorithm == NO_ENGINE:
+        if rows[0].algorithm == NO_ENGINE and not rules.refusal(compute_capability(context)):
             rows = [no_engine(rows[0].rejected, f"engines of heuristics {mode}")]
         return self._with_copies(problem, rows)
 
     def _named(self, problem: Any, name: str, context: Context) -> list[Candidate]:
-        graph, rules = self.graph_of(problem), self.rules_of(problem)
+        graph, rules = self.graph_of(problem), self._rules(problem, context)
         if self.dynamic and not why_static(graph):
             row = engine_by_name(graph._replace(dynamic=True), rules, name, context)
             if not row.rejected:
@@ -150,12 +154,13 @@ class GraphSource(NamedTuple):
         return self._with_copies(problem, [engine_by_name(graph, rules, name, context)])
 
     def _of_other_sizes(self, problem: Any, context: Context) -> list[Candidate]:
-        row = engine_of_other_sizes(self.graph_of(problem), self.rules_of(problem), context)
+        row = engine_of_other_sizes(self.graph_of(problem), self._rules(problem, context), context)
         return [] if row is None else self._with_copies(problem, [row])
 
     def _first_dynamic(self, problem: Any, context: Context) -> list[Candidate]:
-        modes = [mode for mode in self.modes_of(problem) if mode != "fallback"]  # its engines are slow
-        row = first_dynamic_engine(self.graph_of(problem), self.rules_of(problem), context, modes)
+        graph = self.graph_of(problem)
+        modes = heuristic_modes(graph, context)[:-1]  # engines of the fallback mode are slow
+        row = first_dynamic_engine(graph, self._rules(problem, context), context, modes)
         return self._with_copies(problem, [row])
 
     def _dynamic_graph(self, problem: Any) -> Graph:

@@ -100,6 +100,15 @@ class ConvProblem(NamedTuple):
         )
 
 
+def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:
+    """Return the layout in which a contiguous tensor is passed to engines."""
+    # A tensor of both layouts gets the common layout, or the one with more engines.
+    common = problem.common_layouts
+    channels_last = problem.tensor_cores or problem.compute == "int32"
+    layout: Layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"
+    return layout if layout in spec.layouts else spec.layouts[0]
+
+
 def conv_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],

@@ -12,8 +12,10 @@ from cudnn_ct import algo_cache, context
 from cudnn_ct.autotune.request import request
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.facts import Target
 from cudnn_ct.graph import candidates
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates
+from cudnn_ct.graph.candidates import engine_candidates
+from cudnn_ct.graph.rules import EngineRules, Named, Rejection
 from cudnn_ct.ops._call import execute
 from cudnn_ct.ops._graph_source import GraphSource, check_engine_name
 from cudnn_ct.ops._operation import Operation, Select
@@ -47,9 +49,9 @@ class Clipping(NamedTuple):
         return self._replace(scaled="", aligned=True)
 
 
-def rules_of(problem: Clipping) -> EngineRules:
-    wrong = "wrong for 5 rows" if problem.x.shape[0] == 5 else ""
-    return EngineRules(why_wrong=lambda engine, notes: wrong)
+def rules_of(problem: Clipping, target: Target) -> EngineRules:
+    wrong = Rejection("wrong for 5 rows", engines=tuple(range(200)))
+    return EngineRules(rejections=(wrong,) if problem.x.shape[0] == 5 else ())
 
 
 SOURCE = GraphSource(lambda problem: activation_graph(ActivationSpec("relu"), problem.x, problem.y), rules_of)
@@ -131,10 +133,10 @@ def test_graph_source_takes_the_first_named_engine_without_heuristics(
         return heuristic_configs(*arguments)
 
     monkeypatch.setattr(candidates, "heuristic_configs", counted)
-    rows = engine_candidates(graph, EngineRules(first=first), here, ["b"], first=1)
+    rows = engine_candidates(graph, EngineRules(first=tuple(map(Named, first))), here, ["b"], first=1)
     assert [row.algorithm for row in rows] == ["engine 0"]
     assert bool(asked) == ("engine 0" not in first)
-    every = engine_candidates(graph, EngineRules(first=first), here)
+    every = engine_candidates(graph, EngineRules(first=tuple(map(Named, first))), here)
     assert [row.algorithm for row in every if not row.rejected] == ["engine 0"]
 
 
@@ -143,7 +145,7 @@ def test_named_engines_count_and_remain_when_the_heuristics_fail(monkeypatch: py
     graph = activation_graph(ActivationSpec("relu"), spec, spec)
     named = Candidate("graph", "engine 9", "fma", 0, True)
     monkeypatch.setattr(candidates, "engine_by_name", lambda *_: named)
-    rules = EngineRules(first=("engine 9",))
+    rules = EngineRules(first=(Named("engine 9", ((9, 0), (9, 1))),))
     assert engine_candidates(graph, rules, here, ["b"], most=1) == [named]
     assert len(engine_candidates(graph, rules, here, ["b"], most=2)) == 2
 
@@ -176,7 +178,8 @@ def test_products_with_exact_gelu_name_their_first_engine(
         g = ct.Graph()
         product = g.input((m, k), "bfloat16") @ g.input((k, n), "bfloat16")
         g.build(g.gelu(product, approximate=activation == "gelu_tanh")).prepare()
-    assert [wanted.first for wanted in recorded.requests.values()] == [expected, expected]
+    names = [tuple(one.engine for one in wanted.first) for wanted in recorded.requests.values()]
+    assert names == [expected, expected]
 
 
 def test_graph_source_gives_the_error_of_each_heuristic_mode(fake: FakeCudnn) -> None:

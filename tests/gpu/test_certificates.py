@@ -11,21 +11,18 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import testing
-from cudnn_ct.autotune.errata import Errata
+from cudnn_ct._bad_combinations import table
 from cudnn_ct.certify import certificates
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.graph import operations
-from cudnn_ct.ops.graph import errata
 
 
 @pytest.fixture
 def no_facts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the engines of graphs that are known to be wrong, for harmless shapes."""
-    monkeypatch.setattr(errata, "KNOWN_WRONG", Errata("", ()))
     monkeypatch.setattr(operations, "check_layouts", lambda graph: None)
-    testing.reset()
-    yield
-    testing.reset()
+    with testing.without_facts(*(row["name"] for row in table() if row["kind"] == "engine")):
+        yield
 
 
 Case = tuple[ct.BuiltGraph[Any], list[np.ndarray]]

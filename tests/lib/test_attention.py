@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cudnn_ct.graph.first import first_engine
-from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops._cast import conversion_graph
-from cudnn_ct.ops.attention.core import core_of, why_unsupported
-from cudnn_ct.ops.attention.known import DEFECTS
+from cudnn_ct.ops.attention.core import core_of
 from cudnn_ct.ops.attention.padding import selection_graph
 from cudnn_ct.ops.attention.scaled_source import SOURCE as FLOAT8_SOURCE
 from cudnn_ct.ops.attention.source import ENGINES
@@ -83,7 +83,7 @@ def problem_of(given: Case, *, gradient: bool, dropout: float = 0.0, **more: Any
 def engines_of(problem: AttentionProblem, planner: Planner, *, compiled: bool = True) -> list[str]:
     """Return the engines that cuDNN's first choice has for a problem, after it compiled the first of them."""
     core = core_of(problem, planner.library.version)
-    wrong = DEFECTS.refusal(core.problem, planner.library.version, (9, 0)) or why_unsupported(core.problem)
+    wrong = engine_rules(core.problem, target_of(planner)).refusal((9, 0))
     assert not wrong, wrong
     (first, *_) = ENGINES.heuristics(core.problem)
     rows = [row for row in first(planner) if not row.rejected]

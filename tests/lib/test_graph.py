@@ -27,15 +27,17 @@ from cudnn_ct._find import find_cudnn
 from cudnn_ct._lib import load
 from cudnn_ct.doctor import libraryset, stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
+from cudnn_ct.facts import Target
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine, heuristic_configs, is_engine, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.pixels import pixels
+from cudnn_ct.legal.rules import applying
+from cudnn_ct.legal.subjects import subjects_of
 from cudnn_ct.ops._cast import conversion_graph
 from cudnn_ct.ops.activation import activation_graph
-from cudnn_ct.ops.conv.engine_order import preference
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import FORMS, MatrixView, reduction_graph
 from cudnn_ct.plans.base import Candidate
@@ -223,9 +225,11 @@ PREFERRED: list[tuple[str, dict[str, Any], str]] = [
 TRANSFORMS = ("engine 4", "engine 5", "engine 6", "engine 7")
 
 
-def test_preference_names_the_engine_that_measurements_prefer() -> None:
+def test_facts_name_the_engine_that_measurements_prefer() -> None:
     for direction, arguments, engine in PREFERRED:
-        assert preference(problem(**arguments, direction=direction)) == engine, (direction, arguments)
+        (subject,) = subjects_of(problem(**arguments, direction=direction))
+        names = [fact.row["order"] for fact in applying("first", subject, Target(91900, "full", (9, 0)))]
+        assert names[:1] == ([[engine]] if engine else []), (direction, arguments)
 
 
 @in_child

@@ -64,7 +64,7 @@ def compare(
 
     ``numbers`` is a range of calls of the seed to make instead; ``seconds`` is the time limit of one call.
     With ``algorithms``, convolutions are made once with each algorithm that cuDNN has for them; with
-    ``rejected``, also with those that `cudnn_ct.ops.conv.errata` rejects.
+    ``rejected``, also with those that facts reject.
     """
     result = Result(seed)
     end = None if minutes is None else time.monotonic() + 60 * minutes

@@ -11,10 +11,14 @@ import pytest
 from scipy import ndimage
 
 import cudnn_ct as ct
+from cudnn_ct import facts
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph import layouts
 from cudnn_ct.graph.broadcasts import wrong_conversions
-from cudnn_ct.ops.graph import errata, source
+from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.offline import target_of
+from cudnn_ct.legal.rules import engine_rules
+from cudnn_ct.ops.graph import source
 from cudnn_ct.ops.graph.copies import with_copies
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.graph.problem import GraphProblem
@@ -72,7 +76,8 @@ def test_bilinear_resampling_of_graphs_agrees_with_scipy() -> None:
 
 FOUND: dict[str, Callable[[GraphProblem, set[str]], bool]] = {
     "a filter of few channels": lambda problem, kinds: (
-        "conv_backward_filter" in kinds and bool(errata.KNOWN_WRONG.reason(2, problem))
+        "conv_backward_filter" in kinds
+        and bool(engine_rules(problem, target_of(None)).why_wrong(Engine(2), ()))
     ),
     "a gradient behind a convolution": lambda problem, kinds: (
         bool(kinds & {"conv_forward", "conv_backward_data"}) and "pointwise_backward" in kinds
@@ -105,8 +110,11 @@ def test_random_graphs_are_of_the_kinds_that_have_been_wrong() -> None:
 
 
 def test_unguarded_graphs_reach_engines_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((layouts, "wrong_broadcasts"), (layouts, "wrong_conversions"),
-                         (errata, "KNOWN_WRONG"), (source, "ENGINES")):  # fmt: skip
+    for module, name in (
+        (layouts, "wrong_broadcasts"),
+        (layouts, "wrong_conversions"),
+        (source, "ENGINES"),
+    ):
         monkeypatch.setattr(module, name, getattr(module, name))  # restored afterwards
     g = ct.Graph()
     problem = g.define(g.input((3, 5, 8)) + g.input((1, 5, 1)))
@@ -115,4 +123,5 @@ def test_unguarded_graphs_reach_engines_without_copies(monkeypatch: pytest.Monke
     random_graphs._take_guards_out()
     layouts.check_layouts(lowered(problem))
     assert source.ENGINES.packed(problem) is problem
-    assert not errata.KNOWN_WRONG.rows
+    assert not facts.facts("engine", "conv", target_of(None))
+    facts.ignore(())

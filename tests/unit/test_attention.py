@@ -9,10 +9,11 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.facts import Target
 from cudnn_ct.graph.engines import Engine
+from cudnn_ct.legal.rules import engine_rules
+from cudnn_ct.ops.attention.core import _needs_lengths as needs_lengths
 from cudnn_ct.ops.attention.core import core_of, token_step
-from cudnn_ct.ops.attention.errata import rules_of
-from cudnn_ct.ops.attention.known import DEFECTS, needs_lengths
 from cudnn_ct.shapes.attention import AttentionProblem, Band, attention_band
 from cudnn_ct.shapes.attention_lengths import longest_sequence
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem, like_axes
@@ -225,8 +226,9 @@ def test_packed_gradient_with_narrow_values_gets_wide_ones(head: int, value_head
     for values in (core.problem.dy, core.problem.v, core.problem.saved_y, core.problem.dv):
         assert values is not None
         assert values.strides[2] == token_step("v", v, columns)
-    assert not rules_of(core.problem).why_wrong(Engine(6), ())
-    wrong = rules_of(problem).why_wrong(Engine(6), ())
+    here = Target(LAST)
+    assert not engine_rules(core.problem, here).why_wrong(Engine(6), ())
+    wrong = engine_rules(problem, here).why_wrong(Engine(6), ())
     assert bool(wrong) == (columns != value_head)
 
 
@@ -278,7 +280,7 @@ def test_known_defects_of_versions_are_refused(
     problem: AttentionProblem, version: int, capability: tuple[int, int], message: str
 ) -> None:
     core = core_of(problem, version).problem
-    found = DEFECTS.refusal(core, version, capability)
+    found = engine_rules(core, Target(version, "full", capability)).refusal(capability)
     assert message in found
     assert bool(found) == bool(message)
 

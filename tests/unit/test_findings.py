@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.autotune.errata import Erratum
-from cudnn_ct.graph.candidates import EngineRules
+from cudnn_ct.facts import Target
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.ops.conv import errata
-from cudnn_ct.ops.conv.engine_order import ranked_too_high
-from cudnn_ct.ops.conv.errata import erratum
-from cudnn_ct.ops.graph.errata import rules_of
+from cudnn_ct.graph.rules import EngineRules
+from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.fusion_cases import training_problems
 
+HERE = Target(91900, "full", (9, 0))
 SLOW_ON_POINTS = {28, 38, 48, 70}
 POINTS = ((8, 64, 16, 56, 56), (128, 64, 1, 1, 1))
 
@@ -29,6 +28,18 @@ def problem(
     direction = arguments.pop("direction", "forward")
     specs = TensorSpec.packed(x, dtype, layout), TensorSpec.packed(w, dtype, layout)
     return conv_problem("forward", *specs, **arguments)._replace(direction=direction)
+
+
+def rules_of(problem: Any) -> EngineRules:
+    return engine_rules(problem, HERE)
+
+
+def erratum(engine: int, problem: Any) -> str:
+    return rules_of(problem).why_wrong(Engine(engine), ())
+
+
+def ranked_too_high(problem: Any) -> set[int]:
+    return set(rules_of(problem).last)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +115,6 @@ def test_erratum_of_engine_78_is_for_any_operand_in_nchw(operand: str | None, wr
     assert bool(erratum(78, one)) == wrong
 
 
-def rules_of_training(source: Any, problem: Any) -> EngineRules:
-    rules: EngineRules = source.engines.rules_of(problem)
-    return rules
-
-
 @pytest.mark.parametrize(
     ("stride", "dilation", "wrong"), [(2, 2, True), ((2, 1), (1, 2), False), (2, 1, False), (1, 2, False)]
 )
@@ -116,16 +122,14 @@ def test_training_rejects_data_gradients_with_stride_and_dilation(
     stride: Any, dilation: Any, wrong: bool
 ) -> None:
     found = training_problems(stride=stride, dilation=dilation, padding=2)
-    rejected = {name for name, one in found.items() if rules_of_training(*one).why_wrong(Engine(1), ())}
+    rejected = {name for name, (_, one) in found.items() if erratum(1, one)}
     assert rejected == ({"data"} if wrong else set())
 
 
-def test_training_consults_the_errata_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = (Erratum(3, lambda p: p.core.direction == "backward_filter", "half of the sums"),)
-    monkeypatch.setattr(errata, "KNOWN_WRONG", errata.KNOWN_WRONG._replace(rows=rows))
-    found = training_problems()
-    for name, one in found.items():
-        reasons = [rules_of_training(*one).why_wrong(Engine(number), ()) for number in (3, 4)]
+def test_training_obeys_the_facts_of_convolutions(plant: Callable[..., None]) -> None:
+    plant(operations=["conv_backward_filter"], engines=[3], message="half of the sums")
+    for name, (_, one) in training_problems().items():
+        reasons = [erratum(number, one) for number in (3, 4)]
         assert reasons == (["half of the sums", ""] if name == "filter" else ["", ""])
 
 

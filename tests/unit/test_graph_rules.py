@@ -18,10 +18,12 @@ from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.layouts import check_layouts
+from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.operations import OPERATIONS, Tensor
+from cudnn_ct.graph.rules import EngineRules
+from cudnn_ct.legal.rules import engine_rules
 from cudnn_ct.ops._algo_arguments import AlgoArguments
 from cudnn_ct.ops.graph.built import BuiltGraph, newer_operations
-from cudnn_ct.ops.graph.errata import rules_of
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.graph.kinds import KINDS
 from cudnn_ct.shapes.graph.pointwise import BACKWARD, BINARY, COMPARISONS, LOGICAL, UNARY
@@ -435,6 +437,10 @@ def test_a_bias_of_a_filter_gradient_is_rejected() -> None:
         check_layouts(lowered(g.define(y)))
 
 
+def rules_of(problem: Any) -> EngineRules:
+    return engine_rules(problem, target_of(None))
+
+
 @pytest.mark.parametrize("engine", [78, 4])
 def test_errata_of_convolutions_hold_in_graphs(engine: int) -> None:
     g = ct.Graph()
@@ -498,10 +504,10 @@ def of_experts(dtype: str) -> Any:
 def test_known_defects_of_versions_hold_in_graphs(
     version: int, problem: Any, excluded: bool, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=version))
+    monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=version, kind="full"))
     rules = rules_of(problem)
     assert bool(rules.excluded) == excluded
-    reason = rules.why_wrong(Engine(5, ()), ())
+    reason = rules.why_wrong(Engine(5, ()), (), (8, 6))
     assert wrong in reason if wrong else not reason
 
 

@@ -8,17 +8,32 @@ from typing import Any
 import pytest
 
 from cudnn_ct import CudnnWarning
-from cudnn_ct._bad_combinations import defects, rows, version_numbers, within
-from cudnn_ct.autotune import known
-from cudnn_ct.ops.attention.known import DEFECTS as OF_ATTENTION
-from cudnn_ct.ops.conv.known import _CONDITIONS, _OPERATIONS, DEFECTS
-from cudnn_ct.ops.norm.known import DEFECTS as OF_NORMS
-from cudnn_ct.ops.norm.known import NormNode, loses_variance
+from cudnn_ct._bad_combinations import defects, rows, table, version_numbers, within
+from cudnn_ct.facts import KINDS, Target
+from cudnn_ct.graph.engines import Engine
+from cudnn_ct.legal import rules
+from cudnn_ct.legal.rules import applying, engine_rules, warn
+from cudnn_ct.legal.subjects import Norm, subjects_of
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 
-FIELDS = ["name", "operations", "cudnn", "arch", "when", "engines", "effect", "message", "advice", "source"]
-OPTIONAL = {"arch", "engines"}
+FIELDS = [
+    *(
+        "name",
+        "kind",
+        "operations",
+        "cudnn",
+        "arch",
+        "when",
+        "engines",
+        "effect",
+        "message",
+        "advice",
+        "source",
+    ),
+    "libraries",
+]
+OPTIONAL = {"arch", "engines", "libraries"}
 EFFECTS = {
     "wrong", "crash", "hang", "nondeterministic", "unsupported", "slow", "memory", "sanitizer", "unstated",
 }  # fmt: skip
@@ -26,7 +41,7 @@ HOPPER = (9, 0)
 
 
 def test_table_has_at_least_30_rows() -> None:
-    assert len(rows("bad")) + len(rows("defects")) >= 30
+    assert len(rows("install")) + len(rows("defects")) >= 30
 
 
 @pytest.mark.parametrize("row", rows("defects"), ids=lambda row: row["name"])
@@ -45,32 +60,20 @@ def test_defect_has_its_fields_in_order(row: dict[str, Any]) -> None:
         assert not high or low < high
 
 
-@pytest.mark.parametrize("row", rows("bad"), ids=lambda row: row["source"].rpartition("/")[2])
+@pytest.mark.parametrize("row", rows("install"), ids=lambda row: row["source"].rpartition("/")[2])
 def test_bad_combination_has_its_fields_in_order(row: dict[str, Any]) -> None:
-    fields = ["cudnn", "cublas", "arch", "gpus", "message", "advice", "source"]
+    fields = ["name", "kind", "cudnn", "cublas", "arch", "gpus", "message", "advice", "source"]
     assert list(row) == [name for name in fields if name in row]
     assert {"message", "advice", "source"} <= set(row)
     assert row["source"].startswith("https://")
 
 
-def test_defects_are_sorted_and_have_unique_names() -> None:
-    table = rows("defects")
-    assert max(Counter(row["name"] for row in table).values()) == 1
-    order = [
-        (row["operations"], version_numbers(row["cudnn"].get("from", "0")), row["name"]) for row in table
-    ]
-    assert order == sorted(order)
-
-
-def test_convolutions_know_the_conditions_of_their_rows() -> None:
-    table = [row for row in rows("defects") if set(row["operations"]) & set(_OPERATIONS.values())]
-    assert {text for row in table for text in row["when"]} <= set(_CONDITIONS)
-    assert len(table) >= 5
-
-
-def test_norms_know_the_conditions_of_their_rows() -> None:
-    table = [row for row in rows("defects") if "layer_norm" in row["operations"]]
-    assert {text for row in table for text in row["when"]} <= set(OF_NORMS.conditions)
+def test_facts_are_sorted_by_kind_and_have_unique_names() -> None:
+    facts = table()
+    assert max(Counter(row["name"] for row in facts).values()) == 1
+    kinds = [row["kind"] for row in facts]
+    assert kinds == sorted(kinds)
+    assert set(kinds) <= {*KINDS, "install", "consumer"}
 
 
 @pytest.mark.parametrize(
@@ -86,14 +89,8 @@ def test_norms_know_the_conditions_of_their_rows() -> None:
 def test_layer_norm_loses_the_variance_of_float32_in_measured_versions(
     operation: str, dtype: str, version: int, expected: bool
 ) -> None:
-    assert loses_variance(NormNode(operation, dtype), version) == expected
-
-
-def test_attention_knows_the_conditions_of_its_rows() -> None:
-    table = [row for row in rows("defects") if set(row["operations"]) & {"attention", "attention_backward"}]
-    texts = {text for row in table for text in row["when"]}
-    assert texts == set(OF_ATTENTION.conditions)
-    assert len(table) >= 26
+    found = applying("rewrite", (operation, Norm(dtype)), Target(version))
+    assert [fact.name for fact in found] == (["layer-norm-variance"] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -116,45 +113,62 @@ DEPTHWISE = conv((1, 4, 6, 6), (4, 1, 3, 3), groups=4)
 @pytest.mark.parametrize(
     ("problem", "version", "capability", "names"),
     [
-        (conv(VOLUME, (4, 4, 3, 3, 3), "float16"), 91002, HOPPER, {"conv3d-half", "conv-memory"}),
-        (conv(VOLUME, (4, 4, 3, 3, 3), "bfloat16"), 91500, HOPPER, {"conv-memory"}),
-        (conv(VOLUME, (4, 4, 1, 1, 1), "float16"), 91002, HOPPER, {"conv-memory"}),
-        (conv((1, 4, 6, 6), (4, 4, 3, 3), "float16"), 91002, HOPPER, {"conv-memory"}),
-        (conv(VOLUME, (4, 4, 3, 3, 3)), 91002, HOPPER, {"conv3d-tf32", "conv-memory"}),
-        (conv(VOLUME, (4, 4, 3, 3, 3), precision="float32"), 91002, HOPPER, {"conv-memory"}),
-        (DEPTHWISE, 91002, (12, 0), {"conv-depthwise-compile", "conv-memory"}),
-        (DEPTHWISE, 91002, HOPPER, {"conv-memory"}),
-        (conv((1, 4, 6, 6), (4, 4, 3, 3)), 92301, (8, 6), {"conv-engine-5", "conv-memory"}),
-        (conv((1, 4, 6, 6), (4, 4, 3, 3)), 92400, (8, 6), {"conv-memory"}),
+        (conv(VOLUME, (4, 4, 3, 3, 3), "float16"), 91002, HOPPER, {"conv3d-half"}),
+        (conv(VOLUME, (4, 4, 3, 3, 3), "bfloat16"), 91500, HOPPER, set()),
+        (conv(VOLUME, (4, 4, 1, 1, 1), "float16"), 91002, HOPPER, set()),
+        (conv((1, 4, 6, 6), (4, 4, 3, 3), "float16"), 91002, HOPPER, set()),
+        (conv(VOLUME, (4, 4, 3, 3, 3)), 91002, HOPPER, {"conv3d-tf32"}),
+        (conv(VOLUME, (4, 4, 3, 3, 3), precision="float32"), 91002, HOPPER, set()),
+        (DEPTHWISE, 91002, (12, 0), {"conv-depthwise-compile"}),
+        (DEPTHWISE, 91002, HOPPER, set()),
+        (conv((1, 4, 6, 6), (4, 4, 3, 3)), 92301, (8, 6), {"conv-engine-5"}),
+        (conv((1, 4, 6, 6), (4, 4, 3, 3)), 92400, (8, 6), set()),
         (
             conv((2**19, 4, 32, 32), (4, 1, 3, 3), groups=4),
-            91100, HOPPER, {"conv-depthwise-64bit", "conv-memory"},
+            91100, HOPPER, {"conv-depthwise-64bit"},
         ),
     ],
 )  # fmt: skip
 def test_defects_of_a_convolution(
     problem: ConvProblem, version: int, capability: tuple[int, int], names: set[str]
 ) -> None:
-    assert {row["name"] for row in DEFECTS.rows(problem, version, capability)} == names
+    ((operation, subject),) = subjects_of(problem)
+    target = Target(version, "full", capability)
+    found = {
+        fact.name
+        for kind in ("reject", "engine", "rewrite", "warn")
+        for fact in applying(kind, (operation, subject), target)
+        if fact.source
+    }
+    assert found == names
 
 
 def test_only_the_engine_of_a_row_is_wrong() -> None:
     problem = conv((1, 4, 6, 6), (4, 4, 3, 3))
-    assert "188318" in DEFECTS.wrong_engine(5, problem, 92301, (8, 6))
-    assert DEFECTS.wrong_engine(6, problem, 92301, (8, 6)) == ""
-    assert DEFECTS.wrong_engine(5, problem, 92301, HOPPER) == ""
     backward = problem._replace(direction="backward_data")
-    assert DEFECTS.wrong_engine(5, backward, 92301, (8, 6)) == ""
+
+    def why(problem: ConvProblem, engine: int, capability: tuple[int, int], libraries: str = "full") -> str:
+        return engine_rules(problem, Target(92301, libraries, capability)).why_wrong(
+            Engine(engine), (), capability
+        )
+
+    assert "188318" in why(problem, 5, (8, 6))
+    assert why(problem, 6, (8, 6)) == ""
+    assert why(problem, 5, HOPPER) == ""
+    assert why(problem, 5, (8, 6), "jit") == ""  # its engines have other numbers
+    assert why(backward, 5, (8, 6)) == ""
 
 
-def test_each_defect_warns_once_and_slow_ones_never(recwarn: pytest.WarningsRecorder) -> None:
-    known.forget()
+def test_each_defect_warns_once(recwarn: pytest.WarningsRecorder) -> None:
+    rules.forget()
     problem = conv(VOLUME, (4, 4, 3, 3, 3), "float16")
     with pytest.warns(CudnnWarning, match=r"cuDNN 9.10.2 has a known defect: 3-D .*; use cuDNN 9.15"):
-        DEFECTS.warn(problem, 91002, HOPPER)
+        warn(problem, Target(91002, "full", HOPPER))
+    with pytest.warns(CudnnWarning, match="compiled at run time"):
+        warn(DEPTHWISE, Target(91002, "full", (12, 0)))
     for _ in range(2):
-        DEFECTS.warn(problem, 91002, HOPPER)
-        DEFECTS.warn(DEPTHWISE, 91002, (12, 0))
-        DEFECTS.warn(conv((1, 4, 6, 6), (4, 4, 3, 3)), 92301, (8, 6))  # its engine is avoided
+        warn(problem, Target(91002, "full", HOPPER))
+        warn(DEPTHWISE, Target(91002, "full", (12, 0)))
+        warn(conv((1, 4, 6, 6), (4, 4, 3, 3)), Target(92301, "full", (8, 6)))  # its engine is avoided
     assert not recwarn.list
-    known.forget()
+    rules.forget()

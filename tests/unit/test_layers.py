@@ -23,10 +23,10 @@ LEVELS = (
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
-        *("_dlopen", "_companions", "_lib", "_raw", "_info", "_cache_files"),
+        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "_cache_files"),
     ),
     ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
-    ("plans", "graph", "autotune", "certify", "algo_cache"),
+    ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
     ("__init__", "cli", "dnn", "explanations", "testing", "__main__"),
 )

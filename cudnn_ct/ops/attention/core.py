@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...dtypes import DTYPES
+from ...facts import Target
+from ...legal.attention_conditions import NO_LENGTHS, narrow_values
+from ...legal.rules import applying
+from ...legal.subjects import subjects_of
 from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
-from .errata import value_head
-from .known import needs_lengths
 
-__all__ = ["Core", "Part", "core_of", "token_step", "why_unsupported"]
+__all__ = ["Core", "Part", "core_of", "token_step", "value_head"]
 
 # The axes of queries and of keys in the operands of a batch.
 _QUERY_AXES = {
@@ -101,7 +103,7 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     core = problem._replace(**views, band=_needed(problem, *lengths), aligned=True)
     core = core._replace(band=_simpler(core))
     constants: dict[str, tuple[int, ...]] = {}
-    if problem.lengths_kv is None and not problem.packed and not empty and needs_lengths(core, version):
+    if problem.lengths_kv is None and not problem.packed and not empty and _needs_lengths(core, version):
         constants = {"lengths_q": (lengths[0],) * sizes.batch, "lengths_kv": (lengths[1],) * sizes.batch}
     elif problem.page_table is not None and problem.lengths_q is None:
         constants = {"lengths_q": (sizes.queries,) * sizes.batch}
@@ -113,24 +115,21 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
     return Core(core, parts, empty, cut or padded, constants, one_query)
 
 
-def why_unsupported(core: AttentionProblem) -> str:
-    """Return why cuDNN does not support a reduced problem, where it would not report it; empty if it may."""
-    sizes, band = core.sizes, core.band
-    if core.scale <= 0:
-        return f"cuDNN computes NaN of masked scores if scale is not positive: got {core.scale:g}"
-    shifted = band.corner == "bottom_right" and band.right is not None
-    if shifted and (core.bias is not None or core.dropout):
-        return "cuDNN does not support bottom-right masks with a bias or dropout for unequal lengths"
-    limited = shifted or band.left is not None
-    if limited and core.lengths_kv is None and sizes.queries > sizes.keys:
-        return "cuDNN does not support windows and bottom-right masks for more queries than keys"
-    if band.right is not None and sizes.queries == 1 and sizes.heads != sizes.kv_heads:
-        return (
-            "cuDNN's causal masks for one query and grouped heads are wrong; drop causal or use bottom_right"
-        )
-    if core.page_table is not None and core.dy is not None:
-        return "attention over a paged cache has no gradient"
-    return ""
+def value_head(head: int, value_head: int, *, gradient: bool, packed: bool) -> int:
+    """Return the columns of v, y and dy in a graph; those behind ``value_head`` are zeros.
+
+    Values as wide as the keys avoid the fact ``attention-narrow-values``, which is about the only engine.
+    """
+    return head if gradient and packed and narrow_values(head, value_head) else value_head
+
+
+def _needs_lengths(problem: AttentionProblem, version: int) -> bool:
+    """Return whether the graph of a problem must mask the end of the keys although no lengths are given.
+
+    The end of a tile of keys is not masked, and gradients are NaN for rows of very low statistics.
+    """
+    (subject,) = subjects_of(problem)
+    return any(NO_LENGTHS in fact.when for fact in applying("rewrite", subject, Target(version)))
 
 
 # --- queries and keys that take part -----------------------------------------------------------------------

@@ -22,8 +22,7 @@ from ...shapes.attention_lengths import (
 from ...shapes.attention_rules import OPTIONAL, like_axes
 from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
-from .core import token_step
-from .errata import value_head
+from .core import token_step, value_head
 
 __all__ = ["NO_LENGTHS", "Gathered", "gather", "is_in_host", "uploaded"]
 

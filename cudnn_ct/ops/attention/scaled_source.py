@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
-from ...graph.candidates import no_engine
-from ...graph.offline import compute_capability
+from ...graph.offline import target_of
+from ...legal.rules import applying
+from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Heuristic, Plan, tensors_of
 from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
@@ -21,14 +22,12 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._sequences import DeviceFloats, not_on_stream
 from .graph import MASKED
-from .known import DEFECTS
 from .scaled_graph import scaled_attention_graph
 from .source import FillsPlan
 
 __all__ = ["SOURCE", "ScaledAttentionSource", "completed", "fills_of"]
 
 ENGINES = GraphSource(scaled_attention_graph)
-WIDEST_FOR_ALL = 128  # elements of a head up to which all engines computed right results
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
 # The numbers on the device that stand for missing scales, and their key in `Context.plans`.
@@ -56,9 +55,6 @@ class ScaledAttentionSource:
         self, problem: ScaledAttentionProblem, context: Context, request: AlgoRequest
     ) -> list[Candidate]:
         """Return the engines to time."""
-        wrong = _why_not(problem, context)
-        if wrong:
-            return [no_engine(wrong)]
         rows = ENGINES.autotune_candidates(completed(problem), context, request)
         return [_with_room(row, problem) for row in rows]
 
@@ -71,10 +67,9 @@ class ScaledAttentionSource:
 
     def plan(self, problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run on the operands of the problem."""
-        wrong = _why_not(problem, context) or _why_not_engine(problem, candidate, context)
+        wrong = _why_not_engine(problem, candidate, context)
         if wrong:
             raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
-        DEFECTS.warn(problem, context.library.version, compute_capability(context))
         made = _CompletePlan(ENGINES.plan(completed(problem), candidate, context), problem)
         moves = _moves(problem)
         if problem.aligned and not any(copy for _, copy in moves):
@@ -85,29 +80,21 @@ class ScaledAttentionSource:
         return [partial(self._found, problem, stage) for stage in stages]
 
     def _found(self, problem: ScaledAttentionProblem, stage: Heuristic, context: Context) -> list[Candidate]:
-        wrong = _why_not(problem, context)
-        return [no_engine(wrong)] if wrong else [_with_room(row, problem) for row in stage(context)]
+        return [_with_room(row, problem) for row in stage(context)]
 
 
 SOURCE = ScaledAttentionSource()
 
 
-def _why_not(problem: ScaledAttentionProblem, context: Context) -> str:
-    return DEFECTS.refusal(problem, context.library.version, compute_capability(context))
-
-
 def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> str:
-    """Return why an engine must not run, empty if it may: only the first choice is known for wide heads."""
-    if problem.q.shape[-1] <= WIDEST_FOR_ALL:
-        return ""
-    (stage, *_) = ENGINES.heuristics(completed(problem))
-    first = stage(context)[0]
-    if first.rejected or first.algorithm == candidate.algorithm:
-        return ""
-    return (
-        f"engines other than the first choice, {first.algorithm}, accessed memory out of bounds with D = 192 "
-        "on an H200 with cuDNN 9.19"
-    )
+    """Return why an engine must not run, empty if it may: only the first choice is known for some heads."""
+    (subject,) = subjects_of(problem)
+    for fact in applying("first_choice", subject, target_of(context)):
+        (stage, *_) = ENGINES.heuristics(completed(problem))
+        first = stage(context)[0]
+        if not first.rejected and first.algorithm != candidate.algorithm:
+            return f"{fact.reason}; the first choice is {first.algorithm}"
+    return ""
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:

@@ -8,10 +8,7 @@ from typing import Any
 
 from ...autotune.request import AlgoRequest
 from ...context import Context
-from ...errors import NotSupportedError
-from ...graph.candidates import no_engine
 from ...graph.first import first_plan
-from ...graph.offline import Planner, compute_capability
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.elementwise import constant_plan
@@ -22,14 +19,12 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._sequences import DeviceInts
 from .copies import copy_into, copy_out_of, room_of_conversion
-from .core import Core, Part, core_of, why_unsupported
-from .errata import rules_of
+from .core import Core, Part, core_of
 from .graph import MASKED, graph_of, named_graph
-from .known import DEFECTS
 
 __all__ = ["SOURCE", "AttentionSource", "FillsPlan", "fills_of"]
 
-ENGINES = GraphSource(graph_of, rules_of)
+ENGINES = GraphSource(graph_of)
 
 _COPIES = {"copy_into": copy_into, "copy_out_of": copy_out_of}
 
@@ -53,9 +48,6 @@ class AttentionSource:
     ) -> list[Candidate]:
         """Return the engines to time."""
         core = _cores(problem, context.library.version)
-        wrong = _why_not(core, context)
-        if wrong:
-            return [no_engine(wrong)]
         return [_adapted(row, core) for row in ENGINES.autotune_candidates(core.problem, context, request)]
 
     def by_name(
@@ -67,10 +59,6 @@ class AttentionSource:
     def plan(self, problem: AttentionProblem, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run on the operands of the problem."""
         core = _cores(problem, context.library.version)
-        wrong = _why_not(core, context)
-        if wrong:
-            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
-        DEFECTS.warn(core.problem, context.library.version, compute_capability(context))
         product = first_plan(_product_of_lengths(core), context) if core.one_query else None
         made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core, product)
         moves = [(part.spec, part.copy) for part in core.parts]
@@ -85,26 +73,15 @@ class AttentionSource:
 
     def _stage(self, problem: AttentionProblem, place: int, context: Context) -> list[Candidate]:
         core = _cores(problem, context.library.version)
-        wrong = _why_not(core, context)
-        if wrong:
-            return [no_engine(wrong)]
         return [_adapted(row, core) for row in ENGINES.heuristics(core.problem)[place](context)]
 
     def _named(self, problem: AttentionProblem, name: str, context: Context) -> list[Candidate]:
         core = _cores(problem, context.library.version)
-        wrong = _why_not(core, context)
-        if wrong:
-            return [no_engine(wrong, name)]
         (stage,), _ = ENGINES.by_name(core.problem, name)
         return [_adapted(row, core) for row in stage(context)]
 
 
 SOURCE = AttentionSource()
-
-
-def _why_not(core: Core, context: Context | Planner) -> str:
-    version, capability = context.library.version, compute_capability(context)
-    return DEFECTS.refusal(core.problem, version, capability) or why_unsupported(core.problem)
 
 
 def _adapted(row: Candidate, core: Core) -> Candidate:

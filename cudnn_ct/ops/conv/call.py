@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ... import algo_cache
 from ..._config import config
 from ...autotune.request import AlgoRequest, request
+from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
@@ -17,7 +18,6 @@ from .._keys import enum_names, freeze
 from .._operation import Operation, Select
 from . import padded_candidates
 from .algorithm_names import named_algorithm
-from .known import without_wrong_tf32
 
 __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
 

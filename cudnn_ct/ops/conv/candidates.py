@@ -14,8 +14,9 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.engines import is_engine
-from ...graph.offline import compute_capability
+from ...graph.offline import target_of
 from ...graph.operations import Graph
+from ...legal.rules import engine_rules, warn
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
 from ...plans.wrappers import RelayoutPlan, ScaleResult
@@ -23,8 +24,6 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
-from .engine_order import ranked_too_high
-from .known import DEFECTS
 from .legacy_plans import UnfusedPlan
 from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
@@ -71,7 +70,7 @@ def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
-    DEFECTS.warn(problem, context.library.version, compute_capability(context))
+    warn(problem, target_of(context))
     if candidate.backend == "unfused" and isinstance(problem, FusedConv):
         backend, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)
@@ -214,7 +213,7 @@ def _collect(problem: Any, context: Context, modes: Sequence[tuple[str, int | No
 
 def _slow(rows: list[Candidate], problem: Any) -> list[Candidate]:
     """Return the candidates that were slow in measurements on tensor cores: legacy, or ranked too high."""
-    slow = {f"graph engine {number}" for number in ranked_too_high(problem)}
+    slow = {f"graph engine {number}" for number in engine_rules(problem, target_of(None)).last}
     names = [row.algorithm if row.backend == "unfused" else f"{row.backend} {row.algorithm}" for row in rows]
     heads = [name.partition(" knobs")[0] for name in names]
     return [row for row, head in zip(rows, heads, strict=True) if head in slow or head.startswith("legacy ")]

@@ -24,7 +24,7 @@ from ...typing import (
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
-from .float8_graph import float8_conv_graph
+from .float8_graph import SOURCE
 from .scaled import conv_scale_bias_activation, select
 
 __all__ = ["scaled_conv"]
@@ -166,7 +166,7 @@ def _select(problem: Float8Conv, params: tuple[Any, ...]) -> Select:
             f"convolutions of float8 need channels and filters in multiples of {MULTIPLE}: each group has "
             f"{channels} channels and {filters} filters; pad with zeros"
         )
-    return select(problem, params, float8_conv_graph)
+    return select(problem, params, SOURCE)
 
 
 FLOAT8_CONV = Operation("a convolution of float8", _problem, select=_select, written=("out", "amax of out"))

@@ -10,10 +10,12 @@ from ...plans.base import tensors_of
 from ...shapes.float8_conv import Float8Conv
 from ...shapes.specs import TensorSpec
 from .._epilogue import nodes_with_epilogue
+from .._graph_source import GraphSource
+from .._packed_source import PackedSource
 from .graph_nodes import conv_node
-from .scaled_graph import channels_last
+from .scaled_graph import channels_last, packed_operands
 
-__all__ = ["float8_conv_graph"]
+__all__ = ["SOURCE", "float8_conv_graph"]
 
 
 def float8_conv_graph(problem: Float8Conv) -> Graph:
@@ -34,3 +36,6 @@ def float8_conv_graph(problem: Float8Conv) -> Graph:
         activation=problem.activation,
     )
     return Graph(tuple(nodes), tuple(given.values()))
+
+
+SOURCE = PackedSource(GraphSource(float8_conv_graph), packed_operands)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...context import Context
-from ...graph.candidates import EngineRules, engine_by_name, engine_candidates, engine_plan, no_engine
-from ...graph.engines import HEURISTICS, Engine
-from ...graph.offline import Planner, compute_capability
+from ...graph.candidates import engine_by_name, engine_candidates, engine_plan, no_engine
+from ...graph.engines import HEURISTICS
+from ...graph.modes import heuristic_modes
+from ...graph.offline import Planner, target_of
 from ...graph.operations import ALIGNMENT
 from ...graph.plan import GraphPlan
+from ...graph.rules import EngineRules, Rejection
+from ...legal.order import prefer_winograd
+from ...legal.rules import applying, engine_rules
+from ...legal.subjects import subjects_of
 from ...plans.base import Candidate
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
-from .accuracy import inaccuracy
-from .engine_order import measured_here, prefer_winograd, preference, ranked_too_high
-from .errata import erratum
 from .graph_nodes import graph_of
-from .known import DEFECTS
 from .relayout import operands_of
 
 __all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
@@ -40,10 +41,11 @@ def candidates(
     unfit = _unfit(problem)
     if unfit:
         return [no_engine(unfit)]
-    if problem.core.asymmetric_padding:  # mode B of cuDNN 9.19 kills the process
-        heuristics = list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
+    graph = graph_of(problem)
+    allowed = heuristic_modes(graph, context)
+    heuristics = list(dict.fromkeys(mode if mode in allowed else allowed[0] for mode in heuristics))
     wanted = (2 if prefer_winograd(problem) else 1) if first else None
-    rows = engine_candidates(graph_of(problem), _rules(problem, context), context, heuristics, most, wanted)
+    rows = engine_candidates(graph, _rules(problem, context), context, heuristics, most, wanted)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None
     if second and prefer_winograd(problem) and {"fft", "winograd"} & set(second.notes):
         rows[:2] = second, rows[0]
@@ -52,11 +54,14 @@ def candidates(
 
 def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
     """Return the engine that measurements rank above cuDNN's own order for a problem, if there is one."""
-    name = preference(problem)
-    if not name or _unfit(problem) or not measured_here(compute_capability(context)):
+    if _unfit(problem):
         return []
-    row = engine_by_name(graph_of(problem), _rules(problem, context), name, context)
-    return [] if row.rejected else [row]
+    (subject,) = subjects_of(problem)
+    for fact in applying("first", subject, target_of(context)):
+        (name,) = fact.row["order"]
+        row = engine_by_name(graph_of(problem), _rules(problem, context), name, context)
+        return [] if row.rejected else [row]
+    return []
 
 
 def by_name(problem: ConvProblem | FusedConv, name: str, context: Context | Planner) -> Candidate:
@@ -73,21 +78,8 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
 
 
 def _rules(problem: ConvProblem | FusedConv, context: Context | Planner) -> EngineRules:
-    unfit, core = _unfit(problem), problem.core
-    version, capability = context.library.version, compute_capability(context)
-
-    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
-        return (
-            unfit
-            or erratum(engine.number, problem)
-            or DEFECTS.wrong_engine(engine.number, problem, version, capability)
-            or inaccuracy(problem, "graph", str(engine), notes)
-        )
-
-    excluded = set() if core.tensor_cores else {"tensor_core", "down_convert_inputs"}
-    if core.compute in ("float64", "int32"):  # tensor cores are as precise as other units
-        excluded.discard("tensor_core")
-    return EngineRules(frozenset(excluded), core.compute, why_wrong, ranked_too_high(problem))
+    rules, unfit = engine_rules(problem, target_of(context)), _unfit(problem)
+    return rules._replace(rejections=(Rejection(unfit),)) if unfit else rules
 
 
 def _unfit(problem: ConvProblem | FusedConv) -> str:

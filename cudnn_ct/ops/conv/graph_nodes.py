@@ -7,13 +7,12 @@ from typing import Any
 
 from ...graph.attributes import AsDouble, AsInt32
 from ...graph.operations import Graph, Node, Tensor, node
-from ...shapes.conv import ROLES, ConvProblem
+from ...shapes.conv import ROLES, ConvProblem, written_as
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
-from ...typing import Layout
 from .relayout import operands_of
 
-__all__ = ["MODES", "activation_step", "conv_node", "graph_of", "two_axes", "written_as"]
+__all__ = ["MODES", "activation_step", "conv_node", "graph_of", "two_axes"]
 
 # The mode of the pointwise node, and its parameter that `coefficient` is.
 MODES = {
@@ -92,15 +91,6 @@ def activation_step(activation: str, coefficient: float, **others: Any) -> dict[
     if not parameter or (activation == "swish" and coefficient in (0, 1)):  # 0 stands for 1
         return {"mode": mode, **others}
     return {"mode": mode, **others, parameter: coefficient}
-
-
-def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:
-    """Return the layout in which a contiguous tensor is passed to engines."""
-    # A tensor of both layouts gets the common layout, or the one with more engines.
-    common = problem.common_layouts
-    channels_last = problem.tensor_cores or problem.compute == "int32"
-    layout: Layout = common[0] if len(common) == 1 else "nhwc" if channels_last else "nchw"
-    return layout if layout in spec.layouts else spec.layouts[0]
 
 
 def _with_packed_strides(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:

@@ -9,11 +9,11 @@ from ..._bindings import enums
 from ...context import Context
 from ...descriptors import MATH_NAMES
 from ...errors import BadParamError, NotSupportedError, error_from_status
+from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Plan
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import equivalent_strides
-from .accuracy import inaccuracy
 from .legacy_descriptors import DIRECTIONS, ConvDescriptors, requires_ieee
 from .legacy_plans import ConvolutionPlan, FusedPlan
 from .relayout import Packing, layout_conversions, relaid_out
@@ -116,7 +116,7 @@ def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
         return f"the math type {candidate.math!r} does not exist"
     if candidate.math != "fma" and requires_ieee(problem.core):
         return f"{candidate.math} math is coarser than {problem.core.compute}"
-    return inaccuracy(problem, "legacy", candidate.algorithm)
+    return rejection_of(problem, candidate.algorithm)
 
 
 def _why_not(problem: ConvProblem | FusedConv) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ... import algo_cache
 from ..._config import config
+from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...graph.offline import compute_capability
-from ...graph.operations import Graph
+from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import ZeroResults
 from ...shapes.conv import conv_problem
@@ -22,8 +21,7 @@ from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
 from .conv import conv
-from .known import DEFECTS, without_wrong_tf32
-from .scaled_graph import scaled_conv_graph, source_of
+from .scaled_graph import SOURCE
 
 __all__ = ["conv_scale_bias_activation", "select"]
 
@@ -149,22 +147,14 @@ def _problem(
     return scaled_conv_problem(conv, specs, given.activation, given.coefficient, aligned=aligned)
 
 
-def select(
-    problem: Any, params: tuple[Any, ...], graph_of: Callable[[Any], Graph] = scaled_conv_graph
-) -> Select:
+def select(problem: Any, params: tuple[Any, ...], source: CandidateSource = SOURCE) -> Select:
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.y.size:
         return lambda _: SelectedPlan(ZeroResults(problem.results))
     if not (problem.x.size and problem.w.size):
         raise NotSupportedError(f"the sums of a {problem} have no terms")
-
-    def selected(ctx: Any) -> SelectedPlan:
-        version, capability = ctx.library.version, compute_capability(ctx)
-        DEFECTS.warn(problem, version, capability)
-        return algo_cache.select(problem, source_of(version, capability, graph_of), ctx, wanted)
-
-    return selected
+    return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
 
 
 SCALED = Operation("a convolution with scale and bias", _problem, select=select)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
 from itertools import count
 from typing import Any
 
-from ...graph.candidates import EngineRules
-from ...graph.engines import HEURISTICS, Engine
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import packed_of, tensors_of
 from ...shapes.scaled_conv import ScaledConv
 from ...shapes.specs import TensorSpec, packed_strides
 from .._graph_source import GraphSource
 from .._packed_source import PackedSource
-from .accuracy import inaccuracy
-from .errata import erratum
 from .graph_nodes import activation_step, conv_node, two_axes
-from .known import DEFECTS
 
-__all__ = ["channels_last", "packed_operands", "scaled_conv_graph", "source_of"]
+__all__ = ["SOURCE", "channels_last", "packed_operands", "scaled_conv_graph"]
 
 
 def scaled_conv_graph(problem: ScaledConv) -> Graph:
@@ -59,42 +52,5 @@ def packed_operands(problem: Any) -> Any:
     return packed_of(problem, "nhwc")
 
 
-@lru_cache(maxsize=32)
-def source_of(
-    version: int, capability: tuple[int, int], graph_of: Callable[[Any], Graph] = scaled_conv_graph
-) -> PackedSource:
-    """Return the engines of a graph with channels last, for a version of cuDNN and a GPU."""
-    rules = partial(_rules, version=version, capability=capability)
-    return PackedSource(GraphSource(graph_of, rules, _modes), packed_operands)
-
-
-def _modes(problem: Any) -> tuple[str, ...]:
-    """Return the heuristic modes; mode "b" of cuDNN 9.19 kills the process if padding is uneven."""
-    return tuple(mode for mode in HEURISTICS if mode != "b" or not problem.core.asymmetric_padding)
-
-
-def _rules(problem: Any, *, version: int, capability: tuple[int, int]) -> EngineRules:
-    core = problem.core
-
-    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
-        return (
-            erratum(engine.number, problem)
-            or DEFECTS.wrong_engine(engine.number, problem, version, capability)
-            or inaccuracy(problem, "graph", str(engine), notes)
-            or _ignored_beta(problem, notes)
-        )
-
-    excluded = frozenset() if core.tensor_cores else frozenset({"tensor_core", "down_convert_inputs"})
-    return EngineRules(excluded, core.compute, why_wrong)
-
-
-def _ignored_beta(problem: Any, notes: tuple[str, ...]) -> str:
-    """Return why an engine must not compute a swish with another beta than 1; empty if it may.
-
-    On an H200, the engine that cuDNN 9.19 offers first for float16 computed swish with beta 1; that for
-    bfloat16, which is compiled at run time, is right.
-    """
-    swish = getattr(problem, "activation", "") == "swish" and problem.coefficient not in (0, 1)
-    if swish and "runtime_compilation" not in notes:
-        return "engines that are not compiled at run time ignore the beta of swish"
-    return ""
+SOURCE = PackedSource(GraphSource(scaled_conv_graph), packed_operands)
+"""The engines of a graph with channels last."""

@@ -9,8 +9,7 @@ from ... import algo_cache
 from ..._config import config
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
-from ...graph.offline import compute_capability
-from ...plans.base import SelectedPlan
+from ...legal.rules import without_wrong_tf32
 from ...shapes.checks import result_slots
 from ...shapes.conv import ConvProblem, conv_problem
 from ...shapes.specs import TensorSpec
@@ -27,7 +26,6 @@ from .._algo_arguments import AlgoArguments
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
-from .known import DEFECTS, without_wrong_tf32
 from .scaled import conv_scale_bias_activation
 from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
 
@@ -215,13 +213,7 @@ def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Selec
 
     def select(problem: Any, params: tuple[Any, ...]) -> Select:
         wanted = AlgoArguments(*params[-3:]).request(problem)
-
-        def chosen(ctx: Any) -> SelectedPlan:
-            if hasattr(problem, "core"):
-                DEFECTS.warn(problem, ctx.library.version, compute_capability(ctx))
-            return algo_cache.select(problem, source, ctx, wanted)
-
-        return chosen
+        return lambda ctx: algo_cache.select(problem, source, ctx, wanted)
 
     return select
 

@@ -5,20 +5,13 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from ... import _lib
-from ...graph.candidates import EngineRules
-from ...graph.engines import Engine
 from ...graph.operations import Graph, Node, Tensor, node
 from ...plans.base import tensors_of
-from ...shapes.conv import ConvProblem
 from ...shapes.specs import TensorSpec
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
 from .._graph_source import GraphSource
 from .._packed_source import PackedSource
-from .accuracy import inaccuracy
-from .errata import TRAINING, erratum
 from .graph_nodes import conv_node
-from .known import DEFECTS
 from .scaled_graph import channels_last, packed_operands
 
 __all__ = [
@@ -161,23 +154,7 @@ def filter_graph(problem: FilterGradient) -> Graph:
     return made.graph()
 
 
-def _rules(problem: Any) -> EngineRules:
-    core: ConvProblem = problem.core
-    version = _lib.load().version
-
-    def why_wrong(engine: Engine, notes: tuple[str, ...]) -> str:
-        return (
-            TRAINING.reason(engine.number, problem)
-            or erratum(engine.number, problem)
-            or DEFECTS.wrong_engine(engine.number, problem, version, None)
-            or inaccuracy(problem, "graph", str(engine), notes)
-        )
-
-    excluded = frozenset() if core.tensor_cores else frozenset({"tensor_core", "down_convert_inputs"})
-    return EngineRules(excluded, core.compute, why_wrong)
-
-
-STATISTICS_SOURCE = PackedSource(GraphSource(statistics_graph, _rules), packed_operands)
+STATISTICS_SOURCE = PackedSource(GraphSource(statistics_graph), packed_operands)
 FINALIZE_SOURCE = PackedSource(GraphSource(finalize_graph), packed_operands)
-DATA_SOURCE = PackedSource(GraphSource(data_graph, _rules), packed_operands)
-FILTER_SOURCE = PackedSource(GraphSource(filter_graph, _rules), packed_operands)
+DATA_SOURCE = PackedSource(GraphSource(data_graph), packed_operands)
+FILTER_SOURCE = PackedSource(GraphSource(filter_graph), packed_operands)

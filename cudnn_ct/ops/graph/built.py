@@ -13,7 +13,7 @@ from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import CudnnError, NotSupportedError
-from ...graph.offline import ShapesOnly, compute_capability
+from ...graph.offline import ShapesOnly
 from ...plans.base import Candidate, SelectedPlan
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.problem import GraphProblem
@@ -26,7 +26,6 @@ from .._operands import check_writable, read_or_import
 from .._operation import PreparedCall
 from .._state import PerContext
 from .attention_problem import with_deterministic_sums
-from .errata import warn_of_defects
 from .source import source_of
 
 __all__ = ["BuiltGraph", "Destinations"]
@@ -233,7 +232,6 @@ class BuiltGraph(Generic[Results]):
         )
 
     def _selected(self, problem: GraphProblem, ctx: Context) -> SelectedPlan:
-        warn_of_defects(problem, ctx.library.version, compute_capability(ctx))
         try:
             return algo_cache.select(problem, source_of(problem), ctx, self._request)
         except CudnnError as error:

@@ -14,12 +14,11 @@ from .._packed_source import PackedSource
 from ..attention.source import SOURCE as ATTENTION
 from .attention_problem import GraphAttention, attention_of
 from .copies import with_copies
-from .errata import rules_of
 from .lower import lowered
 
 __all__ = ["source_of"]
 
-ENGINES = PackedSource(GraphSource(lowered, rules_of), with_copies)
+ENGINES = PackedSource(GraphSource(lowered), with_copies)
 
 
 def source_of(problem: GraphProblem) -> CandidateSource:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 from ...algo_cache import CandidateSource, with_dynamic_shapes
 from ...autotune.request import AlgoRequest
 from ...context import Context
-from ...dtypes import DTYPES
 from ...graph.broadcasts import in_words
-from ...graph.candidates import EngineRules
+from ...graph.offline import target_of
+from ...legal.rules import more_engines
+from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.matmul import MatmulProblem
-from .._first_engines import engines_for_exact_gelu
 from .._graph_source import GraphSource
 from .._packed_source import PackedSource
 from .graph import matmul_graph
@@ -65,31 +64,13 @@ class _Sliced(NamedTuple):
         return made if len(offsets) == 1 else SlicedPlan([(made, one) for one in offsets])
 
 
-# Tiles (knob 24) that the heuristics leave out, each the fastest for some measured product on an H200.
-_TILES = (
-    "engine 4 knobs 24=9",
-    "engine 4 knobs 24=20",
-    "engine 4 knobs 24=30",
-    "engine 4 knobs 24=42",
-    "engine 4 knobs 24=43",
-    "engine 7 knobs 24=6",
-    "engine 7 knobs 24=23",
-)
-
-
 def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
-    """Return more engines to time than the heuristics list: the tiles were measured in half precision."""
-    return _TILES if DTYPES[problem.a.dtype].itemsize == 2 else ()
+    """Return more engines to time than the heuristics list."""
+    (subject,) = subjects_of(problem)
+    return more_engines(subject, target_of(None))
 
 
-def _rules(problem: MatmulProblem) -> EngineRules:
-    if problem.activation != "gelu":
-        return EngineRules()
-    sums = math.prod(problem.y.shape)
-    return EngineRules(first=engines_for_exact_gelu(problem.a.dtype, problem.terms, sums))
-
-
-TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph, _rules)), packed_operands, _more_engines)
+TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph)), packed_operands, _more_engines)
 
 
 def source_of(problem: MatmulProblem) -> CandidateSource:

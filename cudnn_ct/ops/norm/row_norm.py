@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ... import _lib, algo_cache
-from ...graph.candidates import EngineRules
+from ... import algo_cache
+from ...facts import Target
+from ...graph.offline import target_of
+from ...graph.rules import EngineRules
+from ...legal.rules import applying, more_engines, rules_of_subjects
+from ...legal.subjects import Subject, subjects_of
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import ZeroResults
 from ...shapes.checks import result_slots
@@ -29,9 +33,8 @@ from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._packed_source import PackedSource
 from .._pieces import Split, along
-from .known import NormNode, loses_variance
-from .row_graphs import has_wide_parameters, node_mode, parameters_last_graph, row_norm_graph
-from .shifted import SHIFTED
+from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
+from .shifted import LOSES_VARIANCE, SHIFTED
 
 __all__ = [
     "ADAPTIVE",
@@ -94,71 +97,30 @@ def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
     return packed
 
 
-# Settings that the heuristics return for a few shapes only: 24 is the kernel, 14 its stages, 30 the occupancy
-# and 33 to 36 are the tiles and the width of loads. Engines without knobs come from the fallback list.
-_FORWARD_TILES = (
-    "engine 1",
-    "engine {0}",
-    "engine {2}",
-    "engine {0} knobs 24=0,30=3,33=0,34=1,35=0,36=3",
-    "engine {0} knobs 24=0,30=1,33=0,34=1,35=0,36=3",
-    "engine {1} knobs 14=0,24=2,33=0,34=0,35=1,36=1,42=0",
-    "engine {1} knobs 14=0,24=0,33=0,34=1,35=1,36=2,42=1",
-    "engine {1} knobs 14=0,24=0,33=0,34=2,35=0,36=1,42=0",
-    "engine {1} knobs 14=0,24=0,33=0,34=2,35=0,36=3,42=0",
-    "engine {1} knobs 14=0,24=1,33=0,34=2,35=1,36=2,42=0",
-    "engine {1} knobs 14=0,24=0,33=0,34=3,35=0,36=1,42=0",
-)
-_BACKWARD_TILES = (
-    "engine 1",
-    "engine 3",
-    "engine 5",
-    "engine 3 knobs 24=1,30=3,33=5,34=0,35=2,36=0",
-    "engine 5 knobs 24=0,30=6,33=0,34=0,35=2,36=2",
-    "engine 5 knobs 24=0,30=6,33=0,34=0,35=0,36=2",
-    "engine 4 knobs 14=0,24=0,30=2,33=0,34=1,35=1,36=2",
-    "engine 4 knobs 14=1,24=0,30=2,33=0,34=0,35=2,36=2",
-    "engine 4 knobs 14=0,24=2,30=2,33=0,34=0,35=2,36=1",
-    "engine 4 knobs 14=0,24=0,30=1,33=0,34=0,35=2,36=2",
-    "engine 4 knobs 14=0,24=2,30=0,33=0,34=1,35=2,36=1",
-)
-
-
 def _more_engines(problem: RowNorm | RowNormGradient) -> tuple[str, ...]:
-    """Return engines to time besides those of the heuristics, for rows that they load 16 bytes at once."""
-    if problem.shape.columns % 64:
-        return ()
-    if isinstance(problem, RowNormGradient):
-        return _BACKWARD_TILES
-    numbers = (3, 5, 4) if problem.invstd else (4, 6, 5)  # without statistics, the engines have other numbers
-    return tuple(text.format(*numbers) for text in _FORWARD_TILES)
+    """Return engines to time besides those of the heuristics."""
+    (subject,) = subjects_of(problem)
+    return more_engines(subject, target_of(None))
 
 
-# A product with the parameters behind the normalisation; the heuristics return its engine without knobs.
-_PARAMETERS_LAST_TILES = (
-    "engine {0} knobs 24=1,33=0,34=0,35=1,36=2",
-    "engine {0} knobs 24=1,33=0,34=0,35=1,36=1",
-    "engine {0} knobs 24=0,33=0,34=0,35=1,36=2",
-)
+def _parameters_last(problem: RowNorm) -> Subject:
+    """Return the normalisation in `parameters_last_graph`, whose product with the parameters is a node."""
+    ((_, norm),) = subjects_of(problem)
+    return "norm_of_parameters_last", norm
 
 
 def _more_wide_engines(problem: RowNorm) -> tuple[str, ...]:
-    """Return engines of `parameters_last_graph` to time besides those of the heuristics."""
-    number = 4 if problem.invstd else 5
-    return tuple(text.format(number) for text in _PARAMETERS_LAST_TILES)
+    return more_engines(_parameters_last(problem), target_of(None))
 
 
-def _without_engine_1(problem: RowNorm) -> EngineRules:  # noqa: ARG001
-    """Return the rules of `parameters_last_graph`: its engine 1 is none of cuDNN's heuristics."""
-    return EngineRules(
-        why_wrong=lambda engine, _: "it computes the norm with its parameters" if engine.number == 1 else ""
-    )
+def _rules_of_parameters_last(problem: RowNorm, target: Target) -> EngineRules:
+    return rules_of_subjects((_parameters_last(problem),), target)
 
 
 _SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
 _SHIFTED_SOURCE = PackedSource(SHIFTED, _packed)
 _WIDE_SOURCE = PackedSource(
-    EitherSource(GraphSource(parameters_last_graph, _without_engine_1), GraphSource(row_norm_graph)),
+    EitherSource(GraphSource(parameters_last_graph, _rules_of_parameters_last), GraphSource(row_norm_graph)),
     _packed,
     _more_wide_engines,
 )
@@ -167,8 +129,8 @@ _WIDE_SOURCE = PackedSource(
 def source_of(problem: RowNorm | RowNormGradient) -> PackedSource:
     """Return the source of the candidates of a problem."""
     if isinstance(problem, RowNorm):
-        x = NormNode(node_mode(problem), problem.x.dtype)
-        if loses_variance(x, _lib.load().version):
+        (subject,) = subjects_of(problem)
+        if any(fact.name == LOSES_VARIANCE for fact in applying("rewrite", subject, target_of(None))):
             return _SHIFTED_SOURCE
     return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
 

@@ -26,7 +26,9 @@ from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 
-__all__ = ["SHIFTED"]
+__all__ = ["LOSES_VARIANCE", "SHIFTED"]
+
+LOSES_VARIANCE = "layer-norm-variance"  # the fact that these plans compute around
 
 
 class _TwoRuns(GraphSource):
@@ -98,8 +100,8 @@ class _FusedFirst(EitherSource):
 
 
 SHIFTED = _FusedFirst(
-    _Fused(lambda problem: shifted_graph(_with_statistics(problem))),
-    _Separate(lambda problem: row_norm_graph(_with_statistics(problem))),
+    _Fused(lambda problem: shifted_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
+    _Separate(lambda problem: row_norm_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
 )
 """The source of candidates; problems have contiguous operands."""
 

@@ -1,15 +1,15 @@
-"""Known defects of cuDNN versions in attention."""
+"""The conditions of facts about attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ...autotune.known import KnownDefects
-from ...shapes.attention import AttentionProblem
-from ...shapes.epilogue import FLOAT8
-from ...shapes.scaled_attention import ScaledAttentionProblem
+from ..shapes.attention import AttentionProblem
+from ..shapes.epilogue import FLOAT8
+from ..shapes.scaled_attention import ScaledAttentionProblem
 
-__all__ = ["DEFECTS", "needs_lengths"]
+__all__ = ["CONDITIONS", "NO_LENGTHS", "narrow_values"]
 
 Problem = AttentionProblem | ScaledAttentionProblem
 Condition = Callable[[AttentionProblem], bool]
@@ -19,12 +19,9 @@ _LARGEST_BIAS = 33_280  # queries and keys
 _SOUND_VALUE_HEADS = (64, 128, 256)
 
 
-def needs_lengths(problem: AttentionProblem, version: int) -> bool:
-    """Return whether the graph of a problem must mask the end of the keys although no lengths are given.
-
-    The end of a tile of keys is not masked, and gradients are NaN for rows of very low statistics.
-    """
-    return any(NO_LENGTHS in row["when"] for row in DEFECTS.rows(problem, version))
+def narrow_values(head: int, value_head: int) -> bool:
+    """Return whether the heads of v are much smaller than those of q."""
+    return head > 192 and value_head <= 128
 
 
 def _no_band(problem: Problem) -> bool:
@@ -43,6 +40,10 @@ def _loose_statistics(problem: AttentionProblem) -> bool:
     return stats is not None and not problem.packed and "nchw" not in stats.layouts
 
 
+def _is_shifted(problem: AttentionProblem) -> bool:
+    return problem.band.corner == "bottom_right" and problem.band.right is not None
+
+
 # Conditions on contents, which the host does not read, are taken to be met.
 _OF_HALF_PRECISION: dict[str, Condition] = {
     "a cache of keys and values": lambda problem: problem.page_table is not None,
@@ -58,6 +59,16 @@ _OF_HALF_PRECISION: dict[str, Condition] = {
     ),
     "statistics that are not packed": _loose_statistics,
     "a gradient of the sink": lambda _: False,
+    "a scale that is not positive": lambda problem: problem.scale <= 0,
+    "a shifted diagonal": _is_shifted,
+    "a shifted diagonal or a window": lambda problem: _is_shifted(problem) or problem.band.left is not None,
+    "a causal mask": lambda problem: problem.band.right is not None,
+    "a bias or dropout": lambda problem: problem.bias is not None or bool(problem.dropout),
+    "no given lengths of keys": lambda problem: problem.lengths_kv is None,
+    "grouped heads": lambda problem: problem.sizes.heads != problem.sizes.kv_heads,
+    "heads of q above 192 and of v up to 128": lambda problem: narrow_values(
+        problem.sizes.head, problem.sizes.value_head
+    ),
 }
 _OF_ALL: dict[str, Callable[[Problem], bool]] = {
     "float16 or bfloat16": lambda problem: problem.q.dtype not in FLOAT8,
@@ -67,6 +78,8 @@ _OF_ALL: dict[str, Callable[[Problem], bool]] = {
     "a bfloat16 result": lambda problem: problem.y is not None and problem.y.dtype == "bfloat16",
     "no band": _no_band,
     "one query": lambda problem: problem.sizes.queries == 1,
+    "more queries than keys": lambda problem: problem.sizes.queries > problem.sizes.keys,
+    "heads above 128": lambda problem: problem.q.shape[-1] > 128,
     "one key": lambda problem: problem.sizes.keys == 1,
     "one query, one head and one sequence": lambda problem: (
         problem.sizes.queries == problem.sizes.heads == problem.sizes.batch == 1
@@ -92,15 +105,9 @@ def _of_half_precision(condition: Condition) -> Callable[[Problem], bool]:
     return lambda problem: isinstance(problem, AttentionProblem) and condition(problem)
 
 
-def _is_gradient(problem: Problem) -> bool:
-    return isinstance(problem, AttentionProblem) and problem.dy is not None
-
-
-DEFECTS = KnownDefects(
-    lambda problem: "attention_backward" if _is_gradient(problem) else "attention",
-    {
-        **_OF_ALL,
-        **{text: _of_half_precision(condition) for text, condition in _OF_HALF_PRECISION.items()},
-        "heads of q and v of 128 or more that differ, other than 192 and 128": _of_half_precision(_differ),
-    },
-)
+CONDITIONS: Mapping[str, Callable[[Any], bool]] = {
+    **{name: _of_half_precision(condition) for name, condition in _OF_HALF_PRECISION.items()},
+    "heads of q and v of 128 or more that differ, other than 192 and 128": _of_half_precision(_differ),
+    **_OF_ALL,
+}
+"""By name. Conditions on contents, which the host does not read, are taken to be met."""

@@ -1,0 +1,250 @@
+"""Facts about versions of cuDNN, engines and GPUs: the rows of facts.json, and those that a user adds.
+
+`legal` applies them to problems. docs/reliability.md describes the fields. The doctor reads the same file
+through `_bad_combinations`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ._bad_combinations import table, version_numbers, within
+from ._config import config
+from ._files import resource, text_of
+from .errors import format_version
+
+__all__ = [
+    "KINDS",
+    "Fact",
+    "FactsError",
+    "Target",
+    "digest",
+    "facts",
+    "forget",
+    "ignore",
+    "summary",
+    "user_facts",
+]
+
+KINDS = (
+    *("reject", "engine", "first_choice", "rewrite", "modes", "unordered"),
+    *("first", "last", "also", "warn", "inform"),
+)
+EFFECTS = (
+    *("wrong", "inaccurate", "crash", "hang", "unsupported", "unstated", "nondeterministic", "slow"),
+    *("memory", "sanitizer"),
+)
+FULL = "full"
+
+
+class FactsError(ValueError):
+    """The file that ``CUDNN_CT_FACTS`` names is unsafe or malformed."""
+
+
+class Target(NamedTuple):
+    """What facts are selected for: a cuDNN, its set of libraries, and a GPU.
+
+    None stands for all GPUs, (0, 0) for an unknown one, to which no fact about some GPUs applies.
+    """
+
+    version: int
+    libraries: str = FULL
+    capability: tuple[int, int] | None = None
+
+
+class Fact(NamedTuple):
+    """A row of facts.json that applies to an operation of a cuDNN.
+
+    ``when`` are the names of conditions of `legal.conditions`, ``sizes`` conditions of `legal.order`.
+    """
+
+    name: str
+    kind: str
+    when: tuple[str, ...]
+    effect: str
+    message: str
+    advice: str
+    source: str
+    arch: tuple[tuple[int, ...], tuple[int, ...]]
+    row: Mapping[str, Any]
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The sizes that the row demands."""
+        found: Mapping[str, Any] = self.row.get("sizes", {})
+        return found
+
+    @property
+    def reason(self) -> str:
+        """Why something is rejected: the message, what to do, and the source of the row."""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.message}{advice}{f' ({self.source})' if self.source else ''}"
+
+
+def facts(kind: str, operation: str, target: Target) -> tuple[Fact, ...]:
+    """Return the rows of a kind about an operation that apply to a target, the user's rows first."""
+    return tuple(
+        fact
+        for fact in _of_operation(kind, operation, target.version, target.libraries)
+        if _on(target.capability, fact.arch)
+    )
+
+
+def _on(capability: tuple[int, int] | None, arch: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+    low, high = arch
+    if capability is None:
+        return True
+    return (not low or capability >= low) and (not high or (0, 0) < capability < high)
+
+
+@lru_cache(maxsize=512)
+def _of_operation(kind: str, operation: str, version: int, libraries: str) -> tuple[Fact, ...]:
+    text = format_version(version)
+    return tuple(
+        _fact(row)
+        for row in _rows()
+        if row["kind"] == kind
+        and row["name"] not in _ignored
+        and (operation in row["operations"] or "all" in row["operations"])
+        and row.get("libraries", libraries) == libraries
+        and within(text, row.get("cudnn", {}))
+    )
+
+
+def _fact(row: Mapping[str, Any]) -> Fact:
+    arch = row.get("arch", {})
+    return Fact(
+        row["name"],
+        row["kind"],
+        tuple(row["when"]),
+        row["effect"],
+        row.get("message", ""),
+        row.get("advice", ""),
+        row.get("source", ""),
+        (version_numbers(arch.get("from", "")), version_numbers(arch.get("before", ""))),
+        row,
+    )
+
+
+_ignored: set[str] = set()  # names, for measurements of whether a fact still holds
+
+
+def ignore(names: Collection[str]) -> None:
+    """Ignore the facts of these names, and no others."""
+    _ignored.clear()
+    _ignored.update(names)
+    _of_operation.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _rows() -> tuple[Mapping[str, Any], ...]:
+    shipped = tuple(row for row in table() if row["kind"] in KINDS)
+    return (*user_facts(), *shipped)
+
+
+@lru_cache(maxsize=1)
+def digest() -> str:
+    """Return a short hash of all facts; choices that were made with other facts are not reused."""
+    text = resource("facts.json") + json.dumps([*map(dict, user_facts())])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def summary() -> str:
+    """Return the number of facts and their hash, and the file of a user, in one line."""
+    try:
+        own = f", {len(user_facts())} of {config.facts}" if config.facts else ""
+        return f"{len(_rows())}{own}, hash {digest()}"
+    except (FactsError, OSError) as error:
+        return f"unusable: {error}"
+
+
+def forget() -> None:
+    """Read the files again, and let each warning appear again."""
+    for cached in (_rows, _of_operation, digest, user_facts):
+        cached.cache_clear()
+
+
+# --- the rows of a user ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def user_facts() -> tuple[Mapping[str, Any], ...]:
+    """Return the rows of the file that ``CUDNN_CT_FACTS`` names, each with its ``line``; without one, none.
+
+    `legal` checks their operations and conditions.
+
+    Raises
+    ------
+    FactsError
+        The file is writable by everybody, is not JSON, or has a row that is not a fact, with its line.
+    OSError
+        The file cannot be read.
+    """
+    path = config.facts
+    if not path:
+        return ()
+    if os.name == "posix" and os.stat(path).st_mode & stat.S_IWOTH:
+        raise FactsError(f"{path} is world-writable and was not read; run: chmod o-w {path}")
+    text = text_of(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise FactsError(f"{path} is not JSON: {error}") from None
+    rows = content.get("facts") if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise FactsError(f'{path}: line 1: got no list "facts"; expected {{"facts": [...]}}')
+    found = []
+    for number, row in enumerate(rows):
+        line, wrong = _line_of(text, row, number), why_not_a_fact(row)
+        if wrong:
+            raise FactsError(f"{path}: line {line}: {wrong}")
+        found.append({**row, "line": line})
+    return tuple(found)
+
+
+def why_not_a_fact(row: Any) -> str:
+    """Return what is wrong with the fields of a row; empty for a fact."""
+    if not isinstance(row, dict):
+        return f"a fact is not an object: got {type(row).__name__}"
+    for name, kinds in _FIELDS.items():
+        if name in row and not isinstance(row[name], kinds):
+            return f"{name} has the wrong type: got {type(row[name]).__name__}"
+    missing = [name for name in _REQUIRED if name not in row]
+    if missing:
+        return f"the fact lacks {', '.join(missing)}"
+    extra = sorted(set(row) - set(_FIELDS))
+    if extra:
+        return f"a fact has no field {extra[0]!r}; fields are {', '.join(_FIELDS)}"
+    if row["kind"] not in KINDS:
+        return f"kind is unknown: got {row['kind']!r}, expected one of {', '.join(KINDS)}"
+    if row["effect"] not in EFFECTS:
+        return f"effect is unknown: got {row['effect']!r}, expected one of {', '.join(EFFECTS)}"
+    return ""
+
+
+_REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries"), str),
+    **dict.fromkeys(
+        ("operations", "when", "engines", "engines_except", "algorithms", "with_notes", "without_notes"), list
+    ),
+    **dict.fromkeys(("order", "modes"), list),
+    **dict.fromkeys(("cudnn", "arch", "found", "sizes", "knobs"), dict),
+    "min_slices": int,
+}
+
+
+def _line_of(text: str, row: Any, number: int) -> int:
+    """Return the line of a row: that of its name, or of the row with this number."""
+    name = row.get("name") if isinstance(row, dict) else None
+    at = text.find(json.dumps(name)) if isinstance(name, str) else -1
+    if at < 0:
+        places = [place for place, char in enumerate(text) if char == "{"]
+        at = places[number + 1] if number + 1 < len(places) else 0
+    return text.count("\n", 0, at) + 1

@@ -1,0 +1,20 @@
+"""The heuristic modes that may be queried for a graph."""
+
+from __future__ import annotations
+
+from ..context import Context
+from ..facts import facts
+from .engines import HEURISTICS
+from .offline import Planner, ShapesOnly, target_of
+from .operations import Graph
+
+__all__ = ["heuristic_modes"]
+
+
+def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tuple[str, ...]:
+    """Return the heuristic modes for a graph, best first: facts of the kind ``modes`` exclude some."""
+    nodes = [one.attributes for one in graph.nodes if "pre_paddings" in one.attributes]
+    if all(one["pre_paddings"] == one["post_paddings"] for one in nodes):
+        return HEURISTICS
+    known = facts("modes", "convolution", target_of(context))
+    return tuple(mode for mode in HEURISTICS if not any(mode in fact.row["modes"] for fact in known))

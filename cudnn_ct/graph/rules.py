@@ -1,0 +1,122 @@
+"""The engines that a problem may use, and their order: plain values, which recorded graphs carry too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from .engines import Engine
+
+__all__ = ["ALL_GPUS", "EngineRules", "Named", "Rejection"]
+
+Arch = tuple[tuple[int, ...], tuple[int, ...]]
+"""The first compute capability, and the first one behind the range; an empty one is no limit."""
+
+ALL_GPUS: Arch = ((), ())
+
+
+class Rejection(NamedTuple):
+    """Engines that must not compute a problem, and why.
+
+    They have one of the numbers in ``engines`` or of the notes in ``notes``, or any if both are empty; none
+    of the numbers in ``but`` and of the notes in ``without``; for each of ``knobs`` one of its values; and
+    more than ``slices`` slices of their sums (knob SPLIT_K). ``fact`` is the name of the row of facts.json.
+    """
+
+    reason: str
+    engines: tuple[int, ...] = ()
+    but: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    knobs: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    slices: int = 0
+    arch: Arch = ALL_GPUS
+    fact: str = ""
+
+    @property
+    def of_all(self) -> bool:
+        """Whether no engine may compute the problem."""
+        return not (self.engines or self.but or self.notes or self.without or self.knobs or self.slices)
+
+    def rejects(self, engine: Engine, notes: Collection[str], capability: tuple[int, int]) -> bool:
+        """Return whether an engine with these notes must not be used on a GPU; (0, 0) is an unknown one."""
+        knobs = dict(engine.knobs)
+        named = engine.number in self.engines or any(note in notes for note in self.notes)
+        return (
+            (named or not (self.engines or self.notes))
+            and engine.number not in self.but
+            and not any(note in notes for note in self.without)
+            and all(knobs.get(knob) in values for knob, values in self.knobs)
+            and (not self.slices or knobs.get(_SPLIT_K, 1) > self.slices)
+            and within(capability, self.arch)
+        )
+
+
+_SPLIT_K = 0
+
+
+class Named(NamedTuple):
+    """An engine with its knobs by name, for the GPUs on which it was measured."""
+
+    engine: str
+    arch: Arch = ALL_GPUS
+
+
+class EngineRules(NamedTuple):
+    """The engines of one problem, as an operation uses them.
+
+    Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows. So
+    are those of ``rejections``. Engines ``last`` are tried after the others, and those named in ``first``
+    before them. ``unordered`` is set if engines add in an order that varies, though their notes do not say
+    so.
+    """
+
+    excluded: frozenset[str] = frozenset()
+    coarser_than: str = ""
+    rejections: tuple[Rejection, ...] = ()
+    last: tuple[int, ...] = ()
+    first: tuple[Named, ...] = ()
+    unordered: bool = False
+
+    def why_wrong(self, engine: Engine, notes: Collection[str], capability: tuple[int, int] = (0, 0)) -> str:
+        """Return why an engine must not be used; empty if it may be."""
+        found = (one.reason for one in self.rejections if one.rejects(engine, notes, capability))
+        return next(found, "")
+
+    def refusal(self, capability: tuple[int, int]) -> str:
+        """Return why no engine may be used; empty if engines may."""
+        found = (one.reason for one in self.rejections if one.of_all and within(capability, one.arch))
+        return next(found, "")
+
+
+def within(capability: tuple[int, int], arch: Arch) -> bool:
+    """Return whether a GPU is in a range of compute capabilities; an unknown one, (0, 0), is in no range."""
+    low, high = arch
+    return (not low or capability >= low) and (not high or (0, 0) < capability < high)
+
+
+def rejection_from_json(row: dict[str, Any]) -> Rejection:
+    """Return the rejection that :class:`Rejection` became in JSON."""
+    knobs = tuple((int(knob), tuple(map(int, values))) for knob, values in row.get("knobs", ()))
+    return Rejection(
+        str(row["reason"]),
+        engines=tuple(map(int, row.get("engines", ()))),
+        but=tuple(map(int, row.get("but", ()))),
+        notes=tuple(map(str, row.get("notes", ()))),
+        without=tuple(map(str, row.get("without", ()))),
+        knobs=knobs,
+        slices=int(row.get("slices", 0)),
+        arch=_arch(row.get("arch", ALL_GPUS)),
+        fact=str(row.get("fact", "")),
+    )
+
+
+def named_from_json(row: Any) -> Named:
+    """Return the engine that :class:`Named` became in JSON; a text alone is for all GPUs."""
+    return Named(row) if isinstance(row, str) else Named(str(row[0]), _arch(row[1]))
+
+
+def _arch(value: Any) -> Arch:
+    """Return a range of compute capabilities that was written as lists."""
+    low, high = value
+    return tuple(map(int, low)), tuple(map(int, high))

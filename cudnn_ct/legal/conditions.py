@@ -1,0 +1,212 @@
+"""The conditions of facts by name: one table for each family of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import prod
+from typing import Any
+
+from ..dtypes import GRAPH_DTYPES
+from ..shapes.conv import ConvProblem, written_as
+from .subjects import Convolution, Norm, Product, convolutions_of
+
+__all__ = ["FAMILIES", "conditions_of", "why_unknown"]
+
+Condition = Callable[[Any], bool]
+
+_OF_FAMILY = {
+    "convolutions": ("conv", "conv_backward_data", "conv_backward_filter"),
+    "attention": ("attention", "attention_backward"),
+    "norms": (
+        *("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"),
+        *("ada_layer_norm", "ada_layer_norm_backward", "norm_of_parameters_last"),
+        *("instance_norm", "instance_norm_backward", "batch_norm", "batch_norm_backward"),
+    ),
+    "products": ("matmul",),
+    "graphs": ("graph", "moe_grouped_matmul", "resample"),
+    "nodes": ("convolution",),
+    "everything": ("all",),
+}
+FAMILIES = {name: family for family, names in _OF_FAMILY.items() for name in names}
+"""The operations that facts can be about, each with the family of its conditions."""
+
+
+@cache
+def conditions_of(family: str) -> Mapping[str, Condition]:
+    """Return the conditions of a family of operations."""
+    if family == "attention":
+        from .attention_conditions import CONDITIONS  # only with attention
+
+        return CONDITIONS
+    return _TABLES[family]
+
+
+def why_unknown(row: Mapping[str, Any]) -> str:
+    """Return which operation or condition of a row is unknown; empty if none is."""
+    strange = [name for name in row["operations"] if name not in FAMILIES]
+    if strange or not row["operations"]:
+        return f"operations are unknown: got {strange}, expected some of {', '.join(FAMILIES)}"
+    families = {FAMILIES[operation] for operation in row["operations"]}
+    unknown = [name for name in row["when"] if any(name not in conditions_of(one) for one in families)]
+    return f"when has an unknown condition: got {unknown[0]!r}" if unknown else ""
+
+
+# --- convolutions ------------------------------------------------------------------------------------------
+
+
+def rounds_to(problem: ConvProblem) -> str:
+    """Return the precision of products and sums; float32 products of half precision are exact."""
+    in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
+    return "tf32" if in_tf32 else problem.compute
+
+
+def strided_and_dilated(problem: ConvProblem) -> bool:
+    """Return whether stride and dilation of one axis exceed 1."""
+    return any(min(pair) > 1 for pair in zip(problem.stride, problem.dilation, strict=True))
+
+
+def _channels_first(problem: ConvProblem) -> bool:
+    return bool(problem.x.layouts) and written_as(problem.x, problem) != "nhwc"
+
+
+def _one_filter_groups(problem: ConvProblem) -> bool:
+    return problem.groups > 1 and problem.w.shape[0] == problem.groups and problem.w.shape[1] > 1
+
+
+def _contiguous_in_nchw(problem: ConvProblem) -> bool:
+    operands = (problem.x, problem.w, problem.y)
+    return all(spec.dtype == problem.compute and "nchw" in spec.layouts for spec in operands)
+
+
+_OF_CORES: dict[str, Callable[[ConvProblem], bool]] = {
+    "3 spatial axes": lambda p: len(p.x.shape) == 5,
+    "float16 or bfloat16": lambda p: p.x.dtype in ("float16", "bfloat16"),
+    "float16 or float32": lambda p: p.x.dtype in ("float16", "float32"),
+    "half precision": lambda p: p.x.dtype != "float32",
+    "float16": lambda p: p.x.dtype == "float16",
+    "float32": lambda p: p.x.dtype == "float32",
+    "int8": lambda p: p.x.dtype == "int8",
+    "TF32": lambda p: rounds_to(p) == "tf32",
+    "sums in float32": lambda p: p.compute == "float32",
+    "sums rounded to float32": lambda p: rounds_to(p) == "float32",
+    "a filter larger than 1": lambda p: any(length != 1 for length in p.w.shape[2:]),
+    "windows of 5": lambda p: 5 in p.w.shape[2:],
+    "windows of more than 16 elements": lambda p: prod(p.w.shape[2:]) > 16,
+    "depthwise": lambda p: 1 < p.groups == p.x.shape[1],
+    "groups of one filter with several channels": _one_filter_groups,
+    "2**31 or more elements": lambda p: max(p.x.size, p.y.size) >= 2**31,
+    "uneven padding": lambda p: p.asymmetric_padding,
+    "stride and dilation above 1": strided_and_dilated,
+    "a flipped filter": lambda p: p.mode == "convolution",
+    "a result of one pixel": lambda p: prod(p.y.shape[2:]) == 1,
+    "x in NHWC": lambda p: not _channels_first(p),
+    "x that is not in NHWC": _channels_first,
+    "tensors that are not all NHWC": lambda p: "nhwc" not in p.common_layouts,
+    "tensors of different layouts": lambda p: not p.common_layouts,
+    "contiguous in NCHW in one dtype": _contiguous_in_nchw,
+    "channels that are not multiples of 8": lambda p: bool(p.x.shape[1] % 8 or p.y.shape[1] % 8),
+    "2 channels modulo 8": lambda p: p.x.shape[1] % 8 == 2,
+}
+
+
+def _on_core(condition: Callable[[ConvProblem], bool]) -> Condition:
+    return lambda subject: condition(subject.core)
+
+
+def _has(node: str) -> Condition:
+    return lambda subject: node in subject.nodes
+
+
+_CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
+    **{name: _on_core(condition) for name, condition in _OF_CORES.items()},
+    "other operations in the graph": lambda subject: bool(subject.nodes),
+    "a selection in the graph": _has("binary_select"),
+    "gradients of a batch norm in the graph": _has("bn_backward_weights"),
+    "no operations that the order was not fitted to": lambda subject: not subject.nodes or subject.fused,
+    "tanh": _has("tanh_fwd"),
+    "a beta of swish": lambda subject: subject.beta,
+}
+
+# --- products and normalisations ---------------------------------------------------------------------------
+
+_PRODUCTS: dict[str, Callable[[Product], bool]] = {
+    "half precision": lambda product: GRAPH_DTYPES[product.dtype].itemsize == 2,
+    "exact gelu": _has("gelu_fwd"),
+    "at most 256 terms": lambda product: product.terms <= 256,
+    "more than 64 terms": lambda product: product.terms > 64,
+    "2**23 or more sums": lambda product: product.sums >= 2**23,
+}
+_NORMS: dict[str, Callable[[Norm], bool]] = {
+    "float32": lambda norm: norm.dtype == "float32",
+    "a mean that is large next to the deviation": lambda _: True,  # only the values tell
+    "rows of multiples of 64": lambda norm: norm.columns % 64 == 0,
+    "statistics": lambda norm: norm.statistics,
+    "no statistics": lambda norm: not norm.statistics,
+}
+
+# --- graphs ------------------------------------------------------------------------------------------------
+
+_MULTIPLY = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
+_EXTREMES = ("max", "min", "amax")
+
+
+def _multiplies_float32(problem: Any) -> bool:
+    products = [one for one in problem.nodes if one.kind in _MULTIPLY]
+    operands = [value for one in products for value in problem.operands_of(one).values()]
+    return any(value.spec.dtype == "float32" for value in operands)
+
+
+def is_exact(problem: Any) -> bool:
+    """Return whether products of float32 must not be computed in TF32."""
+    from .rules import without_wrong_tf32  # which reads conditions
+
+    if not _multiplies_float32(problem):
+        return False
+    wrong = any(without_wrong_tf32(one) != one for one in convolutions_of(problem))
+    return not problem.tensor_cores or wrong
+
+
+def _adds_in_any_order(problem: Any) -> bool:
+    """Whether a reduction adds in an order that varies: all but those of the innermost axes in memory."""
+    reductions = [one for one in problem.nodes if one.kind == "reduction"]
+    for one in (one for one in reductions if one.attribute("operator") not in _EXTREMES):
+        x, y = problem.operands_of(one)["x"].spec, problem.results_of(one)["y"].spec
+        axes = [axis for axis, length in enumerate(x.shape) if length > 1]
+        axes.sort(key=lambda axis: -x.strides[axis])
+        kept = [y.shape[axis] > 1 for axis in axes]
+        if kept[:1] == [False] or kept != sorted(kept, reverse=True):
+            return True
+    return False
+
+
+_GRAPHS: dict[str, Condition] = {
+    "pooling of bfloat16": lambda p: any(
+        one.kind == "resample_forward" and p.operands_of(one)["x"].spec.dtype == "bfloat16" for one in p.nodes
+    ),
+    "max pooling": lambda p: any(one.attribute("mode") == "maxpool" for one in p.nodes),
+    "a serialized plan in forward compatibility mode": lambda _: False,  # this package makes none
+    "a gather": lambda p: any(
+        one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
+    ),
+    "FP8": lambda p: any(value.spec.dtype.startswith("float8") for value in p.values),
+    "float32 without TF32": is_exact,
+    "products of float32 without TF32": lambda p: (
+        is_exact(p) and any(one.kind == "matmul" for one in p.nodes)
+    ),
+    "a reduction that is not over the innermost axes": _adds_in_any_order,
+}
+
+
+def _uneven(attributes: Mapping[str, Any]) -> bool:
+    return attributes.get("pre_paddings") != attributes.get("post_paddings")
+
+
+_TABLES: dict[str, Mapping[str, Condition]] = {
+    "convolutions": _CONVOLUTIONS,
+    "products": _PRODUCTS,
+    "norms": _NORMS,
+    "graphs": _GRAPHS,
+    "nodes": {"uneven padding": _uneven},
+    "everything": {},
+}

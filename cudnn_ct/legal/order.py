@@ -1,0 +1,58 @@
+"""The sizes on which the choice of a kernel depends, and the order of engines that facts demand.
+
+Such rows of facts.json are fitted to timings on one GPU. One that no longer holds costs time, never a result.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import Any
+
+from ..shapes.conv import ConvProblem, written_as
+
+__all__ = ["prefer_winograd", "sizes_of"]
+
+TILE = 128  # rows and columns of the result tiles of the larger kernels
+THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
+
+
+def sizes_of(subject: Any) -> dict[str, Any]:
+    """Return the sizes that matter to the kernels of a convolution; conditions of rows name them."""
+    core: ConvProblem = subject.core
+    (batch, channels, *image), (filters, thick, *window) = core.x.shape, core.w.shape
+    result = core.y.shape[2:]
+    inputs, outputs = batch * prod(image), batch * prod(result)  # pixels
+    strided, dense, thinner = max(core.stride) > 1, core.groups == 1, min(channels, filters)
+    plain, point = not strided and max(core.dilation) == 1, prod(window) == 1
+    return {
+        "precision": "tf32" if core.tensor_cores and core.x.dtype == "float32" else core.compute,
+        "fused": subject.fused,
+        "channels_last": bool(core.common_layouts) and written_as(core.x, core) == "nhwc",
+        "axes": len(window),
+        "point": point,
+        "flat_point": point and len(window) == 2,
+        "plain": plain,
+        "strided": strided,
+        "square3": window == [3, 3] and plain and dense and thinner >= THIN,  # suits Winograd
+        "groups": core.groups,
+        "dense": dense,
+        "grouped": not dense and thick > 1,
+        "depthwise": not dense and thick == 1,
+        "thick": thick,  # channels per group
+        "thinner": thinner,
+        "products": channels * filters,
+        "taps": channels * filters * prod(window),
+        "image": prod(image),  # pixels per image of x
+        "result": prod(result),  # pixels per image of y
+        "inputs": inputs,
+        "outputs": outputs,
+        "tiles_in": ceil(inputs / TILE) * ceil(channels / TILE),  # of a result with the size of x
+        "tiles_out": ceil(outputs / TILE) * ceil(filters / TILE),
+    }
+
+
+def prefer_winograd(problem: Any) -> bool:
+    """Whether FFT and Winograd engines, which need fewer products, are faster than cuDNN ranks them."""
+    core = problem.core
+    fused = type(problem).__name__ == "FusedConv"
+    return fused and core.compute == "float32" and not core.tensor_cores

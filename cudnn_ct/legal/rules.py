@@ -1,0 +1,192 @@
+"""The rules that facts make for a problem: rejected engines, their order, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from .._config import config
+from ..errors import format_version, warn_caller
+from ..facts import Fact, FactsError, Target, facts, user_facts
+from ..graph.engines import Engine
+from ..graph.offline import target_of
+from ..graph.rules import EngineRules, Named, Rejection
+from ..shapes.conv import ConvProblem
+from .conditions import FAMILIES, conditions_of, is_exact, rounds_to, why_unknown
+from .order import sizes_of
+from .subjects import Subject, subjects_of
+
+__all__ = [
+    "applying",
+    "engine_rules",
+    "forget",
+    "more_engines",
+    "rejection_of",
+    "rules_of_subjects",
+    "warn",
+    "without_wrong_tf32",
+]
+
+_COARSE = frozenset({"tensor_core", "down_convert_inputs"})
+
+
+@lru_cache(maxsize=256)
+def engine_rules(problem: Any, target: Target) -> EngineRules:
+    """Return the rules for the engines of a problem."""
+    excluded, coarser_than = _precision(problem)
+    rules = rules_of_subjects(subjects_of(problem), target)
+    return rules._replace(excluded=excluded, coarser_than=coarser_than)
+
+
+def rules_of_subjects(subjects: tuple[Subject, ...], target: Target) -> EngineRules:
+    """Return the rules for the engines of a graph with these subjects, whatever its precision."""
+    products = [subject for subject in subjects if subject[0] == "matmul"]  # others order their candidates
+    return EngineRules(
+        rejections=tuple(_rejections(subjects, target)),
+        last=tuple(Engine.parse(one.engine).number for one in _named("last", subjects, target)),
+        first=tuple(_named("first", products, target._replace(capability=None))),
+        unordered=any(_holding("unordered", subjects, target)),
+    )
+
+
+def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
+    """Yield the facts of a kind that hold for a subject."""
+    _check_user_facts()
+    operation, value = subject
+    known = facts(kind, operation, target)
+    if not known:
+        return
+    conditions = conditions_of(FAMILIES[operation])
+    sizes: dict[str, Any] | None = None
+    for fact in known:
+        if not all(conditions[name](value) for name in fact.when):
+            continue
+        if fact.sizes:
+            sizes = sizes_of(value) if sizes is None else sizes
+            if not all(_fits(sizes, name, wanted) for name, wanted in fact.sizes.items()):
+                continue
+        yield fact
+
+
+@lru_cache(maxsize=1)
+def _check_user_facts() -> None:
+    """Raise FactsError if a row of a user has an unknown operation or condition."""
+    for row in user_facts():
+        wrong = why_unknown(row)
+        if wrong:
+            raise FactsError(f"{config.facts}: line {row['line']}: {wrong}")
+
+
+def more_engines(subject: Subject, target: Target) -> tuple[str, ...]:
+    """Return names of engines that are timed besides those of the heuristics."""
+    return tuple(name for fact in applying("also", subject, target) for name in fact.row["order"])
+
+
+def rejection_of(problem: Any, algorithm: str) -> str:
+    """Return why a legacy algorithm must not compute a problem; empty if it may."""
+    target = target_of(None)
+    for subject in subjects_of(problem):
+        if any(algorithm in fact.row.get("algorithms", ()) for fact in facts("engine", subject[0], target)):
+            for fact in applying("engine", subject, target):
+                if algorithm in fact.row.get("algorithms", ()):
+                    return _reason(fact, subject)
+    return ""
+
+
+def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
+    """Return the problem, in IEEE arithmetic if this cuDNN is known to compute it wrong in TF32."""
+    if rounds_to(problem) != "tf32":
+        return problem
+    subjects, target = subjects_of(problem), target_of(None)
+    wrong = any("TF32" in fact.when for fact in _holding("rewrite", subjects, target))
+    return problem._replace(tensor_cores=False) if wrong else problem
+
+
+# --- parts of the rules ------------------------------------------------------------------------------------
+
+
+def _rejections(subjects: tuple[Subject, ...], target: Target) -> Iterator[Rejection]:
+    anywhere = target._replace(capability=None)  # recorded graphs are planned for other GPUs
+    for subject in subjects:
+        for fact in applying("reject", subject, anywhere):
+            yield Rejection(fact.reason, arch=fact.arch, fact=fact.name)
+        for fact in applying("engine", subject, anywhere):
+            row = fact.row
+            only_legacy = "engines" in row and not row["engines"] and not row.get("with_notes")
+            if only_legacy:
+                continue
+            yield Rejection(
+                _reason(fact, subject),
+                engines=tuple(row.get("engines", ())),
+                but=tuple(row.get("engines_except", ())),
+                notes=(*row.get("with_notes", ()), *row.get("algorithms", ())),
+                without=tuple(row.get("without_notes", ())),
+                knobs=tuple((int(knob), tuple(values)) for knob, values in row.get("knobs", {}).items()),
+                slices=row["min_slices"] - 1 if "min_slices" in row else 0,
+                arch=fact.arch,
+                fact=fact.name,
+            )
+
+
+def _named(kind: str, subjects: Iterable[Subject], target: Target) -> Iterator[Named]:
+    for fact in _holding(kind, subjects, target):
+        yield from (Named(name, fact.arch) for name in fact.row["order"])
+
+
+def _reason(fact: Fact, subject: Subject) -> str:
+    if fact.effect == "inaccurate" and subject[0] != "graph":
+        return f"error above the bound of precision {rounds_to(subject[1].core)}: {fact.reason}"
+    return fact.reason
+
+
+def _holding(kind: str, subjects: Iterable[Subject], target: Target) -> Iterator[Fact]:
+    for subject in subjects:
+        yield from applying(kind, subject, target)
+
+
+def _precision(problem: Any) -> tuple[frozenset[str], str]:
+    """Return the notes of engines that are coarser than a problem allows, and its precision."""
+    if type(problem).__name__ == "GraphProblem":
+        return (_COARSE if is_exact(problem) else frozenset()), "float32"
+    core = getattr(problem, "core", None)
+    if core is None:
+        return frozenset(), ""
+    excluded = frozenset() if core.tensor_cores else _COARSE
+    if core.compute in ("float64", "int32"):  # tensor cores are as precise as other units
+        excluded -= {"tensor_core"}
+    return excluded, core.compute
+
+
+def _fits(sizes: dict[str, Any], condition: str, wanted: Any) -> bool:
+    """Return whether a size is as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
+    prefix, _, name = condition.partition("_")
+    if prefix == "min":
+        return bool(sizes[name] >= wanted)
+    return bool(sizes[name] <= wanted) if prefix == "max" else bool(sizes[condition] == wanted)
+
+
+# --- warnings ----------------------------------------------------------------------------------------------
+
+
+def warn(problem: Any, target: Target, handled: tuple[str, ...] = ()) -> None:
+    """Warn once of each fact that may affect a problem and that no choice of an engine avoids.
+
+    ``handled`` are the names of facts that the caller computes around.
+    """
+    for subject in subjects_of(problem):
+        for kind in ("warn", "rewrite"):
+            for fact in applying(kind, subject, target):
+                if fact.name not in handled:
+                    _warn(target.version, fact.message, fact.advice, fact.source)
+
+
+@lru_cache(maxsize=256)
+def _warn(version: int, message: str, advice: str, source: str) -> None:
+    warn_caller(f"cuDNN {format_version(version)} has a known defect: {message}; {advice} ({source})")
+
+
+def forget() -> None:
+    """Forget rules and warnings: the facts may have changed."""
+    for cached in (_warn, engine_rules, _check_user_facts):
+        cached.cache_clear()

@@ -1,0 +1,169 @@
+"""What facts can be about: the convolutions, products, normalisations and attention of a problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..shapes.conv import ROLES, ConvProblem
+
+__all__ = ["DIRECTIONS", "Convolution", "Norm", "Product", "Subject", "convolutions_of", "subjects_of"]
+
+Subject = tuple[str, Any]
+"""The name of an operation in facts.json, and the value that its conditions read."""
+
+OPERATIONS = {
+    "forward": "conv",
+    "backward_data": "conv_backward_data",
+    "backward_filter": "conv_backward_filter",
+}
+DIRECTIONS = {f"conv_{direction}": direction for direction in OPERATIONS}
+
+
+class Convolution(NamedTuple):
+    """A convolution, the kinds and modes of the other nodes of its graph, and whether swish has a beta."""
+
+    core: ConvProblem
+    nodes: frozenset[str] = frozenset()
+    beta: bool = False
+    fused: bool = False
+
+
+class Norm(NamedTuple):
+    """A normalisation of rows: the dtype of x, the elements of a row, and whether it has statistics."""
+
+    dtype: str
+    columns: int = 1
+    statistics: bool = True
+
+
+class Product(NamedTuple):
+    """A product of matrices: the dtype and the columns of a, the elements of the result, and other nodes."""
+
+    dtype: str
+    terms: int
+    sums: int
+    nodes: frozenset[str] = frozenset()
+
+
+def subjects_of(problem: Any) -> tuple[Subject, ...]:
+    """Return the subjects of a problem; none for a problem that no fact is about."""
+    found = _BY_TYPE.get(type(problem).__name__)
+    return () if found is None else tuple(found(problem))
+
+
+def convolutions_of(problem: Any) -> list[ConvProblem]:
+    """Return the convolutions of a graph."""
+    return [_convolution_of(problem, one) for one in problem.nodes if one.kind in DIRECTIONS]
+
+
+# --- named operations --------------------------------------------------------------------------------------
+
+
+def _plain(problem: ConvProblem) -> Iterator[Subject]:
+    yield OPERATIONS[problem.direction], Convolution(problem)
+
+
+def _fused(problem: Any) -> Iterator[Subject]:
+    beta = problem.activation == "swish" and getattr(problem, "coefficient", 0) not in (0, 1)
+    nodes = frozenset({"pointwise", f"{problem.activation}_fwd"})
+    separate = type(problem).__name__ == "FusedConv"
+    yield OPERATIONS[problem.core.direction], Convolution(problem.core, nodes, beta, fused=separate)
+
+
+def _of_training(*nodes: str) -> Callable[[Any], Iterator[Subject]]:
+    def subjects(problem: Any) -> Iterator[Subject]:
+        yield OPERATIONS[problem.core.direction], Convolution(problem.core, frozenset(nodes))
+
+    return subjects
+
+
+def _product(problem: Any) -> Iterator[Subject]:
+    nodes = frozenset({f"{problem.activation}_fwd"})
+    yield "matmul", Product(problem.a.dtype, problem.terms, math.prod(problem.y.shape), nodes)
+
+
+def _attention(problem: Any) -> Iterator[Subject]:
+    gradient = getattr(problem, "dy", None) is not None
+    yield "attention_backward" if gradient else "attention", problem
+
+
+def _row_norm(problem: Any) -> Iterator[Subject]:
+    statistics = problem.invstd is not None
+    yield problem.mode, Norm(problem.x.dtype, problem.shape.columns, statistics)
+
+
+def _row_norm_gradient(problem: Any) -> Iterator[Subject]:
+    yield f"{problem.mode}_backward", Norm(problem.x.dtype, problem.shape.columns)
+
+
+# --- graphs ------------------------------------------------------------------------------------------------
+
+
+def _graph(problem: Any) -> Iterator[Subject]:
+    yield "graph", problem
+    names = [str(one.attribute("mode")) if one.kind == "pointwise" else one.kind for one in problem.nodes]
+    beta = any(one.attribute("swish_beta", 1.0) != 1 for one in problem.nodes)
+    for place, one in enumerate(problem.nodes):
+        others = frozenset((*names[:place], *names[place + 1 :]))
+        if one.kind in DIRECTIONS:
+            yield OPERATIONS[DIRECTIONS[one.kind]], Convolution(_convolution_of(problem, one), others, beta)
+        elif one.kind == "matmul":
+            a, sums = problem.operands_of(one)["a"].spec, problem.results_of(one)["c"].spec
+            alone = names.count("matmul") == 1 and _elementwise(problem, one)
+            yield (
+                "matmul",
+                Product(a.dtype, a.shape[-1], math.prod(sums.shape), others if alone else frozenset()),
+            )
+        elif one.kind in _NORMS:
+            x = problem.operands_of(one)["x"].spec
+            yield f"{one.attribute('mode')}{_NORMS[one.kind]}", Norm(x.dtype)
+        elif one.kind in ("moe_grouped_matmul", "resample_forward"):
+            yield one.kind.removesuffix("_forward"), problem
+
+
+_NORMS = {"norm_forward": "", "norm_backward": "_backward"}
+
+
+def _elementwise(problem: Any, product: Any) -> bool:
+    return all(one.kind == "pointwise" for one in problem.nodes if one is not product)
+
+
+def _convolution_of(problem: Any, one: Any) -> ConvProblem:
+    direction = DIRECTIONS[one.kind]
+    values = problem.operands_of(one) | problem.results_of(one)
+    specs = {role: values[name].spec for role, name in zip(*ROLES[direction], strict=True)}
+    x, w, y = (specs[role] for role in "xwy")
+    before, after = one.attribute("pre_paddings"), one.attribute("post_paddings")
+    return ConvProblem(
+        direction,
+        x,
+        w,
+        y,
+        padding=tuple(zip(before, after, strict=True)),
+        stride=one.attribute("filter_strides"),
+        dilation=one.attribute("dilations"),
+        groups=x.shape[1] // w.shape[1],
+        mode=one.attribute("conv_mode"),
+        compute=problem.compute,
+        tensor_cores=problem.tensor_cores if x.dtype == "float32" else x.dtype != "float64",
+    )
+
+
+# By name, so that a convolution does not import the problems of attention.
+_BY_TYPE: dict[str, Callable[[Any], Iterator[Subject]]] = {
+    "ConvProblem": _plain,
+    "FusedConv": _fused,
+    "ScaledConv": _fused,
+    "Float8Conv": _fused,
+    "StatisticsProblem": _of_training("pointwise", "gen_stats"),
+    "DataGradient": _of_training("pointwise", "bn_backward_weights"),
+    "FilterGradient": _of_training("pointwise"),
+    "MatmulProblem": _product,
+    "AttentionProblem": _attention,
+    "ScaledAttentionProblem": _attention,
+    "RowNorm": _row_norm,
+    "RowNormGradient": _row_norm_gradient,
+    "GraphProblem": _graph,
+}

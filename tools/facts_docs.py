@@ -1,0 +1,122 @@
+"""Write the tables of docs/facts.md from cudnn_ct/facts.json.
+
+python tools/facts_docs.py           # write the tables
+python tools/facts_docs.py --check   # exit 1 if they are out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "facts.md"
+sys.path.insert(0, str(ROOT))
+
+from cudnn_ct._bad_combinations import table  # noqa: E402
+
+# The parts of the page, each with the kinds of its rows.
+PARTS = {
+    "rejections": ("reject", "engine", "first_choice", "modes", "unordered"),
+    "rewrites": ("rewrite",),
+    "warnings": ("warn", "inform"),
+    "order": ("first", "last", "also"),
+}
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    page = written = PAGE.read_text(encoding="utf-8")
+    for name, kinds in PARTS.items():
+        rows = [row for row in table() if row["kind"] in kinds]
+        block = "\n".join(_order(rows) if name == "order" else _facts(rows))
+        pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
+        written = re.sub(
+            pattern, lambda marks, block=block: f"{marks[1]}\n{block}\n\n{marks[2]}", written, flags=re.S
+        )
+    if options.check:
+        return int(written != page)
+    PAGE.write_text(written, encoding="utf-8")
+    return 0
+
+
+def _facts(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| name | operations | cuDNN, GPUs | problems | engines | effect |"
+    yield "|---|---|---|---|---|---|"
+    for row in sorted(rows, key=lambda row: (row["operations"], row["name"])):
+        cells = (
+            f"`{row['name']}`",
+            ", ".join(f"`{name}`" for name in row["operations"]),
+            _range(row),
+            "; ".join(row["when"]) or "all",
+            _engines(row),
+            f"{row['effect']}: {row['message']}{_source(row)}",
+        )
+        yield _line(*cells)
+
+
+def _order(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| kind | operations | problems | engines, in their order |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        sizes = [f"{name} {value}".replace("_", " ") for name, value in row.get("sizes", {}).items()]
+        problems = "; ".join([*(one for one in row["when"] if not one.startswith("no operations")), *sizes])
+        names = ", ".join(f"`{name}`" for name in row["operations"])
+        yield _line(row["kind"], names, problems, ", ".join(row["order"]))
+
+
+def _line(*cells: str) -> str:
+    """Return a line of a table in Markdown."""
+    return f"| {' | '.join(cell.replace('|', '/').replace('*', _ESCAPED_STAR) for cell in cells)} |"
+
+
+_ESCAPED_STAR = chr(92) + "*"
+
+
+def _range(row: dict[str, Any]) -> str:
+    parts = [_bounds(row.get("cudnn", {})) or "all"]
+    if row.get("arch"):
+        parts.append(f"compute capability {_bounds(row['arch'])}")
+    if "libraries" in row:
+        parts.append(f"{row['libraries']} libraries")
+    return ", ".join(parts)
+
+
+def _bounds(bounds: dict[str, str]) -> str:
+    parts = [f"from {bounds['from']}"] if "from" in bounds else []
+    parts += [f"before {bounds['before']}"] if "before" in bounds else []
+    return " ".join(parts)
+
+
+def _engines(row: dict[str, Any]) -> str:
+    parts = [str(number) for number in row.get("engines", ())]
+    parts += [f"`{name}`" for name in row.get("algorithms", ())]
+    parts += [f"with the note `{note}`" for note in row.get("with_notes", ())]
+    parts += [f"without the note `{note}`" for note in row.get("without_notes", ())]
+    parts += [f"all but {', '.join(map(str, row['engines_except']))}"] if "engines_except" in row else []
+    parts += [f"mode {mode}" for mode in row.get("modes", ())]
+    parts += [
+        f"knob {knob} of {', '.join(map(str, values))}" for knob, values in row.get("knobs", {}).items()
+    ]
+    parts += [f"more than {row['min_slices'] - 1} slices"] if "min_slices" in row else []
+    return ", ".join(parts) or "all"
+
+
+def _source(row: dict[str, Any]) -> str:
+    source = row.get("source", "")
+    if source.startswith("https://"):
+        return f" ([source]({source}))"
+    found = row.get("found")
+    measured = f"measured with cuDNN {found['cudnn']} on {found['gpu']}" if found else source
+    return f" ({measured})" if measured else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
