@@ -8,9 +8,10 @@ their problems and candidates.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Self
 
 from ._caches import BoundedDict
 from ._config import config
@@ -39,31 +40,48 @@ from .errors import (
 )
 from .graph import recording
 from .graph.offline import ShapesOnly
+from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
 
-__all__ = ["CandidateSource", "Selection", "select", "with_dynamic_shapes"]
+__all__ = ["CandidateSource", "Selection", "select"]
 
 
-class CandidateSource(Protocol):
+class CandidateSource(ABC):
     """The implementations of an operation: sources of candidates, and a plan for each candidate.
 
-    A source of engines also has ``graph_of``, which returns the graph of a problem: errors have its reasons.
-    ``only_graphs`` returns whether all candidates for a problem are engines of that graph and nothing else:
-    with the same workspace, and as deterministic. A source that can plan dynamic graphs has
-    ``with_dynamic_shapes``, which returns the source that does.
+    First results are compared with a second opinion only if the candidates are ``comparable``: engines of the
+    graph that ``graph_of`` returns.
     """
 
+    comparable = False
+
+    @abstractmethod
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return sources of candidates, the most promising first; each returns rows, the best first."""
 
+    @abstractmethod
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """Return the candidates to time, in this order; rejected ones exceed the limits of the request."""
 
+    @abstractmethod
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Return the sources for the algorithm of a name, and the sources for its replacement."""
 
+    @abstractmethod
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a candidate ready to run in the context's thread."""
+
+    def graph_of(self, problem: Any) -> Graph | None:  # noqa: ARG002
+        """Return the graph that engines compute for a problem, to explain its rejection; None without one."""
+        return None
+
+    def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
+        """Return whether all candidates are engines of the graph, with the same workspace and determinism."""
+        return False
+
+    def with_dynamic_shapes(self) -> Self:
+        """Return the source that plans dynamic graphs where it can; the same source if it never can."""
+        return self
 
 
 class Selection(SelectedPlan):
@@ -193,8 +211,7 @@ class Selection(SelectedPlan):
 
     def _explained(self, context: Context) -> Any:
         """Return why each engine rejects the graph of the problem; None if it has none, or an engine fits."""
-        graph_of = getattr(self._source, "graph_of", None)
-        graph = graph_of and graph_of(self.problem)
+        graph = self._source.graph_of(self.problem)
         if graph is None:
             return None
         from .graph.explain import explanation_of_rejection  # only after a failure
@@ -305,7 +322,7 @@ def select(
     """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
     request = request or AlgoRequest()
     if request.dynamic_shapes:
-        dynamic = with_dynamic_shapes(source)
+        dynamic = source.with_dynamic_shapes()
         request = request._replace(dynamic_shapes=dynamic is not source)
         source = dynamic
     if isinstance(context, ShapesOnly):
@@ -315,17 +332,10 @@ def select(
 
 def _graph_to_certify(problem: Problem, source: CandidateSource, request: AlgoRequest) -> Any:
     """Return the graph of a problem if the first results of its engines are to be compared, or None."""
-    graph_of = getattr(source, "graph_of", None)
     asked = config.certify == "all" or (
         config.certify == "new" and request.algo == "heuristic" and getattr(problem, "unproven", False)
     )
-    return graph_of(problem) if asked and graph_of is not None else None
-
-
-def with_dynamic_shapes(source: Any) -> Any:
-    """Return the source that plans dynamic graphs where it can; the same source if it never can."""
-    change = getattr(source, "with_dynamic_shapes", None)
-    return source if change is None else change()
+    return source.graph_of(problem) if asked and source.comparable else None
 
 
 def _recorded(problem: Problem, source: CandidateSource, request: AlgoRequest) -> SelectedPlan:
@@ -337,8 +347,7 @@ def _recorded(problem: Problem, source: CandidateSource, request: AlgoRequest) -
     context: Any = ShapesOnly(replaceable=bool(named) and not request.strict)
     recording.begin_choice()
     plan = source.plan(problem, Candidate("graph", named, "any", 0, True), context)
-    only_graphs = getattr(source, "only_graphs", None)
-    if request.algo == "heuristic" and only_graphs is not None and only_graphs(problem, context):
+    if request.algo == "heuristic" and source.only_graphs(problem, context):
         recording.note_choice(*choice_of(problem, request))
     return SelectedPlan(plan)
 

@@ -14,7 +14,8 @@ from .errors import Explanation, NotSupportedError
 from .graph.changes import supported_changes
 from .graph.explain import explain_graph
 from .graph.operations import Graph
-from .ops.conv.padded_candidates import graph_of
+from .ops.conv.candidates import CONVOLUTIONS
+from .ops.conv.padded_candidates import with_even_padding
 from .ops.graph.attention_problem import attention_of
 from .ops.graph.builder import GraphBuilder
 from .ops.graph.built import BuiltGraph
@@ -145,7 +146,7 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
     if isinstance(problem, GraphProblem):
         return lowered(problem, _lib.load().version)
-    return graph_of(problem)
+    return CONVOLUTIONS.graph_of(with_even_padding(problem))
 
 
 def _of_last_call() -> Explanation:

@@ -38,13 +38,16 @@ def main() -> int:
         rows = [row for row in table() if row["kind"] in kinds]
         block = "\n".join(_order(rows) if name == "order" else _facts(rows))
         pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
-        written = re.sub(
-            pattern, lambda marks, block=block: f"{marks[1]}\n{block}\n\n{marks[2]}", written, flags=re.S
-        )
+        written = re.sub(pattern, rf"\1\n{_escaped(block)}\n\n\2", written, flags=re.DOTALL)
     if options.check:
         return int(written != page)
     PAGE.write_text(written, encoding="utf-8")
     return 0
+
+
+def _escaped(block: str) -> str:
+    """Return a text that stands for itself in a replacement."""
+    return block.replace("\\", "\\\\")
 
 
 def _facts(rows: list[dict[str, Any]]) -> Iterator[str]:

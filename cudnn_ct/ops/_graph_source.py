@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
+from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
 from ..certify.nodewise import NODE_BY_NODE, NodewisePlan
 from ..context import Context
@@ -46,8 +47,8 @@ def check_engine_name(name: str) -> None:
         )
 
 
-class GraphSource(NamedTuple):
-    """The engines of problems that are one graph, as an `algo_cache.CandidateSource`.
+class GraphSource(CandidateSource):
+    """The engines of problems that are one graph.
 
     ``graph_of`` returns the graph of a problem; its operands are in the order of the fields of the problem
     that are specs. ``rules_of`` returns which engines may be used. If the problem is not ``aligned``,
@@ -55,14 +56,25 @@ class GraphSource(NamedTuple):
     engine supports that, and static otherwise. The source computes around the facts that are ``handled``.
     """
 
-    graph_of: Callable[[Any], Graph]
-    rules_of: Callable[[Any, Target], EngineRules] = engine_rules
-    dynamic: bool = False
-    handled: tuple[str, ...] = ()
+    comparable = True
+
+    def __init__(
+        self,
+        graph_of: Callable[[Any], Graph],
+        rules_of: Callable[[Any, Target], EngineRules] = engine_rules,
+        *,
+        dynamic: bool = False,
+        handled: tuple[str, ...] = (),
+    ) -> None:
+        self._graph_of, self.rules_of, self.dynamic, self.handled = graph_of, rules_of, dynamic, handled
+
+    def graph_of(self, problem: Any) -> Graph:
+        """Return the graph of a problem."""
+        return self._graph_of(problem)
 
     def with_dynamic_shapes(self) -> Self:
         """Return the source that plans dynamic graphs where it can."""
-        return self._replace(dynamic=True)
+        return type(self)(self._graph_of, self.rules_of, dynamic=True, handled=self.handled)
 
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return whether all candidates are engines of the graph, without copies."""
@@ -88,7 +100,7 @@ class GraphSource(NamedTuple):
         if self.dynamic and request.compiled:
             (row,) = self._first_dynamic(problem, context)
             if not (row.rejected or request.rejection(row)):
-                found = self._replace(dynamic=False, graph_of=self._dynamic_graph)
+                found = type(self)(self._dynamic_graph, self.rules_of, handled=self.handled)
                 return found.autotune_candidates(problem, context, request)
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}

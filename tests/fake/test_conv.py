@@ -25,7 +25,7 @@ from cudnn_ct.errors import (
     NotSupportedError,
     VersionMismatchError,
 )
-from cudnn_ct.ops.conv import candidates as conv_candidates
+from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
 from cudnn_ct.ops.conv.legacy import candidates
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -169,7 +169,7 @@ def test_late_rejection_drops_only_the_candidate_that_ran(fake: FakeCudnn) -> No
     """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
     where = context.current(default_stream(0))
     problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
-    mine, theirs = (algo_cache.select(problem, conv_candidates, where) for _ in range(2))
+    mine, theirs = (algo_cache.select(problem, CONVOLUTIONS, where) for _ in range(2))
     x, w, y = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.empty((2, 4, 3, 4))
     for choice in (mine, theirs):
         fake.calls.clear()

@@ -28,7 +28,8 @@ from cudnn_ct.errors import (
     error_from_status,
 )
 from cudnn_ct.graph import candidates as engine_candidates
-from cudnn_ct.ops.conv import candidates, graph
+from cudnn_ct.ops.conv import graph
+from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.fused import FusedConv
@@ -236,8 +237,8 @@ def test_preferred_engine_is_in_the_table_and_timed(
     conv = conv_problem("forward", x, w)
     problem = FusedConv(conv, activation="relu") if fused else conv
     for rows in (
-        candidates.all_candidates(problem, here),
-        candidates.autotune_candidates(problem, here, AlgoRequest()),
+        CONVOLUTIONS.all_candidates(problem, here),
+        CONVOLUTIONS.autotune_candidates(problem, here, AlgoRequest()),
     ):
         assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
 
@@ -351,7 +352,7 @@ def test_autotune_times_other_candidates_when_compiled_engines_are_excluded(
     problem = conv_problem("forward", x, w)
 
     for compiled, backend in ((True, "graph"), (False, "legacy")):
-        tried = candidates.autotune_candidates(problem, here, AlgoRequest(TIME, compiled=compiled))
+        tried = CONVOLUTIONS.autotune_candidates(problem, here, AlgoRequest(TIME, compiled=compiled))
         assert {row.backend for row in tried if not row.rejected} == {backend}
 
 

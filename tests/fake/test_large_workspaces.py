@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.autotune import measurement
 from cudnn_ct.autotune.store import store
-from cudnn_ct.ops.conv import padded_candidates
+from cudnn_ct.ops.conv.padded_candidates import SOURCE
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -92,7 +92,7 @@ def _noting(host: Host, allocated: list[int]) -> Any:
 def test_workspace_of_the_plan_is_bounded_when_the_row_has_none(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = padded_candidates.plan
+    plan = SOURCE.plan
 
     def roomy(problem: Any, row: ct.Candidate, *arguments: Any) -> Any:
         made = plan(problem, row, *arguments)
@@ -100,7 +100,7 @@ def test_workspace_of_the_plan_is_bounded_when_the_row_has_none(
         return made
 
     fake.workspaces = {}
-    monkeypatch.setattr(padded_candidates, "plan", roomy)
+    monkeypatch.setattr(SOURCE, "plan", roomy)
     monkeypatch.setattr(measurement, "memory_info", lambda _: (MANY, 2**40))
     chosen, description = tuned()
     assert chosen != LARGE.lower()

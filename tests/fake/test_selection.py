@@ -10,6 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context, testing
+from cudnn_ct.algo_cache import CandidateSource
 from cudnn_ct.autotune.request import AlgoRequest, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.context import Context
@@ -72,7 +73,7 @@ class Plan:
         return f"chosen: {self.candidate}"
 
 
-class Source:
+class Source(CandidateSource):
     """The candidates of the operation, as `algo_cache` takes them."""
 
     def __init__(self, host: Host) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from cudnn_ct.ops.conv import padded_candidates
+from cudnn_ct.ops.conv.padded_candidates import SOURCE
 from tests.conv_cases import OPERATIONS, TOLERANCE, Geometry, inexact_by_nature
 
 from .conftest import captured, own_stream
@@ -109,13 +109,13 @@ def test_candidate_with_wrong_results_is_rejected_by_comparison(
     legacy = [row for row in call() if row.backend == "legacy" and not row.rejected]
     if not legacy:  # graph plans cannot be scaled
         pytest.skip("no legacy algorithm")
-    wrong, made = legacy[0].key, padded_candidates.plan
+    wrong, made = legacy[0].key, SOURCE.plan
 
     def planted(problem: Any, row: Any, where: Any) -> Any:
         plan = made(problem, row, where)
         return TooLarge(plan) if row.key == wrong else plan
 
-    monkeypatch.setattr(padded_candidates, "plan", planted)
+    monkeypatch.setattr(SOURCE, "plan", planted)
     assert [row.key for row in call() if "its result differs" in row.rejected] == [wrong]
 
 

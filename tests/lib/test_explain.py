@@ -16,7 +16,7 @@ from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_pla
 from cudnn_ct.graph.explain import explain_graph, explanation_of_rejection
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph
-from cudnn_ct.ops.conv.candidates import graph_of
+from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
 from cudnn_ct.plans.base import unsupported
 from tests.graph_kinds import KINDS
 from tests.rejected_graphs import REJECTED, matmul
@@ -82,7 +82,7 @@ def test_explain_names_another_gpu_when_no_change_of_the_graph_helps() -> None:
 @in_child
 def test_explain_returns_the_engines_of_a_supported_graph() -> None:
     planner = Planner(DEVICE)
-    graph = graph_of(problem(**IMAGES))
+    graph = CONVOLUTIONS.graph_of(problem(**IMAGES))
     offered = {
         int(row.algorithm.split()[1])
         for row in engine_candidates(graph, EngineRules(), planner, ["a", "fallback"])
@@ -112,7 +112,7 @@ class Counting:
 def test_planning_sets_no_callback_unless_a_graph_is_explained() -> None:
     planner = Planner(DEVICE)
     planner.library = counting = Counting(load())  # type: ignore[assignment]
-    graph = graph_of(problem(**IMAGES))
+    graph = CONVOLUTIONS.graph_of(problem(**IMAGES))
     (row,) = engine_candidates(graph, EngineRules(), planner, ["a"], first=1)
     engine_plan(graph, EngineRules(), row, planner, "graph")
     assert "cudnnBackendFinalize" in counting.calls

@@ -25,7 +25,7 @@ from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
 from cudnn_ct.graph.stored import read_back
-from cudnn_ct.ops.conv.candidates import graph_of
+from cudnn_ct.ops.conv import candidates
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.convolutions import CONVOLUTIONS
 
@@ -506,7 +506,7 @@ def plan_a_convolution(gpu: str) -> None:
     """Plan a convolution for a GPU, build its first engine, and print the number of engines."""
     load_stub()
     planner = Planner(description_of(gpu))
-    graph = graph_of(problem(**IMAGES))
+    graph = candidates.CONVOLUTIONS.graph_of(problem(**IMAGES))
     rows = [row for row in engine_candidates(graph, EngineRules(), planner, MODES) if not row.rejected]
     engine_plan(graph, EngineRules(), rows[0], planner, "a convolution")
     print(compute_capability(planner), len(rows))

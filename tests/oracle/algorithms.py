@@ -8,7 +8,7 @@ from typing import Any
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.ops.conv import padded_candidates
+from cudnn_ct.ops.conv.padded_candidates import SOURCE
 
 from .calls import CONVOLUTIONS, plan_of
 from .devices import Device
@@ -67,7 +67,7 @@ def _rows(call: Call, device: Device, answers: dict[str, Any]) -> list[Any]:
         return []
     current = context.current(streams.default_stream(0))
     rows = {}
-    for row in padded_candidates.all_candidates(plan.problem, current):
+    for row in SOURCE.all_candidates(plan.problem, current):
         if not row.rejected:
             rows[row.backend, row.algorithm, row.relayout] = row._replace(problem=None)
     return list(rows.values())

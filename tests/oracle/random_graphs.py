@@ -168,6 +168,7 @@ def _take_guards_out() -> None:
     """
     from cudnn_ct import facts
     from cudnn_ct._bad_combinations import table
+    from cudnn_ct.ops._reduced_source import packed_source
     from cudnn_ct.ops.graph import source
 
     layouts: Any = import_module("cudnn_ct.graph.layouts")
@@ -178,7 +179,7 @@ def _take_guards_out() -> None:
     layouts.wrong_broadcasts = none
     layouts.wrong_conversions = none
     facts.ignore([row["name"] for row in table() if row["kind"] == "engine"])
-    source.ENGINES = source.ENGINES._replace(packed=lambda problem: problem)
+    source.ENGINES = packed_source(source.ENGINES.inner, lambda problem: problem)
 
 
 def _judged(judge: Callable[..., dict[str, Any]], graph: Any, outputs: Any) -> dict[str, Any]:

@@ -122,6 +122,6 @@ def test_unguarded_graphs_reach_engines_without_copies(monkeypatch: pytest.Monke
         layouts.check_layouts(lowered(problem))
     random_graphs._take_guards_out()
     layouts.check_layouts(lowered(problem))
-    assert source.ENGINES.packed(problem) is problem
+    assert source.ENGINES.core_of(problem) is problem
     assert not facts.facts("engine", "conv", target_of(None))
     facts.ignore(())

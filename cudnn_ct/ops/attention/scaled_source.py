@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from ...autotune.request import AlgoRequest
+from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
 from ...graph.offline import target_of
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
-from ...plans.base import Candidate, Heuristic, Plan, tensors_of
+from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
 from ...plans.wrappers import RelayoutPlan
@@ -20,12 +19,13 @@ from ...shapes.attention_rules import like_axes
 from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
+from .._reduced_source import ReducedSource
 from .._sequences import DeviceFloats, not_on_stream
 from .graph import MASKED
 from .scaled_graph import scaled_attention_graph
 from .source import FillsPlan
 
-__all__ = ["SOURCE", "ScaledAttentionSource", "completed", "fills_of"]
+__all__ = ["SOURCE", "completed", "fills_of"]
 
 ENGINES = GraphSource(scaled_attention_graph)
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
@@ -44,48 +44,6 @@ def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
     return problem._replace(**changed, stats=stats, aligned=True)
 
 
-class ScaledAttentionSource:
-    """The candidates of a problem: engines of the graph of the problem that `completed` returns."""
-
-    def heuristics(self, problem: ScaledAttentionProblem) -> Sequence[Heuristic]:
-        """Return the stages of the graph's engines."""
-        return self._of(problem, ENGINES.heuristics(completed(problem)))
-
-    def autotune_candidates(
-        self, problem: ScaledAttentionProblem, context: Context, request: AlgoRequest
-    ) -> list[Candidate]:
-        """Return the engines to time."""
-        rows = ENGINES.autotune_candidates(completed(problem), context, request)
-        return [_with_room(row, problem) for row in rows]
-
-    def by_name(
-        self, problem: ScaledAttentionProblem, name: str
-    ) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stage for the engine of a name, and the heuristics for its replacement."""
-        named, instead = ENGINES.by_name(completed(problem), name)
-        return self._of(problem, named), self._of(problem, instead)
-
-    def plan(self, problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> Plan:
-        """Make an engine ready to run on the operands of the problem."""
-        wrong = _why_not_engine(problem, candidate, context)
-        if wrong:
-            raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
-        made = _CompletePlan(ENGINES.plan(completed(problem), candidate, context), problem)
-        moves = _moves(problem)
-        if problem.aligned and not any(copy for _, copy in moves):
-            return made
-        return RelayoutPlan(made, moves, outputs=len(problem.results), align=not problem.aligned)
-
-    def _of(self, problem: ScaledAttentionProblem, stages: Sequence[Heuristic]) -> list[Heuristic]:
-        return [partial(self._found, problem, stage) for stage in stages]
-
-    def _found(self, problem: ScaledAttentionProblem, stage: Heuristic, context: Context) -> list[Candidate]:
-        return [_with_room(row, problem) for row in stage(context)]
-
-
-SOURCE = ScaledAttentionSource()
-
-
 def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, context: Context) -> str:
     """Return why an engine must not run, empty if it may: only the first choice is known for some heads."""
     (subject,) = subjects_of(problem)
@@ -97,13 +55,28 @@ def _why_not_engine(problem: ScaledAttentionProblem, candidate: Candidate, conte
     return ""
 
 
+def _planned(
+    engines: CandidateSource, problem: ScaledAttentionProblem, candidate: Candidate, context: Context
+) -> Plan:
+    wrong = _why_not_engine(problem, candidate, context)
+    if wrong:
+        raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
+    made = _CompletePlan(engines.plan(completed(problem), candidate, context), problem)
+    moves = _moves(problem)
+    if problem.aligned and not any(copy for _, copy in moves):
+        return made
+    return RelayoutPlan(made, moves, outputs=len(problem.results), align=not problem.aligned)
+
+
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
     """Add the workspace of amax and of copies."""
-    if row.rejected:
-        return row
     copies = [copy or spec for spec, copy in _moves(problem) if copy or not problem.aligned]
     room = room_of([*copies, TensorSpec.packed((1,), "float32")])
     return row._replace(workspace=row.workspace + room)
+
+
+SOURCE = ReducedSource(ENGINES, completed, _planned, _with_room, comparable=False)
+"""The engines of the graph of the problem that `completed` returns."""
 
 
 # --- operands ----------------------------------------------------------------------------------------------

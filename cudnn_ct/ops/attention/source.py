@@ -6,23 +6,25 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from ...autotune.request import AlgoRequest
+from ... import _lib
+from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
-from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.base import Candidate, Plan
 from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.attention import AttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
+from .._reduced_source import ReducedSource
 from .._sequences import DeviceInts
 from .copies import copy_into, copy_out_of, room_of_conversion
 from .core import Core, Part, core_of
 from .graph import MASKED, graph_of, named_graph
 
-__all__ = ["SOURCE", "AttentionSource", "FillsPlan", "fills_of"]
+__all__ = ["SOURCE", "FillsPlan", "fills_of"]
 
 ENGINES = GraphSource(graph_of)
 
@@ -31,63 +33,39 @@ _COPIES = {"copy_into": copy_into, "copy_out_of": copy_out_of}
 _cores = lru_cache(256)(core_of)  # a call asks for it several times while its plan is made
 
 
-class AttentionSource:
-    """The candidates of a problem: engines of the graph that `core.core_of` reduces it to."""
-
-    def only_graphs(self, problem: AttentionProblem, context: Any) -> bool:
-        """Return whether all candidates are engines of the graph, without buffers and copies."""
-        row = Candidate("graph", "any", "any", 0, True)
-        return _adapted(row, _cores(problem, context.library.version)) == row
-
-    def heuristics(self, problem: AttentionProblem) -> Sequence[Heuristic]:
-        """Return the stages of the graph's engines."""
-        return [partial(self._stage, problem, i) for i in range(len(ENGINES.heuristics(problem)))]
-
-    def autotune_candidates(
-        self, problem: AttentionProblem, context: Context, request: AlgoRequest
-    ) -> list[Candidate]:
-        """Return the engines to time."""
-        core = _cores(problem, context.library.version)
-        return [_adapted(row, core) for row in ENGINES.autotune_candidates(core.problem, context, request)]
-
-    def by_name(
-        self, problem: AttentionProblem, name: str
-    ) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stage for the engine of a name, and the heuristics for its replacement."""
-        return [partial(self._named, problem, name)], self.heuristics(problem)
-
-    def plan(self, problem: AttentionProblem, candidate: Candidate, context: Context) -> Plan:
-        """Make an engine ready to run on the operands of the problem."""
-        core = _cores(problem, context.library.version)
-        product = first_plan(_product_of_lengths(core), context) if core.one_query else None
-        made = _WithBuffers(ENGINES.plan(core.problem, candidate, context), core, product)
-        moves = [(part.spec, part.copy) for part in core.parts]
-        outputs = len(problem.results)
-        align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
-        inner: Plan = made
-        if align or any(part.copy for part in core.parts):
-            updated = outputs if core.cleared else 0
-            copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
-            inner = RelayoutPlan(made, moves, outputs, updated, align=align, **copies)
-        return _PartsPlan(inner, core)
-
-    def _stage(self, problem: AttentionProblem, place: int, context: Context) -> list[Candidate]:
-        core = _cores(problem, context.library.version)
-        return [_adapted(row, core) for row in ENGINES.heuristics(core.problem)[place](context)]
-
-    def _named(self, problem: AttentionProblem, name: str, context: Context) -> list[Candidate]:
-        core = _cores(problem, context.library.version)
-        (stage,), _ = ENGINES.by_name(core.problem, name)
-        return [_adapted(row, core) for row in stage(context)]
+def _core(problem: AttentionProblem) -> Core:
+    return _cores(problem, _lib.load().version)
 
 
-SOURCE = AttentionSource()
+def _planned(
+    engines: CandidateSource, problem: AttentionProblem, candidate: Candidate, context: Context
+) -> Plan:
+    core = _core(problem)
+    product = first_plan(_product_of_lengths(core), context) if core.one_query else None
+    made = _WithBuffers(engines.plan(core.problem, candidate, context), core, product)
+    moves = [(part.spec, part.copy) for part in core.parts]
+    outputs = len(problem.results)
+    align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
+    inner: Plan = made
+    if align or any(part.copy for part in core.parts):
+        updated = outputs if core.cleared else 0
+        copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
+        inner = RelayoutPlan(made, moves, outputs, updated, align=align, **copies)
+    return _PartsPlan(inner, core)
+
+
+def _adapted_to(row: Candidate, problem: AttentionProblem) -> Candidate:
+    return _adapted(row, _core(problem))
+
+
+SOURCE = ReducedSource(
+    ENGINES, lambda problem: _core(problem).problem, _planned, _adapted_to, comparable=False
+)
+"""The engines of the graph that `core.core_of` reduces a problem to."""
 
 
 def _adapted(row: Candidate, core: Core) -> Candidate:
     """Add the workspace of buffers, and what the notes of engines omit: dq is summed in any order."""
-    if row.rejected:
-        return row
     problem = core.problem
     same = problem.dy is None or problem.deterministic or problem.dbias is not None
     room = room_of(

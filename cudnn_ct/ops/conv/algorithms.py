@@ -24,10 +24,10 @@ from ...typing import (
 )
 from .._documented import documented
 from .._operands import representable, stream_of
-from . import padded_candidates
 from .call import CONV, ConvParams, request_of
 from .conv import conv
 from .fused import FUSED, conv_bias_activation
+from .padded_candidates import SOURCE
 from .plan import ConvPlan, SampleOperands
 
 __all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
@@ -112,16 +112,14 @@ def conv_algorithms(
         request = request_of(params, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # sums without terms need no algorithm
-        rows = padded_candidates.all_candidates(problem, ctx)
+        rows = SOURCE.all_candidates(problem, ctx)
         rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
         if measure:
             usable = [row for row in rows if not row.rejected]
             timed, _ = operands.used(
                 ctx,
                 problem.result,
-                lambda pointers: benchmark_rows(
-                    problem, usable, padded_candidates.plan, ctx, pointers, alpha, beta
-                ),
+                lambda pointers: benchmark_rows(problem, usable, SOURCE.plan, ctx, pointers, alpha, beta),
             )
             rows = timed + [row for row in rows if row.rejected]
         return Algorithms(problem, rows)

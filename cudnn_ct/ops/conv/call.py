@@ -16,8 +16,8 @@ from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_outp
 from ...shapes.specs import TensorSpec
 from .._keys import enum_names, freeze
 from .._operation import Operation, Select
-from . import padded_candidates
 from .algorithm_names import named_algorithm
+from .padded_candidates import SOURCE
 
 __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
 
@@ -105,7 +105,7 @@ def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
     """
     if empty is not None:
         return lambda _: SelectedPlan(empty)
-    return lambda ctx: algo_cache.select(problem, padded_candidates, ctx, wanted)
+    return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 
 def _select(problem: ConvProblem, params: tuple[Any, ...]) -> Select:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
@@ -27,78 +28,88 @@ from .algorithm_names import named_algorithm, why_not_named
 from .legacy_plans import UnfusedPlan
 from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
-__all__ = ["all_candidates", "autotune_candidates", "by_name", "graph_of", "heuristics", "plan"]
+__all__ = ["CONVOLUTIONS", "Convolutions"]
 
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 
 
-def heuristics(problem: Any) -> list[Heuristic]:
-    """Return sources of candidates in the order to try them, sources that copy no operands first."""
-    sources = _sources(problem, [("first", None), ("b", None), ("fallback", None)])
-    if isinstance(problem, FusedConv):
-        sources.append(sources.pop(2))  # separate calls are faster than fallback engines
-    return [find for find, _ in sorted(sources, key=lambda source: source[1])]
+class Convolutions(CandidateSource):
+    """The engines and legacy algorithms of convolutions with even padding, fused or not."""
 
+    comparable = True
 
-def all_candidates(problem: Any, context: Context) -> list[Candidate]:
-    """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
-    return _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
+    def heuristics(self, problem: Any) -> list[Heuristic]:
+        """Return sources of candidates in the order to try them, sources that copy no operands first."""
+        sources = _sources(problem, [("first", None), ("b", None), ("fallback", None)])
+        if isinstance(problem, FusedConv):
+            sources.append(sources.pop(2))  # separate calls are faster than fallback engines
+        return [find for find, _ in sorted(sources, key=lambda source: source[1])]
 
+    def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
+        """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
+        return _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
 
-def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """Return the candidates to autotune, runtime-compiled engines last."""
-    most = request.max_engines
-    rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
-    rows = [row for row in rows if request.compiled or not row.compiled]
-    rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
-    # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
-    # Legacy calls may be faster than engines that run on copies.
-    copied = _copies(problem, "graph")
-    slow = _slow(rows, problem) if problem.core.tensor_cores and not copied else []
-    if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
-        rows = [row for row in rows if row.rejected or row not in slow]
-    return sorted(rows, key=lambda row: row.compiled)
+    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+        """Return the candidates to autotune, runtime-compiled engines last."""
+        most = request.max_engines
+        rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+        rows = [row for row in rows if request.compiled or not row.compiled]
+        rows = [row._replace(rejected=row.rejected or request.rejection(row)) for row in rows]
+        # On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements.
+        # Legacy calls may be faster than engines that run on copies.
+        copied = _copies(problem, "graph")
+        slow = _slow(rows, problem) if problem.core.tensor_cores and not copied else []
+        if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
+            rows = [row for row in rows if row.rejected or row not in slow]
+        return sorted(rows, key=lambda row: row.compiled)
 
+    def by_name(self, problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
+        """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
+        # Theano fell back to "none", whose error may exceed the bound of the precision: the heuristic choice
+        # follows.
+        return _named(problem, problem.core, name), [
+            *_named(problem, problem.core, "none"),
+            *self.heuristics(problem),
+        ]
 
-def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
-    # Theano's module fell back to "none". The error of "none" may exceed the bound of the precision, so the
-    # heuristic choice follows.
-    return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *heuristics(problem)]
-
-
-def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
-    warn(problem, target_of(context))
-    if candidate.backend == "unfused" and isinstance(problem, FusedConv):
-        backend, _, algorithm = candidate.algorithm.partition(" ")
-        inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)
-        packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
-        return _on_copies(UnfusedPlan(packed, inner), problem, packed)
-    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
-    if make is None:
-        raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
-    legacy_call = candidate.backend == "legacy"
-    offered = layout_conversions(problem) if legacy_call else [with_epilogue(problem, for_engines(problem))]
-    if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
-        raise NotSupportedError(
-            f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
-            f"expected one of {offered}"
+    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
+        """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
+        warn(problem, target_of(context))
+        if candidate.backend == "unfused" and isinstance(problem, FusedConv):
+            backend, _, algorithm = candidate.algorithm.partition(" ")
+            inner = self.plan(
+                unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context
+            )
+            packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
+            return _on_copies(UnfusedPlan(packed, inner), problem, packed)
+        make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
+        if make is None:
+            raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
+        legacy_call = candidate.backend == "legacy"
+        offered = (
+            layout_conversions(problem) if legacy_call else [with_epilogue(problem, for_engines(problem))]
         )
-    relaid = relaid_out(problem, candidate.relayout)
-    align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
-    made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
-    if problem.core.scaled and not legacy_call:
-        made = ScaleResult(made, relaid.result)
-    return _on_copies(made, problem, relaid, align)
+        if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
+            raise NotSupportedError(
+                f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
+                f"expected one of {offered}"
+            )
+        relaid = relaid_out(problem, candidate.relayout)
+        align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
+        made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
+        if problem.core.scaled and not legacy_call:
+            made = ScaleResult(made, relaid.result)
+        return _on_copies(made, problem, relaid, align)
+
+    def graph_of(self, problem: Any) -> Graph:
+        """Return the graph that engines compute, on contiguous and aligned copies where they need them."""
+        return graph.graph_of(
+            _in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem))))
+        )
 
 
-def graph_of(problem: Any) -> Graph:
-    """Return the graph that engines compute: on contiguous and aligned copies of operands that need them."""
-    return graph.graph_of(
-        _in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem))))
-    )
+CONVOLUTIONS = Convolutions()
 
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:

@@ -11,7 +11,7 @@ from ...shapes.float8_conv import Float8Conv
 from ...shapes.specs import TensorSpec
 from .._epilogue import nodes_with_epilogue
 from .._graph_source import GraphSource
-from .._packed_source import PackedSource
+from .._reduced_source import packed_source
 from .graph_nodes import conv_node
 from .scaled_graph import channels_last, packed_operands
 
@@ -38,4 +38,4 @@ def float8_conv_graph(problem: Float8Conv) -> Graph:
     return Graph(tuple(nodes), tuple(given.values()))
 
 
-SOURCE = PackedSource(GraphSource(float8_conv_graph), packed_operands)
+SOURCE = packed_source(GraphSource(float8_conv_graph), packed_operands)

@@ -6,33 +6,23 @@ other, and eight engines of cuDNN 9.19 gave wrong results or accessed memory tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from ...autotune.request import AlgoRequest
+from ...algo_cache import CandidateSource
 from ...context import Context
 from ...dtypes import DTYPES
-from ...graph.operations import Graph
-from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.base import Candidate, Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.tiling import SlicedPlan
 from ...plans.workspace import room_of
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
-from . import candidates
+from .._reduced_source import ReducedSource
+from .candidates import CONVOLUTIONS
 from .relayout import operands_of
 
-__all__ = [
-    "all_candidates",
-    "autotune_candidates",
-    "by_name",
-    "graph_of",
-    "heuristics",
-    "plan",
-    "with_even_padding",
-]
+__all__ = ["SOURCE", "PaddedConvolutions", "with_even_padding"]
 
 
 def with_even_padding(problem: Any) -> Any:
@@ -54,37 +44,9 @@ def with_even_padding(problem: Any) -> Any:
     return problem._replace(conv=even) if isinstance(problem, FusedConv) else even
 
 
-def heuristics(problem: Any) -> list[Heuristic]:
-    """Return sources of candidates in the order to try them."""
-    return _stages(problem, candidates.heuristics(with_even_padding(problem)))
-
-
-def all_candidates(problem: Any, context: Context) -> list[Candidate]:
-    """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
-    return _with_room(problem, candidates.all_candidates(with_even_padding(problem), context))
-
-
-def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """Return the candidates to autotune, runtime-compiled engines last."""
-    rows = candidates.autotune_candidates(with_even_padding(problem), context, request)
-    return _with_room(problem, rows)
-
-
-def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the algorithm or engine of a name, and the stages for its replacement."""
-    named, instead = candidates.by_name(with_even_padding(problem), name)
-    return _stages(problem, named), _stages(problem, instead)
-
-
-def graph_of(problem: Any) -> Graph:
-    """Return the graph that engines compute."""
-    return candidates.graph_of(with_even_padding(problem))
-
-
-def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate ready to run; raise NotSupportedError if its backend or cuDNN rejects it."""
+def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
     even = with_even_padding(problem)
-    made = candidates.plan(even, candidate, context)
+    made = inner.plan(even, candidate, context)
     if even is problem:
         return made
     x, padded = problem.core.x, even.core.x
@@ -110,18 +72,18 @@ class _OnPaddedCopy(ChainPlan):
         return f"{self._steps[self._scaled].plan.describe()}; on a padded copy of the image"
 
 
-def _stages(problem: Any, stages: Sequence[Heuristic]) -> list[Heuristic]:
-    return [partial(_found, problem, stage) for stage in stages]
-
-
-def _found(problem: Any, stage: Heuristic, context: Context) -> list[Candidate]:
-    return _with_room(problem, stage(context))
-
-
-def _with_room(problem: Any, rows: list[Candidate]) -> list[Candidate]:
+def _with_room(row: Candidate, problem: Any) -> Candidate:
     """Add the workspace of the padded copy."""
     even = with_even_padding(problem)
-    if even is problem:
-        return rows
-    room = room_of([even.core.x])
-    return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
+    return row if even is problem else row._replace(workspace=row.workspace + room_of([even.core.x]))
+
+
+class PaddedConvolutions(ReducedSource):
+    """The candidates of convolutions with any padding."""
+
+    def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
+        """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
+        return self._all(problem, CONVOLUTIONS.all_candidates(with_even_padding(problem), context))
+
+
+SOURCE = PaddedConvolutions(CONVOLUTIONS, with_even_padding, _planned, _with_room)

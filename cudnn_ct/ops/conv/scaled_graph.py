@@ -10,7 +10,7 @@ from ...plans.base import packed_of, tensors_of
 from ...shapes.scaled_conv import ScaledConv
 from ...shapes.specs import TensorSpec, packed_strides
 from .._graph_source import GraphSource
-from .._packed_source import PackedSource
+from .._reduced_source import packed_source
 from .graph_nodes import activation_step, conv_node, two_axes
 
 __all__ = ["SOURCE", "channels_last", "packed_operands", "scaled_conv_graph"]
@@ -52,5 +52,5 @@ def packed_operands(problem: Any) -> Any:
     return packed_of(problem, "nhwc")
 
 
-SOURCE = PackedSource(GraphSource(scaled_conv_graph), packed_operands)
+SOURCE = packed_source(GraphSource(scaled_conv_graph), packed_operands)
 """The engines of a graph with channels last."""

@@ -10,7 +10,7 @@ from ...plans.base import tensors_of
 from ...shapes.specs import TensorSpec
 from ...shapes.training_fusions import BatchNormFinalize, DataGradient, FilterGradient, StatisticsProblem
 from .._graph_source import GraphSource
-from .._packed_source import PackedSource
+from .._reduced_source import packed_source
 from .graph_nodes import conv_node
 from .scaled_graph import channels_last, packed_operands
 
@@ -154,7 +154,7 @@ def filter_graph(problem: FilterGradient) -> Graph:
     return made.graph()
 
 
-STATISTICS_SOURCE = PackedSource(GraphSource(statistics_graph), packed_operands)
-FINALIZE_SOURCE = PackedSource(GraphSource(finalize_graph), packed_operands)
-DATA_SOURCE = PackedSource(GraphSource(data_graph), packed_operands)
-FILTER_SOURCE = PackedSource(GraphSource(filter_graph), packed_operands)
+STATISTICS_SOURCE = packed_source(GraphSource(statistics_graph), packed_operands)
+FINALIZE_SOURCE = packed_source(GraphSource(finalize_graph), packed_operands)
+DATA_SOURCE = packed_source(GraphSource(data_graph), packed_operands)
+FILTER_SOURCE = packed_source(GraphSource(filter_graph), packed_operands)

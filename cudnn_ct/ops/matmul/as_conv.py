@@ -6,21 +6,20 @@ Batched products are groups. The epilogue is made of legacy calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ...autotune.request import AlgoRequest
+from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
-from ...plans.base import Candidate, Heuristic, Plan, packed_of, tensors_of
+from ...plans.base import Candidate, Plan, packed_of, tensors_of
 from ...plans.chain import ChainPlan, Step
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
-from .._packed_source import PackedSource
-from ..conv import candidates
+from .._reduced_source import ReducedSource, packed_source
+from ..conv.candidates import CONVOLUTIONS
 from ..conv.legacy_plans import UnfusedPlan
 
 __all__ = ["AS_CONVOLUTION", "convolution_of"]
@@ -62,29 +61,17 @@ def convolution_of(problem: MatmulProblem) -> FusedConv:
     return FusedConv(conv, bias, conv.y if problem.residual else None, activation, alpha1=problem.alpha)
 
 
-class _Convolutions:
-    """The candidates of convolutions, as candidates of products."""
-
-    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the sources of candidates of the convolution."""
-        return candidates.heuristics(convolution_of(problem).conv)
-
-    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return the candidates of the convolution to time."""
-        return candidates.autotune_candidates(convolution_of(problem).conv, context, request)
-
-    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stages for an engine of the convolution, and for its replacement."""
-        return candidates.by_name(convolution_of(problem).conv, name)
-
-    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
-        """Make a candidate ready to run, with the epilogue in separate calls."""
-        fused = convolution_of(problem)
-        inner = candidates.plan(fused.conv, candidate, context)
-        plan: Plan = UnfusedPlan(fused, inner) if problem.has_epilogue else inner
-        order = [name for name in ("b", "a", "residual", "bias", "y") if getattr(problem, name)]
-        place = list(tensors_of(problem)).index
-        return ChainPlan([], [Step(plan, tuple(map(place, order)))])
+def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate ready to run, with the epilogue in separate calls."""
+    fused = convolution_of(problem)
+    made = inner.plan(fused.conv, candidate, context)
+    plan: Plan = UnfusedPlan(fused, made) if problem.has_epilogue else made
+    order = [name for name in ("b", "a", "residual", "bias", "y") if getattr(problem, name)]
+    place = list(tensors_of(problem)).index
+    return ChainPlan([], [Step(plan, tuple(map(place, order)))])
 
 
-AS_CONVOLUTION = PackedSource(_Convolutions(), partial(packed_of, layout="nchw"))
+_CONVOLUTIONS = ReducedSource(
+    CONVOLUTIONS, lambda problem: convolution_of(problem).conv, _planned, comparable=False
+)
+AS_CONVOLUTION = packed_source(_CONVOLUTIONS, partial(packed_of, layout="nchw"))

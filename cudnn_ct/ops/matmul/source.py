@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any
 
-from ...algo_cache import CandidateSource, with_dynamic_shapes
-from ...autotune.request import AlgoRequest
+from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.broadcasts import in_words
 from ...graph.offline import target_of
 from ...legal.rules import more_engines
 from ...legal.subjects import subjects_of
-from ...plans.base import Candidate, Heuristic, Plan
+from ...plans.base import Candidate, Plan
 from ...plans.tiling import SlicedPlan
 from ...shapes.matmul import MatmulProblem
 from .._graph_source import GraphSource
-from .._packed_source import PackedSource
+from .._reduced_source import ReducedSource, packed_source
 from .graph import matmul_graph
 from .views import packed_operands, slices_of
-from .weights import ConvertedWeights
+from .weights import converted_weights
 
 __all__ = ["TENSOR_CORES", "source_of"]
 
 
-class _Sliced(NamedTuple):
-    """The candidates of products of three axes, run once for each slice of a problem."""
+def _sliced(cores: CandidateSource) -> ReducedSource:
+    """Return the candidates of products of three axes, run once for each slice of a problem."""
 
-    cores: Any  # a CandidateSource
-
-    def with_dynamic_shapes(self) -> Self:
-        """Return the source that plans dynamic graphs where it can."""
-        cores = with_dynamic_shapes(self.cores)
-        return self if cores is self.cores else self._replace(cores=cores)
-
-    def only_graphs(self, problem: Any, context: Any) -> bool:
-        """Return whether all candidates are engines of the graph of a slice, without copies."""
-        of_cores = getattr(self.cores, "only_graphs", None)
-        return of_cores is not None and of_cores(slices_of(problem).core, context)
-
-    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
-        """Return the sources of candidates for a slice."""
-        found: Sequence[Heuristic] = self.cores.heuristics(slices_of(problem).core)
-        return found
-
-    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """Return the candidates to time for a slice."""
-        core = slices_of(problem).core
-        rows: list[Candidate] = self.cores.autotune_candidates(core, context, request)
-        return rows
-
-    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """Return the stages for the algorithm of a name, and for its replacement."""
-        found: tuple[Sequence[Heuristic], Sequence[Heuristic]] = self.cores.by_name(
-            slices_of(problem).core, name
-        )
-        return found
-
-    def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
-        """Make a candidate ready to run for all slices."""
+    def planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
         core, offsets = slices_of(problem)
-        made: Plan = self.cores.plan(core, candidate, context)
+        made = inner.plan(core, candidate, context)
         return made if len(offsets) == 1 else SlicedPlan([(made, one) for one in offsets])
+
+    return ReducedSource(cores, lambda problem: slices_of(problem).core, planned, comparable=False)
 
 
 def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
@@ -70,15 +39,15 @@ def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
     return more_engines(subject, target_of(None))
 
 
-TENSOR_CORES = PackedSource(_Sliced(GraphSource(matmul_graph)), packed_operands, _more_engines)
+TENSOR_CORES = packed_source(_sliced(GraphSource(matmul_graph)), packed_operands, _more_engines)
 
 
 def source_of(problem: MatmulProblem) -> CandidateSource:
     """Return the candidates of a product."""
     if problem.b_scale and not in_words(problem.b):
-        return ConvertedWeights(TENSOR_CORES)
+        return converted_weights(TENSOR_CORES)
     if problem.tensor_cores or problem.compute == "int32":
         return TENSOR_CORES
     from .as_conv import AS_CONVOLUTION  # with the convolutions, which half precision does not need
 
-    return PackedSource(_Sliced(AS_CONVOLUTION), packed_operands)
+    return packed_source(_sliced(AS_CONVOLUTION), packed_operands)

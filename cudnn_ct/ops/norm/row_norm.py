@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ... import algo_cache
+from ...algo_cache import CandidateSource
 from ...facts import Target
 from ...graph.offline import target_of
 from ...graph.rules import EngineRules
@@ -31,8 +32,8 @@ from .._call import execute
 from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
-from .._packed_source import PackedSource
 from .._pieces import Split, along
+from .._reduced_source import packed_source
 from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
 from .shifted import LOSES_VARIANCE, SHIFTED
 
@@ -117,16 +118,16 @@ def _rules_of_parameters_last(problem: RowNorm, target: Target) -> EngineRules:
     return rules_of_subjects((_parameters_last(problem),), target)
 
 
-_SOURCE = PackedSource(GraphSource(row_norm_graph), _packed, _more_engines)
-_SHIFTED_SOURCE = PackedSource(SHIFTED, _packed)
-_WIDE_SOURCE = PackedSource(
+_SOURCE = packed_source(GraphSource(row_norm_graph), _packed, _more_engines)
+_SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
+_WIDE_SOURCE = packed_source(
     EitherSource(GraphSource(parameters_last_graph, _rules_of_parameters_last), GraphSource(row_norm_graph)),
     _packed,
     _more_wide_engines,
 )
 
 
-def source_of(problem: RowNorm | RowNormGradient) -> PackedSource:
+def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
     """Return the source of the candidates of a problem."""
     if isinstance(problem, RowNorm):
         (subject,) = subjects_of(problem)

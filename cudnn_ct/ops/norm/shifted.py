@@ -34,8 +34,6 @@ LOSES_VARIANCE = "layer-norm-variance"  # the fact that these plans compute arou
 class _TwoRuns(GraphSource):
     """The engines of the second run."""
 
-    __slots__ = ()
-
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return False: a call runs the graph of the first run, too."""
         return False
@@ -56,8 +54,6 @@ class _TwoRuns(GraphSource):
 class _Fused(_TwoRuns):
     """The engine subtracts the mean while it reads x; engines need rows of 64 elements or a multiple."""
 
-    __slots__ = ()
-
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         first = first_plan(row_norm_graph(whole), context)
         names = tuple(tensors_of(whole))
@@ -73,8 +69,6 @@ class _Fused(_TwoRuns):
 class _Separate(_TwoRuns):
     """The same engine runs on x, and on a copy from which the mean was subtracted."""
 
-    __slots__ = ()
-
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         places, temporaries = _places(problem, whole, shifted=whole.x, rest=_statistics(whole))
         again = places | {"x": places["shifted"], "mean": places["rest"]}
@@ -89,8 +83,6 @@ class _Separate(_TwoRuns):
 
 class _FusedFirst(EitherSource):
     """Both forms, the fused one first; calls on shapes record the form that has engines."""
-
-    __slots__ = ()
 
     def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         """Make a candidate of the first form that supports it ready to run."""

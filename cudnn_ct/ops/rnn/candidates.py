@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
@@ -26,7 +27,7 @@ COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 BASE = 1 << 40  # the address of weights in the query for their offsets; nothing is read there
 
 
-class RNNFamily:
+class RNNFamily(CandidateSource):
     """The algorithms for one forward pass, as `algo_cache` takes them.
 
     Decisions are about problems without lengths, so calls that differ in lengths share them. Native networks
