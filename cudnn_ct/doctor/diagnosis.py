@@ -69,10 +69,10 @@ class Diagnosis:
         return packages.known_defects(found, archs)
 
     def exit_code(self, fail_on: Severity = Severity.ERROR) -> int:
-        """Return 1 for errors, 2 for findings from the severity ``fail_on`` on, 3 if nothing was examined."""
+        """Return 1 for errors and findings from the severity ``fail_on`` on, 3 if nothing was examined."""
         if self.verdict not in ("sound", "suspicious"):
             return 3 if self.verdict == "not found" else 1
-        return 2 if any(found.severity <= fail_on for found in self.findings) else 0
+        return int(any(found.severity <= fail_on for found in self.findings))
 
     def without(self, ignored: Container[str]) -> Diagnosis:
         """Leave out the findings of some codes."""

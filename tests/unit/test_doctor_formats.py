@@ -162,8 +162,8 @@ def test_doctor_names_the_code_that_is_meant(capsys: Capture) -> None:
         ("", 1),
         ("--ignore missing-library", 1),
         ("--ignore missing-library --ignore mixed-versions", 0),
-        ("--ignore missing-library --ignore mixed-versions --fail-on warning", 2),
-        ("--ignore missing-library --ignore mixed-versions --strict", 2),
+        ("--ignore missing-library --ignore mixed-versions --fail-on warning", 1),
+        ("--ignore missing-library --ignore mixed-versions --strict", 1),
         ("--ignore missing-library --ignore mixed-versions --ignore private-file --strict", 0),
         ("--fail-on note", 1),
     ],
@@ -180,7 +180,7 @@ def test_ignore_and_fail_on_decide_the_exit_code(
 
 def test_pyproject_gives_the_defaults_of_flags(folder: Path, capsys: Capture) -> None:
     table = '[tool.cudnn-doctor]\nignore = ["missing-library", "mixed-versions"]\nfail-on = "warning"\n'
-    table += "arch = [80, '9.0']\nverbose = false\njson = true\n"
+    table += "gpu = [80, 'H200']\nverbose = false\njson = true\n"
     (folder.parent / "pyproject.toml").write_text(table)
     code, written = output(capsys, str(folder))
     found = json.loads(written)
