@@ -34,9 +34,7 @@ FILE_CODES = {
 def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Check that each file is a library for this machine, and that its name is that of the library."""
     machines = [library.elf.machine for library in found.sound]
-    # An image may be for another machine, as files for Windows are.
-    here = _elf.machine_here() if found.root == "/" and not found.windows else 0
-    usual = here or max(set(machines), key=machines.count, default=0)
+    usual = found.system_machine or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
             kind = library.error.kind

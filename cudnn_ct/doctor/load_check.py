@@ -34,6 +34,9 @@ MISMATCH, UNAVAILABLE = 1002, 3009
 _OF_DRIVER = ("dlopen libcuda.so.1", "cuInit")  # calls of the child that precede cuDNN
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
 
+# The steps of a complete run, and the calls that answer them.
+_ANSWERS = {"load": "dlopen", "version": "cudnnGetVersion", "finalize": "cudnnBackendFinalize"}
+
 # Without these, cuDNN 9.20 and newer compiles at run time and reports success.
 SILENT = ("engines_precompiled", "heuristic")
 
@@ -108,6 +111,9 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
         )
     elif report.ended == "refused":
         yield sandbox.not_started(report, Severity.WARNING)
+    elif report.ended == "done" and not report.last("load").get("error"):
+        lost = (step for step in _ANSWERS if not report.all(step))
+        yield from (sandbox.lost_answer(_ANSWERS[step], Severity.WARNING) for step in [*lost][:1])
     elif report.ended != "done" and not report.last("load").get("error"):
         yield found.finding(
             "probe-crashed",

@@ -18,7 +18,7 @@ from .. import _files
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
-__all__ = ["SETTINGS", "Report", "not_started", "run"]
+__all__ = ["SETTINGS", "Report", "lost_answer", "not_started", "run"]
 
 NEEDS = "use a Python that can start child processes"
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
@@ -72,6 +72,12 @@ def not_started(report: Report, severity: Severity) -> Finding:
     """Return the finding for a child that could not be started."""
     text = f"cannot start a child process: {report.words}"
     return finding("not-probed", text, severity=severity, fix={"advice": NEEDS})
+
+
+def lost_answer(call: str, severity: Severity) -> Finding:
+    """Return the finding for a child that ended without the answer of a call."""
+    text = f"a child process ended without an answer of {call}"
+    return finding("not-probed", text, severity=severity, fix={"advice": "run the doctor again"})
 
 
 def run(
