@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import _elf, doctor
+from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
@@ -338,6 +339,87 @@ def test_driver_check_names_the_driver_that_cudnn_needs() -> None:
     (old,) = driver.judge(None, report(*answers(12080), gpu()), Requirements(), 13)
     assert old.message == "the driver supports CUDA 12.8, cuDNN needs CUDA 13"
     assert "580.65.06" in old.fix
+
+
+# --- limits of the process ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BlockingIOError(11, "Resource temporarily unavailable"),  # RLIMIT_NPROC
+        OSError(24, "Too many open files"),
+        MemoryError(),
+        RuntimeError("can't fork"),
+        subprocess.SubprocessError("exec failed"),
+        ImportError("no module fcntl"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_diagnose_keeps_findings_about_files_when_no_process_can_start(
+    tmp_path: Path, monkeypatch: MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    lib = make_cudnn(tmp_path / "lib", "9.27.0").parent
+    lib.chmod(0o777)
+    monkeypatch.setattr(load_check, "why_not", lambda _: "")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    found = {each.code: each for each in doctor.diagnose(lib).findings}
+    assert found.keys() - {"other-cudnn"} == {"not-probed", "world-writable"}
+    assert found["not-probed"].message.removeprefix("cannot start a child process: ") in (
+        str(error),
+        "MemoryError",
+    )
+    assert "ulimit" in found["not-probed"].fix
+    strict = doctor.diagnose(lib, Requirements(gpu=True))
+    assert strict.exit_code() == 1
+
+
+@pytest.mark.parametrize("lacks", ["os", "the kernel", "os and ctypes", "os and the C library"])
+def test_files_in_memory_need_no_memfd_create(monkeypatch: MonkeyPatch, lacks: str) -> None:
+    def fails(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    if lacks == "the kernel":
+        monkeypatch.setattr(os, "memfd_create", fails)
+    else:
+        monkeypatch.delattr(os, "memfd_create")
+    if lacks == "os and ctypes":
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+    if lacks == "os and the C library":
+        monkeypatch.setattr(_files, "_memfd_create", lambda: None)
+    with os.fdopen(_files.in_memory("x"), "r+b") as file:
+        file.write(b"x")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "code"),
+    [
+        (0, "", ""),  # none
+        (1 << 40, "", ""),
+        (100, "", "memory-limit"),
+        (1 << 40, "cannot create shared object descriptor: Cannot allocate memory", "memory-limit"),
+        (1 << 40, "failed to map segment from shared object", "memory-limit"),
+        (0, "failed to map segment from shared object", ""),  # of a file system with noexec
+    ],
+)
+def test_load_check_names_the_limit_of_the_address_space(
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, limit: int, reason: str, code: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit or -1, limit or -1))
+    made = report(
+        *good(found, finalize={"status": 1008 if reason else 0}),
+        refusals=((f"{found.folder}/libcudnn_adv.so.9", reason),) if reason else (),
+    )
+    findings = [*load_check.check_memory(found), *load_check.judge(found, made)]
+    limits = [each for each in findings if each.code == "memory-limit"]
+    assert [each.code for each in limits] == [code][: bool(code)]
+    assert all("ulimit -v" in each.fix for each in limits)
+    failed = [each.fix for each in findings if each.code == "finalize-failed"]
+    if reason and code:
+        assert failed == ["see memory-limit"]
 
 
 # --- other packages and libraries --------------------------------------------------------------------------
