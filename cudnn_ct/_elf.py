@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 __all__ = [
     "UNREAD", "Elf", "ElfError", "Segment", "Symbols", "View", "check", "glibc_version", "machine_error",
-    "machine_here", "read",
+    "machine_here", "machine_of", "read",
 ]  # fmt: skip
 
 MACHINES = {3: "32-bit x86", 21: "POWER", 40: "32-bit ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
@@ -126,6 +126,15 @@ def machine_error(elf: Elf) -> ElfError | None:
         return None
     name = MACHINES.get(elf.machine, f"machine {elf.machine}")
     return ElfError("machine", elf.path, f"is a library for {name}")
+
+
+def machine_of(path: str) -> int:
+    """Return the ``e_machine`` of a program or library; 0 if the file is not one for 64-bit machines."""
+    try:
+        with View(path) as view:
+            return _header(view)[0]
+    except ElfError:
+        return 0
 
 
 def read(path: str | os.PathLike[str]) -> Elf:

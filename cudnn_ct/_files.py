@@ -7,14 +7,14 @@ import os
 import pkgutil
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = [
     "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "driver_release",
     "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource",
-    "text_of",
+    "search_path", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -77,6 +77,12 @@ def real(path: str, root: str = "/") -> str:
             if target.startswith("/"):
                 done = root
     return done
+
+
+def search_path(environ: Mapping[str, str]) -> list[str]:
+    """List the folders of LD_LIBRARY_PATH as the dynamic linker reads it; ``.`` for an empty entry."""
+    text = environ.get("LD_LIBRARY_PATH", "")
+    return [entry or "." for entry in re.split("[:;]", text)] if text else []
 
 
 def equal(one: str, other: str) -> bool:
@@ -170,7 +176,8 @@ def in_memory(name: str) -> int:
     # A file in memory can be opened as a library even if all folders that this user may write are noexec.
     create = getattr(os, "memfd_create", None) or _memfd_create()
     if create is not None:
-        return int(create(name))
+        with suppress(OSError):  # a sandbox such as gVisor may not have the call
+            return int(create(name))
     for folder in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm")):
         path = os.path.join(folder, f"{name}-{os.getpid()}-{os.urandom(8).hex()}")
         with suppress(OSError):

@@ -189,7 +189,7 @@ def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
     command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, name, *_absolute(context.path)]
     environ = dict(context.environ)
     # It uses the dynamic linker, for which an empty entry is the current folder.
-    environ["LD_LIBRARY_PATH"] = ":".join(_absolute(environ.get("LD_LIBRARY_PATH", "").split(":")))
+    environ["LD_LIBRARY_PATH"] = ":".join(_absolute(_files.search_path(environ)))
     try:
         child = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -247,7 +247,7 @@ def _conda_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[
 
 def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
     """Yield the folders that the dynamic linker searches."""
-    for folder in _absolute(context.environ.get("LD_LIBRARY_PATH", "").split(":")):
+    for folder in _absolute(_files.search_path(context.environ)):
         yield "LD_LIBRARY_PATH", folder
     for folder in _cached_folders(spec.soname, context):
         yield "ld.so.cache", folder

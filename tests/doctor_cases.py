@@ -43,8 +43,8 @@ def run(case: Case, folder: Path, source: Source, *other: Source) -> Answer:
 
 
 def named(case: Case, answer: Answer) -> bool:
-    """Return whether the doctor named the cause with the right exit code: 1 for errors, 2 for warnings."""
-    return bool(case.codes & answer.codes()) and answer.exit_code == (1 if answer.codes("error") else 2)
+    """Return whether the doctor named the cause with the right exit code."""
+    return bool(case.codes & answer.codes()) and answer.exit_code == 1
 
 
 def _last_byte_of_cnn(site: Site) -> None:

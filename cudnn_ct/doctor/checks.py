@@ -34,9 +34,7 @@ FILE_CODES = {
 def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Check that each file is a library for this machine, and that its name is that of the library."""
     machines = [library.elf.machine for library in found.sound]
-    # An image may be for another machine, as files for Windows are.
-    here = _elf.machine_here() if found.root == "/" and not found.windows else 0
-    usual = here or max(set(machines), key=machines.count, default=0)
+    usual = found.system_machine or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
             kind = library.error.kind
@@ -115,6 +113,15 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
             yield found.finding("mixed-cuda", text, path=library.path, cuda=major, expected=found.cuda)
 
 
+def check_code(found: LibrarySet) -> Iterator[Finding]:
+    """Check that no tool has overwritten device code with zeros."""
+    for library in found.sound:
+        if library.code and (library.code.zeroed or library.code.blank):
+            archs = ", ".join(f"{arch / 10:.1f}" for arch in sorted(library.code.zeroed)) or "unknown GPUs"
+            text = f"the code of {library.file} for compute capability {archs} is overwritten with zeros"
+            yield found.finding("zeroed-code", text, path=library.path, zeroed=sorted(library.code.zeroed))
+
+
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
@@ -134,7 +141,7 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
 
-CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_access)
+CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_code, check_access)
 
 
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
@@ -147,14 +154,9 @@ def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
     ]
     if not codes:
         return frozenset(), frozenset()
-    sass = frozenset.intersection(*(_runs_on(code.sass) for code in codes))
+    sass = frozenset.intersection(*(code.machine_code for code in codes))
     ptx = frozenset.intersection(*(frozenset({max(code.ptx, default=0)}) for code in codes))
     return sass, ptx - {0}
-
-
-def _runs_on(sass: frozenset[int]) -> frozenset[int]:
-    """Add the later GPUs of the same major version, which run the code too: 8.6 runs code for 8.0."""
-    return frozenset(later for arch in sass for later in range(arch, arch // 10 * 10 + 10))
 
 
 def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:

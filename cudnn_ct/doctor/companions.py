@@ -54,8 +54,8 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
     if found.windows:
         yield from windows.check_companions(found)
         return
-    if found.root == "/" and {library.elf.machine for library in found.sound} - {_elf.machine_here()}:
-        return  # the libraries of this machine are not those of its own
+    if found.system_machine and {library.elf.machine for library in found.sound} - {found.system_machine}:
+        return  # the libraries of the system are not those of its own machine
     for stem, (code, package) in CUDA.items() if found.cuda else ():
         name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
@@ -217,7 +217,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     if not any(library.elf.runpath for library in found.sound):
         yield from _runpaths(found)  # of an RPATH, which the linker searches first
     if here:
-        yield from filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
+        yield from filter(os.path.isabs, _files.search_path(environ))
     yield found.folder
     yield from _runpaths(found)
     sites = filter(None, (records.site_of(found.folder), *found.sites))

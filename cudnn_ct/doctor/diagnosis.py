@@ -69,10 +69,10 @@ class Diagnosis:
         return packages.known_defects(found, archs)
 
     def exit_code(self, fail_on: Severity = Severity.ERROR) -> int:
-        """Return 1 for errors, 2 for findings from the severity ``fail_on`` on, 3 if nothing was examined."""
+        """Return 1 for errors and findings from the severity ``fail_on`` on, 3 if nothing was examined."""
         if self.verdict not in ("sound", "suspicious"):
             return 3 if self.verdict == "not found" else 1
-        return 2 if any(found.severity <= fail_on for found in self.findings) else 0
+        return int(any(found.severity <= fail_on for found in self.findings))
 
     def without(self, ignored: Container[str]) -> Diagnosis:
         """Leave out the findings of some codes."""
@@ -148,7 +148,7 @@ def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Findi
     """Run all checks that only read files."""
     for check in (
         *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
-        packages.check_dependents, load_check.check_libc,
+        packages.check_dependents, load_check.check_libc, load_check.check_memory,
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)
@@ -234,7 +234,7 @@ def _left(end: float) -> float:
 _ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
 
 # Errors of other libraries: reinstalling cuDNN changes nothing.
-_COMPETING = ("shadowed", "preloaded", "missing-system-library", "old-system-library")
+_COMPETING = ("shadowed", "preloaded", "memory-limit", "missing-system-library", "old-system-library")
 
 # The codes that can be the only errors if no cuDNN was examined.
 _NOTHING_SEEN = {"no-cudnn", "none-loaded", "cannot-look", "internal-error", "no-driver", "no-gpu"}
@@ -245,7 +245,7 @@ _REQUIREMENTS = {"unexpected-version", "unexpected-cuda", "no-gpu-code", "no-dri
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
     *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "shadowed", "preloaded", "missing-system-library",
-    "old-system-library", "missing-cublaslt",
+    "old-system-library", "missing-cublaslt", "memory-limit",
 }  # fmt: skip
 
 

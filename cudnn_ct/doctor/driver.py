@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from .. import _files
 from . import companions, requirements, sandbox
+from .cuda_errors import error_of
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .requirements import Requirements
@@ -18,18 +20,12 @@ __all__ = ["OLDEST", "check", "describe", "judge"]
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
 
 MIN_FREE = 512 << 20  # bytes: approximately a cuDNN handle and its workspace
-REASONS = {
-    2: "out of memory",
-    3: "not initialised",
-    34: "the stub library",
-    35: "the driver is too old",
-    100: "no device",
-    101: "invalid device",
-    802: "the system is not ready: on NVSwitch machines nvidia-fabricmanager must run",
-    803: "the kernel module and the library of the driver are of different versions",
-    804: "forward compatibility is not supported on this GPU",
-    999: "unknown error",
-}
+
+WSL = "/usr/lib/wsl/lib"  # where the Windows Subsystem for Linux has the libraries of the driver
+_WSL_MARK = "/dev/dxg"  # the device of the GPU there
+_WSL_ADVICE = f"install the driver on Windows, not inside WSL, and let the linker search {WSL}"
+_WSL_COMMANDS = (f"echo {WSL} > /etc/ld.so.conf.d/ld.wsl.conf", "ldconfig")
+_COPIES = "install the driver that belongs to the kernel module, and remove other copies from LD_LIBRARY_PATH"
 
 
 def check(
@@ -46,9 +42,10 @@ def check(
 def judge(found: LibrarySet | None, report: Report, asked: Requirements, cuda: int = 0) -> Iterator[Finding]:
     """Return the findings from a query of the driver."""
     needed = Severity.ERROR if asked.driver or asked.gpu else None
+    unanswered = Severity.WARNING if needed is None else needed  # ERROR is 0
     driver = report.last("driver")
     if report.ended == "refused":
-        yield sandbox.not_started(report, needed or Severity.WARNING)
+        yield sandbox.not_started(report, unanswered)
     elif report.ended == "hung":
         text = f"the driver did not return from {report.reached} within {report.seconds:.1f} s"
         yield finding("probe-hung", text, step=report.reached, repair=Fix("see nvidia-smi"))
@@ -56,8 +53,28 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements, cuda: i
         yield _killed("driver-broken", report)
     elif driver.get("error"):
         yield from _no_library(str(driver["error"]), needed)
+    elif report.ended == "done" and (lost := _lost(found, report)):
+        yield sandbox.lost_answer(lost, unanswered)
     else:
         yield from _answers(found, report, asked, found.cuda if found else cuda)
+
+
+def _lost(found: LibrarySet | None, report: Report) -> str:
+    """Return the first call without an answer in the report of a child that ended; empty if none."""
+    status, count, devices = report.last("init").get("status"), report.last("count"), report.all("device")
+    expected = count.get("value", len(devices)) if not count.get("status") else 0
+    created = (
+        not (found and found.shim and devices) or report.all("create") or report.last("load").get("error")
+    )
+    answers = (
+        ("dlopen libcuda.so.1", bool(report.last("driver"))),
+        ("cuDriverGetVersion", bool(report.last("driver_version"))),
+        ("cuInit", status is not None),
+        ("cuDeviceGetCount", status != 0 or bool(count) or bool(devices)),
+        ("cuDevicePrimaryCtxRetain", status != 0 or len(devices) == expected),
+        ("cudnnCreate", status != 0 or bool(created)),
+    )
+    return next((name for name, answered in answers if not answered), "")
 
 
 def describe(report: Report) -> dict[str, Any]:
@@ -77,26 +94,38 @@ def describe(report: Report) -> dict[str, Any]:
 def _killed(code: str, report: Report) -> Finding:
     words = f": {report.words}" if report.words else ""
     text = f"{report.reached} killed a process with {report.ended}{words}"
-    return finding(code, text, signal=report.ended)
+    fix = {"advice": _COPIES} if code == "driver-broken" else None
+    return finding(code, text, fix=fix, signal=report.ended)
 
 
 def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
     if "No such file" in error or "cannot open shared object" in error:
         release = _files.driver_release()
         inside = f", though the kernel module {release} is loaded" if release else ""
-        yield finding("no-driver", f"libcuda.so.1 does not exist{inside}", severity=needed, reason=error)
+        wsl = os.path.exists(_WSL_MARK)
+        advice = _WSL_ADVICE if wsl else "docker run --gpus all ..., or install the driver"
+        present = os.path.exists(f"{WSL}/libcuda.so.1")
+        where = f": the linker does not search {WSL}, which has it" if wsl and present else " does not exist"
+        yield finding(
+            "no-driver",
+            f"libcuda.so.1{where}{inside}",
+            severity=needed,
+            fix={"advice": advice},
+            commands=_WSL_COMMANDS if wsl and present else (),
+            reason=error,
+        )
     else:
-        yield finding("driver-broken", error, reason=error)
+        yield finding("driver-broken", error, fix={"advice": _COPIES}, reason=error)
 
 
 def _answers(found: LibrarySet | None, report: Report, asked: Requirements, cuda: int) -> Iterator[Finding]:
     path = str(report.last("driver")["path"])
     stub = report.last("init").get("status") == 34 or "/stubs/" in path
     if stub:
-        yield finding("driver-stub", f"{path} is a stub", path=path)
+        yield finding("driver-stub", f"{path} is a stub", fix=_removal(path), path=path)
         return
     if "/compat" in path:
-        yield finding("driver-compat", f"{path} is in use", path=path)
+        yield finding("driver-compat", f"{path} is in use", fix=_removal(path), path=path)
     version = report.last("driver_version").get("value") or 0
     release, oldest = OLDEST.get(cuda, ("", 0))
     if 0 < version < oldest:
@@ -107,27 +136,43 @@ def _answers(found: LibrarySet | None, report: Report, asked: Requirements, cuda
     devices = report.all("device")
     if report.ended != "done":
         yield _killed("create-failed" if report.reached == "cudnnCreate" else "driver-broken", report)
-    elif status == 100 or (status == 0 and not devices):
+    elif status == 100 or (status == 0 and not devices and not report.last("count").get("status")):
         text = f"the driver {_files.driver_release()} shows no GPU"
         yield finding("no-gpu", text, severity=Severity.ERROR if asked.gpu else None)
     elif status:
-        text = f"cuInit returned {status}: {REASONS.get(status, 'see nvidia-smi')}"
-        yield finding("driver-broken", text, status=status)
+        yield from _failed("cuInit", status, release)
+    elif report.last("count").get("status"):
+        yield from _failed("cuDeviceGetCount", report.last("count")["status"], release)
     for device in devices:
-        yield from _device(found, device)
+        yield from _device(found, device, release)
     yield from _create(report)
 
 
-def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Finding]:
+def _failed(call: str, status: int, release: str) -> Iterator[Finding]:
+    """Report an error of the driver with its own cause and advice."""
+    code, reason, advice = error_of(status)
+    release = release or OLDEST[max(OLDEST)][0]
+    yield finding(
+        code, f"{call} returned {status}: {reason}", fix={"advice": advice, "driver": release}, status=status
+    )
+
+
+def _removal(path: str) -> dict[str, str]:
+    """Return the fix for a library that the linker must not find."""
+    folder = os.path.dirname(path)
+    named = any(
+        _files.real(entry) == _files.real(folder) for entry in _files.search_path(os.environ) if folder
+    )
+    of_linker = "the linker's configuration (/etc/ld.so.conf.d), and run ldconfig"
+    return {"advice": f"remove {folder} from {'LD_LIBRARY_PATH' if named else of_linker}"}
+
+
+def _device(found: LibrarySet | None, device: dict[str, Any], release: str) -> Iterator[Finding]:
     name = f"GPU {device['index']} ({device['name']})"
     if found and found.version:
         yield from requirements.check_arch(found, device["arch"])
     if device["status"]:
-        status = device["status"]
-        reason = REASONS.get(status, "see nvidia-smi")
-        yield finding(
-            "driver-broken", f"cannot create a context on {name}: {status}, {reason}", status=status
-        )
+        yield from _failed(f"creating a context on {name}", device["status"], release)
     elif device["free"] < MIN_FREE:
         free, total = device["free"], device["total"]
         text = f"{name} has {free >> 20:,} of {total >> 20:,} MiB free"

@@ -15,6 +15,11 @@ __all__ = ["DeviceCode", "read"]
 
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
+BLANK = 0  # in place of the kind of an entry that does not exist
+
+HEAD = 96  # bytes that contain the header of an entry and the start of its code
+PADDING = 4096  # bytes between two containers, at most
+BLOCK, MAX_GAP = 64 << 10, 4 << 20  # bytes
 
 # The version of PTX depends on the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
 PTX_OF_CUDA = 4
@@ -27,11 +32,25 @@ class DeviceCode:
     sass: frozenset[int]  # machine code: runs on the same major version with an equal or higher minor version
     ptx: frozenset[int]  # code that the driver compiles for this and all newer GPUs
     cuda: int  # the CUDA major version that compiled it; 0 if unknown
+    zeroed: frozenset[int] = frozenset()  # machine code that was overwritten with zeros
+    blank: bool = False  # whether a part of the section has zeros in place of the list of code
+
+    @property
+    def machine_code(self) -> frozenset[int]:
+        """The GPUs that run its machine code: the driver takes the newest of the same major version."""
+        # Also later GPUs of the major version: 8.6 runs code for 8.0.
+        have = self.sass | self.zeroed
+        picked = {arch: max(each for each in have if each <= arch) for one in have for arch in _like(one)}
+        return frozenset(arch for arch, own in picked.items() if own not in self.zeroed and not self.blank)
 
     def runs_on(self, arch: int) -> bool:
         """Return whether a GPU of this compute capability runs the code, perhaps from PTX."""
-        same = any(have // 10 == arch // 10 and have <= arch for have in self.sass)
-        return same or any(have <= arch for have in self.ptx)
+        return arch in self.machine_code or any(have <= arch for have in self.ptx)
+
+
+def _like(arch: int) -> range:
+    """Return the later compute capabilities of the same major version."""
+    return range(arch, arch // 10 * 10 + 10)
 
 
 def read(library: _elf.Elf) -> DeviceCode | None:
@@ -47,11 +66,15 @@ def read(library: _elf.Elf) -> DeviceCode | None:
         return None
     if not entries:
         return None
-    languages = {language for kind, language, _ in entries if kind == PTX}
+    languages = {language for kind, language, _, _ in entries if kind == PTX}
+    zeroed = {(kind, arch) for kind, _, arch, zero in entries if zero}
+    sound = {(kind, arch) for kind, _, arch, _ in entries} - zeroed
     return DeviceCode(
-        frozenset(arch for kind, _, arch in entries if kind == SASS),
-        frozenset(arch for kind, _, arch in entries if kind == PTX),
+        frozenset(arch for kind, arch in sound if kind == SASS),
+        frozenset(arch for kind, arch in sound if kind == PTX),
         max(languages) + PTX_OF_CUDA if languages else 0,
+        frozenset(arch for kind, arch in zeroed if kind == SASS),
+        any(kind == BLANK for kind, _ in zeroed),
     )
 
 
@@ -69,19 +92,37 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, major version of the language, and architecture of each entry."""
+def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield kind, major version of the language, and architecture of each entry, and whether it is zeroed."""
     end = at + size
     while at + 16 <= end:
         magic, header, length = view.unpack("<I2xHQ", at)
-        if magic != MAGIC:
-            at += 8  # padding between two containers
+        if magic != MAGIC:  # padding between two containers, or what a tool left of containers
+            following = _next(view, at, end)
+            if following - at > PADDING:
+                yield BLANK, 0, 0, True
+            at = following
             continue
         piece, at = at + header, at + header + length
         while piece + 32 <= min(at, end):
-            kind, skip, payload, language, arch = view.unpack("<H2xIQ10xHI", piece)
-            yield kind, language, arch
+            start = view.at(piece, min(HEAD, end - piece))
+            kind, skip, payload, language, arch = struct.unpack_from("<H2xIQ10xHI", start)
             if skip + payload == 0:
-                return
+                yield BLANK, 0, 0, True
+                break
+            code = (
+                start[skip : skip + 8] if skip + 8 <= len(start) else view.at(piece + skip, min(payload, 8))
+            )
+            yield kind, language, arch, payload > 0 and not any(code)
             piece += skip + payload
         at += -at % 8
+
+
+def _next(view: _elf.View, at: int, end: int) -> int:
+    """Return the place of the next container; the end if none follows within a limit."""
+    for place in range(at, min(end, at + MAX_GAP), BLOCK):
+        block = view.at(place, min(BLOCK, end - place))
+        found = block.find(struct.pack("<I", MAGIC), 8 if place == at else 0)
+        if found >= 0:
+            return place + found
+    return end

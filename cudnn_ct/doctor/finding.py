@@ -35,6 +35,21 @@ class Fix(NamedTuple):
     commands: tuple[str, ...] = ()  # for a shell; each runs as it is, after the ones before it
 
 
+# The values of templates where a code is described without a finding.
+_ANY = {
+    "reinstall": "install this cuDNN again, with the commands of the report",
+    "path": "PATH",
+    "paths": "PATHS",
+    "folder": "FOLDER",
+    "target": "its target",
+    "package": "the package that contains it",
+    "consumer": "the package",
+    "driver": "the version in the report",
+    "meant": "the name in the report",
+    "variable": "the variable",
+    "advice": "follow the advice of the report",
+}
+
 # If no package owns the cuDNN.
 AGAIN = Fix("install cuDNN again, and no other cuDNN over it")
 
@@ -48,6 +63,16 @@ class Code:
     cause: str
     fix: str
     commands: tuple[str, ...] = ()
+
+    @property
+    def general_fix(self) -> str:
+        """The fix without the values of a finding."""
+        return self.fix.format_map(_ANY)
+
+    @property
+    def general_commands(self) -> tuple[str, ...]:
+        """The commands without the values of a finding."""
+        return tuple(command.format_map(_ANY) for command in self.commands)
 
     @property
     def reinstalls(self) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from time import gmtime, strftime
 from typing import Any
 
+from .. import __version__
 from . import checks, report, requirements
 from .diagnosis import Diagnosis
 from .finding import Finding, Severity, codes
@@ -18,7 +20,7 @@ __all__ = ["FORMATS", "SCHEMA", "as_dict"]
 
 SCHEMA = 1  # increased when a key is removed or changes its meaning; new keys may be added
 
-_PAGE = "docs/doctor.md"
+PAGE = "https://pypi.org/project/cudnn-ct/"  # of the documentation of this package
 _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 _GITLAB = {Severity.ERROR: "critical", Severity.WARNING: "minor", Severity.NOTE: "info"}
 
@@ -72,47 +74,64 @@ def sarif(diagnosis: Diagnosis, _: Severity) -> str:
     """Format as SARIF 2.1.0, which code scanning reads."""
     from urllib.parse import quote  # takes 5 ms
 
-    used = dict.fromkeys(found.code for found in diagnosis.findings)
+    used = list(dict.fromkeys(found.code for found in diagnosis.findings))
     rules = [
         {
-            "id": name,
-            "shortDescription": {"text": codes()[name].cause},
-            "help": {"text": codes()[name].fix},
-            "helpUri": f"{_PAGE}#codes",
+            "id": code.name,
+            "name": "".join(map(str.capitalize, code.name.split("-"))),
+            "shortDescription": {"text": f"{code.cause.partition('. ')[0].rstrip('.')}."},
+            "fullDescription": {"text": code.cause},
+            "help": {"text": f"Fix: {code.general_fix}."},
+            "helpUri": PAGE,
+            "defaultConfiguration": {"level": code.severity.word},
         }
-        for name in used
+        for code in map(codes().__getitem__, used)
     ]
     results = [
         {
             "ruleId": found.code,
+            "ruleIndex": used.index(found.code),
             "level": found.severity.word,
             "message": {"text": _words(found)},
             "locations": [
-                {"physicalLocation": {"artifactLocation": {"uri": quote(_place(found, diagnosis))}}}
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": quote(_place(found, diagnosis))},
+                        "region": {"startLine": 1},  # which GitHub requires
+                    }
+                }
             ],
             "partialFingerprints": {"finding/v1": of_text(f"{found.code} {found.message}")},
             "properties": {"evidence": found.evidence, "commands": list(found.commands)},
         }
         for found in diagnosis.findings
     ]
-    run = {"tool": {"driver": {"name": "cudnn-ct doctor", "rules": rules}}, "results": results}
+    tool = {"name": "cudnn-ct doctor", "version": __version__, "informationUri": PAGE, "rules": rules}
+    run = {"tool": {"driver": tool}, "results": results}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=2, default=str)
 
 
 def junit(diagnosis: Diagnosis, fail_on: Severity) -> str:
     """Format as JUnit XML: each finding is a test case, which fails from the severity ``fail_on`` on."""
-    cases = [f'  <testcase classname="cudnn-ct doctor" name="{_xml(report.verdict(diagnosis))}"/>']
-    failures = 0
+    # The schemas of Ant and Jenkins: Ant requires all attributes, and the output at the end of the suite.
+    failures = sum(found.severity <= fail_on for found in diagnosis.findings)
+    counts = f'tests="{len(diagnosis.findings) + 1}" failures="{failures}" errors="0" time="0"'
+    when = strftime("%Y-%m-%dT%H:%M:%S", gmtime())
+    head = f'<testsuite name="cudnn-ct doctor" {counts} timestamp="{when}" hostname="localhost">'
+    rows = ['<?xml version="1.0" encoding="utf-8"?>', head, "  <properties/>"]
+    rows.append(_case(printable(report.verdict(diagnosis))))
     for found in diagnosis.findings:
-        failed = found.severity <= fail_on
-        failures += failed
-        tag = "failure" if failed else "system-out"
-        kind = f' type="{found.severity.word}" message="{_xml(found.message)}"' if failed else ""
-        body = f"<{tag}{kind}>{_xml(_words(found))}</{tag}>"
-        cases.append(f'  <testcase classname="cudnn-ct doctor" name="{found.code}">{body}</testcase>')
-    head = f'<testsuite name="cudnn-ct doctor" tests="{len(cases)}" failures="{failures}">'
-    return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', head, *cases, "</testsuite>"])
+        kind = f'type="{found.severity.word}" message="{_xml(found.message)}"'
+        failure = f"<failure {kind}>{_xml(_words(found))}</failure>"
+        rows.append(_case(found.code, failure if found.severity <= fail_on else ""))
+    passed = "\n\n".join(_words(found) for found in diagnosis.findings if found.severity > fail_on)
+    rows.append(f"  <system-out>{_xml(passed)}</system-out>\n  <system-err/>\n</testsuite>")
+    return "\n".join(rows)
+
+
+def _case(name: str, body: str = "") -> str:
+    return f'  <testcase classname="cudnn-ct doctor" name="{_xml(name)}" time="0">{body}</testcase>'
 
 
 def gitlab(diagnosis: Diagnosis, _: Severity) -> str:
@@ -171,7 +190,7 @@ def _words(found: Finding) -> str:
 
 def _place(found: Finding, diagnosis: Diagnosis) -> str:
     path = found.evidence.get("path") or diagnosis.subject
-    return printable(str(path)).lstrip("/") or "."
+    return printable(str(path)).lstrip("/") or "root"  # a relative path that does not begin with a dot
 
 
 def _data(words: str) -> str:

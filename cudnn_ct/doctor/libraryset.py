@@ -21,6 +21,9 @@ __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
 MAX_CODE = 64 << 10  # bytes of one function
 
+# Programs and libraries of which an image has at least one.
+PROGRAMS = ("bin/sh", "bin/busybox", "usr/bin/env", "lib/ld-linux-aarch64.so.1", "lib64/ld-linux-x86-64.so.2")
+
 
 @dataclass(frozen=True)
 class Library(_libraries.Library):
@@ -57,6 +60,16 @@ class LibrarySet(Installation):
     def file_name(self, part: str = "") -> str:
         """Return the file name of a part."""
         return f"cudnn{'_' if part else ''}{part}64_9.dll" if self.windows else file_name(part)
+
+    @cached_property
+    def system_machine(self) -> int:
+        """The ``e_machine`` of this machine, or of the programs of the image; 0 if unknown."""
+        if self.windows:
+            return 0
+        if self.root == "/":
+            return _elf.machine_here()
+        paths = (_files.real(os.path.join(self.root, name), self.root) for name in PROGRAMS)
+        return next(filter(None, map(_elf.machine_of, paths)), 0)
 
     @property
     def world_writable_paths(self) -> list[str]:

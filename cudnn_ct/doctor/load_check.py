@@ -19,7 +19,7 @@ from .libraryset import LibrarySet, write
 from .requirements import Requirements
 from .sandbox import Report
 
-__all__ = ["check", "check_libc", "describe", "judge", "why_not"]
+__all__ = ["check", "check_libc", "check_memory", "describe", "judge", "why_not"]
 
 # Statuses of cuDNN 9 that broken installations cause.
 STATUSES = {
@@ -33,6 +33,9 @@ STATUSES = {
 MISMATCH, UNAVAILABLE = 1002, 3009
 _OF_DRIVER = ("dlopen libcuda.so.1", "cuInit")  # calls of the child that precede cuDNN
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
+
+# The steps of a complete run, and the calls that answer them.
+_ANSWERS = {"load": "dlopen", "version": "cudnnGetVersion", "finalize": "cudnnBackendFinalize"}
 
 # Without these, cuDNN 9.20 and newer compiles at run time and reports success.
 SILENT = ("engines_precompiled", "heuristic")
@@ -66,6 +69,33 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
     return list(judge(found, first, *full)), first
 
 
+def check_memory(found: LibrarySet) -> Iterator[Finding]:
+    """Check that the limit of the address space of this process allows to map the libraries."""
+    if found.root != "/" or found.windows or not _address_limit():
+        return
+    needs = sum(library.elf.size for library in found.sound)
+    if _address_limit() < needs:
+        yield _too_little(found, needs)
+
+
+def _address_limit() -> int:
+    """Return the limit of the address space in bytes; 0 if there is none."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0
+    return max(resource.getrlimit(resource.RLIMIT_AS)[0], 0)
+
+
+def _too_little(found: LibrarySet, needs: int) -> Finding:
+    limit = _address_limit()
+    text = (
+        f"the address space of a process is limited to {limit >> 20:,} MiB, and the libraries of "
+        f"{found.folder} have {needs >> 20:,} MiB"
+    )
+    return finding("memory-limit", text, limit=limit, needs=needs)
+
+
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
     wrong = _wrong(found, first, full)
@@ -94,6 +124,8 @@ def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
             text = f"libcuda.so.1 lacks a function that {os.path.basename(path)} needs: {reason}"
             release, _ = driver.OLDEST.get(found.cuda, driver.OLDEST[12])
             yield finding("driver-too-old", text, path=path, fix={"driver": release})
+        elif _address_limit() and re.search("failed to map segment|annot allocate memory", reason):
+            yield _too_little(found, sum(library.elf.size for library in found.sound))
 
 
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -108,6 +140,9 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
         )
     elif report.ended == "refused":
         yield sandbox.not_started(report, Severity.WARNING)
+    elif report.ended == "done" and not report.last("load").get("error"):
+        lost = (step for step in _ANSWERS if not report.all(step))
+        yield from (sandbox.lost_answer(_ANSWERS[step], Severity.WARNING) for step in [*lost][:1])
     elif report.ended != "done" and not report.last("load").get("error"):
         yield found.finding(
             "probe-crashed",

@@ -65,5 +65,5 @@ def _print(words: str, code: int) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:  # a full disk: an incomplete report must not look like success
         print(f"cudnn-ct doctor: {error}", file=sys.stderr)
-        return code or 3
+        return code or 1
     return code

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from .. import _files
+from .. import __version__, _files
 from . import formats, report
 from .finding import Severity, codes
 from .requirements import Requirements
 
 __all__ = ["USAGE", "capabilities", "parse", "requirements_of", "version"]
 
-USAGE = 64  # EX_USAGE of sysexits.h: the 2 of argparse means warnings here
+USAGE = 2  # as in all commands
 TABLE = "cudnn-doctor"
 SEVERITIES = {severity.word: severity for severity in Severity}
 
 _EPILOG = (
-    "exit codes: 0 sound, 1 errors, 2 warnings with --strict, 3 nothing could be examined, 64 wrong usage. "
+    "exit codes: 0 sound, 1 errors, or warnings with --strict, 2 wrong usage, 3 nothing could be examined. "
     f"Defaults are read from [tool.{TABLE}] of pyproject.toml."
 )
 
@@ -38,6 +39,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         options.settings = path if table else ""
     if contradiction := _contradiction(options):
         parser.error(contradiction)
+    if options.renamed:
+        print(f"{parser.prog}: --arch was renamed: use --gpu", file=sys.stderr)
     options.format = options.format or ("json" if options.json else "text")
     options.deep = not options.shallow and (options.deep or (options.pid is None and _in_ci()))
     options.fail_on = SEVERITIES[options.fail_on or ("warning" if options.strict else "error")]
@@ -46,11 +49,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def requirements_of(options: argparse.Namespace) -> Requirements:
     """Return the requirements that the flags state."""
-    names = ("expect", "min", "max", "cuda_major", "arch", "require_driver", "require_gpu")
+    names = ("expect", "min", "max", "cuda_major", "gpu", "require_driver", "require_gpu")
     return Requirements(*(getattr(options, name) for name in names))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="cudnn-ct doctor",
         description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
@@ -65,8 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
     add("--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA")
-    arch_help = "require code for GPUs, as in 75,90,120"
-    add("--arch", type=capabilities, default=(), metavar="LIST", help=arch_help)
+    gpu_help = "require code for GPUs: compute capabilities or names, as in 75,9.0,b200"
+    add("--gpu", type=capabilities, default=(), metavar="LIST", help=gpu_help)
+    add("--arch", type=capabilities, action=_Renamed, dest="gpu", help=argparse.SUPPRESS)
+    parser.set_defaults(renamed=False)
     add("--require-driver", action="store_true", help="a missing driver is an error")
     add("--require-gpu", action="store_true", help="a missing GPU is an error")
     add("--static", action="store_true", help="only read files, start no child process")
@@ -74,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--shallow", action="store_true", help="hash only small files, also in CI")
     add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="limit of all child processes")
     add("--ignore", type=_code, default=[], action="append", metavar="CODE", help="leave out such findings")
-    fail_help = "exit with 2 for findings of this severity or worse: error, warning or note"
+    fail_help = "exit with 1 for findings of this severity or worse: error, warning or note"
     add("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=fail_help)
     add("--strict", action="store_true", help="the same as --fail-on warning")
     names = ("text", *formats.FORMATS)
@@ -82,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="the same as --format json")
     add("--verbose", "-v", action="store_true", help="list all that was checked, and causes of notes")
     add("--explain", type=_code, metavar="CODE", help="print the cause and the fix of a code")
+    add("--version", action="version", version=f"cudnn-ct, version {__version__}")
     return parser
 
 
@@ -134,25 +140,46 @@ def _table(text: str, path: str) -> Mapping[str, Any]:
         return {}
 
 
-def _as_arguments(table: Mapping[str, Any], path: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def _as_arguments(table: Mapping[str, Any], path: str, parser: _Parser) -> Iterator[str]:
     """Convert a table to arguments; its keys are the names of the flags."""
-    known = {name for action in parser._actions for name in action.option_strings}
+    known = {*parser.flags} - {"--explain", "--pid", "--help", "--version"}
     for key, value in table.items():
         flag = f"--{key}"
-        if flag not in known - {"--explain", "--pid", "--help"}:
-            parser.error(f"{path}: [tool.{TABLE}] cannot have the key {key!r}")
+        if flag not in known:
+            hint = _meant(key, [name.lstrip("-") for name in known])
+            parser.error(f"{path}: [tool.{TABLE}] cannot have the key {key!r}{hint}")
         if value is True:
             yield flag
-        elif key == "arch" and isinstance(value, list):
+        elif key in ("gpu", "arch") and isinstance(value, list):
             yield f"{flag}={','.join(map(str, value))}"
         elif value is not False:
             yield from (f"{flag}={each}" for each in (value if isinstance(value, list) else [value]))
 
 
 class _Parser(argparse.ArgumentParser):
+    @property
+    def flags(self) -> list[str]:
+        """All names of options."""
+        return [name for action in self._actions for name in action.option_strings]
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            hints = (_meant(word.partition("=")[0], self.flags) for word in unknown if word.startswith("--"))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
+        return options
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+class _Renamed(argparse.Action):
+    """An earlier name of an option, which is still accepted."""
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, _name: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.renamed = True
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -163,25 +190,38 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def capabilities(text: str) -> tuple[int, ...]:
-    """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter."""
+    """Parse GPUs: compute capabilities, optionally with ``sm_`` or a final letter, and names."""
     archs = []
     for word in map(str.strip, text.split(",")):
         match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word, re.ASCII)
-        if not match:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a compute capability such as 90 or 9.0")
-        archs.append(int(match[1]) * 10 + int(match[2]))
+        arch = int(match[1]) * 10 + int(match[2]) if match else _named_gpus().get(word.lower(), 0)
+        if not arch:
+            hint = _meant(word.lower(), _named_gpus()) or ", nor a name such as h200"
+            raise argparse.ArgumentTypeError(f"{word!r} is not a compute capability such as 90 or 9.0{hint}")
+        archs.append(arch)
     return tuple(dict.fromkeys(archs))
+
+
+def _named_gpus() -> dict[str, int]:
+    """Return the compute capabilities of the GPUs that the other commands name."""
+    table = json.loads(_files.resource("_gpus.json"))
+    rows = {name: row["values"] for name, row in table["recorded"].items()}
+    return {name: row["deviceVer"] // 10 for name, row in {**rows, **table["derived"]}.items()}
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Return the question for the most similar of the known words; empty if none is similar."""
+    from difflib import get_close_matches  # only for a mistake
+
+    names = {name.lstrip("-"): name for name in known}
+    close = get_close_matches(word.lstrip("-"), list(names), 1)
+    return f"; did you mean {names[close[0]]}?" if close else ""
 
 
 def _code(text: str) -> str:
     if text in codes():
         return text
-    from difflib import get_close_matches  # only for a mistake
-
-    close = get_close_matches(text, codes(), 1)
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is not a code{f'; did you mean {close[0]}?' if close else ''}"
-    )
+    raise argparse.ArgumentTypeError(f"{text!r} is not a code{_meant(text, codes())}")
 
 
 def _number(text: str) -> int:

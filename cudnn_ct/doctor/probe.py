@@ -24,7 +24,8 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 def emit(step: str, **values: Any) -> None:
     """Print one step, unbuffered, and with the bytes of paths."""
-    os.write(1, os.fsencode(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n"))
+    # In a line of its own even if a library has printed without an end of line.
+    os.write(1, os.fsencode("\n" + json.dumps({"step": step, **values}, ensure_ascii=False) + "\n"))
 
 
 def main(plan: dict[str, Any]) -> None:

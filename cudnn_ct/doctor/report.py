@@ -94,10 +94,9 @@ def verified(diagnosis: Diagnosis) -> str:
 def explanation(name: str) -> str:
     """Return the page of a code."""
     code = codes()[name]
-    fix = code.fix.replace("{reinstall}", "install this cuDNN again, with the commands of the report")
     lines = [f"{code.name} ({code.severity.word})", "", *textwrap.wrap(code.cause, WIDTH), ""]
-    lines += textwrap.wrap(f"Fix: {fix}", WIDTH)
-    return "\n".join([*lines, *(f"  {command}" for command in code.commands)])
+    lines += textwrap.wrap(f"Fix: {code.general_fix}", WIDTH)
+    return "\n".join([*lines, *(f"  {command}" for command in code.general_commands)])
 
 
 def wants_colour(stream: Any) -> bool:

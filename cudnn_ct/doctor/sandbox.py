@@ -18,9 +18,12 @@ from .. import _files
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
-__all__ = ["SETTINGS", "Report", "not_started", "run"]
+__all__ = ["SETTINGS", "Report", "lost_answer", "not_started", "run"]
 
-NEEDS = "use a Python that can start child processes"
+NEEDS = "raise the limits of this process (ulimit -a), or use a Python that can start child processes"
+
+# No more processes, files or memory; a system call that a sandbox forbids; a module that a Python lacks.
+_NOT_STARTED = (OSError, MemoryError, RuntimeError, ImportError, ValueError, subprocess.SubprocessError)
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 
 _REQUEST = re.compile(
@@ -74,6 +77,12 @@ def not_started(report: Report, severity: Severity) -> Finding:
     return finding("not-probed", text, severity=severity, fix={"advice": NEEDS})
 
 
+def lost_answer(call: str, severity: Severity) -> Finding:
+    """Return the finding for a child that ended without the answer of a call."""
+    text = f"a child process ended without an answer of {call}"
+    return finding("not-probed", text, severity=severity, fix={"advice": "run the doctor again"})
+
+
 def run(
     plans: list[tuple[dict[str, Any], dict[str, str]]],
     timeout: float,
@@ -91,8 +100,8 @@ def run(
                 out, err = (files.enter_context(os.fdopen(_files.in_memory(n), "rb")) for n in ("out", "err"))
                 children.append(_Child(plan, environ, stub.fileno(), out, err))
             return [child.report(end) for child in children]
-    except OSError as error:  # for example no more processes
-        return [Report((), "refused", 0.0, str(error))] * len(plans)
+    except _NOT_STARTED as error:
+        return [Report((), "refused", 0.0, str(error) or type(error).__name__)] * len(plans)
     finally:
         for child in children:  # after an interruption
             child.kill()

@@ -61,7 +61,7 @@ def of_text(text: str) -> str:
 @lru_cache(maxsize=None)
 def _algorithm() -> Callable[..., Any]:
     """Choose OpenSSL's function, which is five times as fast as Python's own, unless it may be broken."""
-    folders = filter(os.path.isabs, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    folders = filter(os.path.isabs, _files.search_path(os.environ))
     names = [os.path.join(each, name) for each in folders for name in _files.names_in(each)]
     if any(map(_is_broken, names)):
         for module in ("_sha2", "_sha256"):  # since Python 3.12, and before

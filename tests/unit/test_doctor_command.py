@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import doctor
+from cudnn_ct import __version__, doctor
 from cudnn_ct.doctor import formats, locate, main, process, report
 from cudnn_ct.doctor.finding import Severity, finding
-from cudnn_ct.doctor.options import USAGE
+from cudnn_ct.doctor.options import USAGE, parse, requirements_of
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch
@@ -42,7 +42,7 @@ def first(found: dict[str, Any]) -> str:
 
 WRONG = (
     "--min 9.28 --max 9.1", "--expect 9.27 --min 9.28", "--expect 9.27 --max 9.26.1", "--expect nine",
-    "--arch hopper", "--cuda-major -12", "--cuda-major 0", "--pid 0", "--pid x", "--pid 1 /",
+    "--gpu hopper", "--arch hopper", "--cuda-major -12", "--cuda-major 0", "--pid 0", "--pid x", "--pid 1 /",
     "--pid 1 --deep",
     "--pid 1 --require-gpu", "--static --require-driver", "--json --format github", "--format xml",
     "--timeout 0", "--timeout nan", "--timeout soon", "one two", "--no-such-flag", "--min ",
@@ -50,13 +50,49 @@ WRONG = (
 
 
 @pytest.mark.parametrize("arguments", WRONG)
-def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) -> None:
+def test_doctor_exits_with_2_on_wrong_usage(arguments: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(arguments.split(" "))
-    assert caught.value.code == USAGE == 64
+    assert caught.value.code == USAGE == 2
     written = capsys.readouterr()
     assert written.out == ""
     assert "cudnn-ct doctor: " in written.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("--jsn", "did you mean --json?"),
+        ("--expct=9.27", "did you mean --expect?"),
+        ("--sttic --json", "did you mean --static?"),
+        ("--requre-gpu", "did you mean --require-gpu?"),
+        ("--gpu h2000", "did you mean h200?"),
+        ("--explain no-gpus", "did you mean no-gpu?"),
+        ("--qzx", "unrecognized arguments: --qzx\n"),
+    ],
+)
+def test_doctor_names_the_option_that_is_meant(arguments: str, hint: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments.split())
+    assert caught.value.code == USAGE
+    assert hint in capsys.readouterr().err
+
+
+def test_doctor_prints_its_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"cudnn-ct, version {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "archs"),
+    [("75,9.0,sm_120a", (75, 90, 120)), ("h200", (90,)), ("T4,b200", (75, 100)), ("90,h200", (90,))],
+)
+def test_gpu_option_reads_capabilities_and_names(given: str, archs: tuple[int, ...], capsys: Capture) -> None:
+    assert requirements_of(parse(["--gpu", given])).archs == archs
+    assert capsys.readouterr().err == ""
+    assert requirements_of(parse([f"--arch={given}"])).archs == archs
+    assert capsys.readouterr().err == "cudnn-ct doctor: --arch was renamed: use --gpu\n"
 
 
 def test_doctor_reports_variables_that_are_not_read(capsys: Capture, monkeypatch: MonkeyPatch) -> None:
@@ -305,7 +341,7 @@ def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_pa
         (True, "", False, 0),
         (True, "no-driver", True, 0),
         (True, "private-file", False, 0),
-        (True, "private-file", True, 2),
+        (True, "private-file", True, 1),
         (True, "private-file mixed-cuda", True, 1),
         *((False, code, False, 3) for code in ("deleted-file", "cut-short", "no-driver")),
         (False, "old-cudnn", False, 1),
@@ -328,12 +364,12 @@ def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPa
 
 @pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])
 @pytest.mark.parametrize(
-    ("closed", "unwritten"), [(">&-", 0), ("| head -c 0", 0), (">/dev/full", 3)], ids=["none", "pipe", "full"]
+    ("closed", "unwritten"), [(">&-", 0), ("| head -c 0", 0), (">/dev/full", 1)], ids=["none", "pipe", "full"]
 )
 def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
     tmp_path: Path, closed: str, unwritten: int, version: str, code: int
 ) -> None:
-    """On a full disk a sound cuDNN gives 3, because the report is incomplete; 1 stays 1."""
+    """On a full disk a sound cuDNN gives 1, because the report is incomplete."""
     make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ())

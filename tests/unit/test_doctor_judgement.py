@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import _elf, doctor
+from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
@@ -154,6 +155,7 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
     ]
 
 
+COUNTED = {"step": "count", "status": 0, "value": 1}
 CREATED = {"step": "create", "status": 0, "text": ""}
 BEGUN_CREATE = {"step": "begin", "what": "cudnnCreate"}
 NO_FILE = {"step": "driver", "error": "cannot open shared object file: No such file"}
@@ -165,13 +167,17 @@ NO_FILE = {"step": "driver", "error": "cannot open shared object file: No such f
         (report(NO_FILE), "no-driver", "note"),
         (report({"step": "driver", "error": "file too short"}), "driver-broken", "error"),
         (report(*answers(init=34)), "driver-stub", "error"),
-        (report(*answers(path="/usr/local/cuda/lib64/stubs/libcuda.so")), "driver-stub", "error"),
+        (
+            report(*answers(path="/usr/local/cuda/lib64/stubs/libcuda.so"), COUNTED, gpu()),
+            "driver-stub",
+            "error",
+        ),
         (report(*answers(path="/usr/local/cuda/compat/libcuda.so.1"), gpu()), "driver-compat", "note"),
         (report(*answers(init=804)), "driver-broken", "error"),
         (report(*answers(init=100)), "no-gpu", "note"),
-        (report(*answers()), "no-gpu", "note"),
+        (report(*answers(), {**COUNTED, "value": 0}), "no-gpu", "note"),
         (report(*answers(), gpu(free=1 << 20)), "low-memory", "warning"),
-        (report(*answers(), gpu(status=2)), "driver-broken", "error"),
+        (report(*answers(), gpu(status=2)), "gpu-unavailable", "error"),
         (report(*answers(), gpu(), {**CREATED, "status": 1001}), "create-failed", "error"),
         (report(*answers(), gpu(), {"step": "load", "error": "no"}), "create-failed", "error"),
         (report(*answers(), ended="SIGSEGV"), "driver-broken", "error"),
@@ -184,6 +190,127 @@ NO_FILE = {"step": "driver", "error": "cannot open shared object file: No such f
 def test_driver_check_finds_the_defect(made: Report, code: str, severity: str) -> None:
     findings = {each.code: each.severity.word for each in driver.judge(None, made, Requirements())}
     assert findings[code] == severity
+
+
+CAUSES = (
+    (2, "gpu-unavailable", "out of memory", "free memory"),
+    (3, "driver-broken", "not initialised", "kernel module"),
+    (35, "driver-too-old", "too old", "580.65.06"),
+    (46, "gpu-unavailable", "exclusive mode", "nvidia-smi -c DEFAULT"),
+    (101, "gpu-unavailable", "device is invalid", "CUDA_VISIBLE_DEVICES"),
+    (304, "gpu-unavailable", "operating system", "/dev/nvidia*"),
+    (802, "gpu-unavailable", "not ready", "nvidia-fabricmanager"),
+    (803, "driver-broken", "different versions", "kernel module"),
+    (804, "driver-broken", "forward compatibility", "/compat"),
+    *((status, "gpu-unavailable", "MPS server", "") for status in range(805, 812)),
+    (805, "gpu-unavailable", "cannot be reached", "nvidia-cuda-mps-control"),
+    (999, "driver-broken", "unknown error", "nvidia_uvm"),
+    (12345, "driver-broken", "see nvidia-smi", "install the driver"),
+)
+
+
+@pytest.mark.parametrize(("status", "code", "reason", "advice"), CAUSES)
+@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGetCount", "creating a context on GPU 0 (NVIDIA X)"])
+def test_driver_check_gives_each_error_its_cause_and_advice(
+    call: str, status: int, code: str, reason: str, advice: str
+) -> None:
+    count = {"step": "count", "status": status, "value": 0}
+    steps = {"cuInit": answers(init=status), "cuDeviceGetCount": [*answers(), count]}
+    made = report(*steps.get(call, [*answers(), gpu(status=status)]))
+    (found,) = driver.judge(None, made, Requirements(gpu=True))
+    assert (found.code, found.severity.word) == (code, "error")
+    assert found.message.startswith(f"{call} returned {status}: ")
+    assert reason in found.message
+    assert advice in found.fix
+    assert ("install the driver" in found.fix) <= (code == "driver-broken")
+
+
+@pytest.mark.parametrize(
+    ("steps", "call"),
+    [
+        ([], "dlopen libcuda.so.1"),
+        (answers()[:1], "cuDriverGetVersion"),
+        (answers()[:2], "cuInit"),
+        ([*answers()[:1], *answers()[2:]], "cuDriverGetVersion"),
+        (answers(), "cuDeviceGetCount"),
+        ([*answers(), COUNTED], "cuDevicePrimaryCtxRetain"),
+        ([*answers(), {**COUNTED, "value": 2}, gpu()], "cuDevicePrimaryCtxRetain"),
+        ([*answers(), COUNTED, gpu()], "cudnnCreate"),
+    ],
+)
+def test_driver_check_reports_a_lost_answer(
+    found: libraryset.LibrarySet, steps: list[dict[str, Any]], call: str
+) -> None:
+    required = (Requirements(driver=True), "error"), (Requirements(gpu=True), "error")
+    for asked, severity in ((Requirements(), "warning"), *required):
+        (refused,) = driver.judge(found, report(ended="refused"), asked)
+        assert (refused.code, refused.severity.word) == ("not-probed", severity)
+        (lost,) = driver.judge(found, report(*steps), asked)
+        assert (lost.code, lost.severity.word) == ("not-probed", severity)
+        assert lost.message == f"a child process ended without an answer of {call}"
+
+
+@pytest.mark.parametrize("lost", ["load", "version", "finalize"])
+def test_load_check_reports_a_lost_answer(found: libraryset.LibrarySet, lost: str) -> None:
+    steps = [step for step in good(found) if step["step"] != lost]
+    assert "without an answer" in said(load_check.judge(found, report(*steps)))["not-probed"]
+
+
+@pytest.mark.parametrize(
+    ("wsl", "present", "words"),
+    [
+        (False, False, "docker run"),
+        (True, False, "on Windows"),
+        (True, True, "on Windows"),
+        (False, True, "docker"),
+    ],
+)
+def test_driver_check_names_the_folder_of_wsl(
+    tmp_path: Path, monkeypatch: MonkeyPatch, wsl: bool, present: bool, words: str
+) -> None:
+    for made, name in ((wsl, "dxg"), (present, "libcuda.so.1")):
+        if made:
+            (tmp_path / name).touch()
+    monkeypatch.setattr(driver, "WSL", str(tmp_path))
+    monkeypatch.setattr(driver, "_WSL_MARK", str(tmp_path / "dxg"))
+    (missing,) = driver.judge(None, report(NO_FILE), Requirements())
+    assert words in missing.fix
+    assert bool(missing.commands) == (wsl and present)
+    assert (str(tmp_path) in missing.message) == (wsl and present)
+    assert ("/usr/lib/wsl/lib" in missing.fix) == wsl
+
+
+@pytest.mark.parametrize(
+    ("path", "on_path", "words"),
+    [
+        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", True, "from LD_LIBRARY_PATH"),
+        ("/usr/local/cuda/lib64/stubs/libcuda.so.1", False, "/etc/ld.so.conf.d"),
+        ("/usr/local/cuda/compat/libcuda.so.1", True, "from LD_LIBRARY_PATH"),
+        ("/usr/local/cuda/compat/libcuda.so.1", False, "/etc/ld.so.conf.d"),
+    ],
+)
+def test_driver_check_removes_a_folder_from_where_it_is_named(
+    monkeypatch: MonkeyPatch, path: str, on_path: bool, words: str
+) -> None:
+    folder = os.path.dirname(path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/x;{folder}" if on_path else "/x")
+    (one,) = driver.judge(None, report(*answers(path=path), gpu()), Requirements())
+    assert f"remove {folder} from" in one.fix
+    assert words in one.fix
+
+
+@pytest.mark.parametrize("program", ["bin/sh", "usr/bin/env", "lib/ld-linux-aarch64.so.1", "bin/busybox"])
+def test_an_image_for_another_processor_blames_cudnn_alone(tmp_path: Path, program: str) -> None:
+    image = tmp_path / "image"
+    for name in (program, "lib/libz.so.1", "etc/x"):
+        (image / name).parent.mkdir(parents=True, exist_ok=True)
+        (image / name).write_bytes(make_elf(os.path.basename(name), machine=183))
+    (image / "usr").mkdir(exist_ok=True)
+    lib = image / "usr/lib/python3/dist-packages/nvidia/cudnn/lib"
+    make_cudnn(lib, "9.27.0", system={"libz.so.1": []}, machine=62)
+    wrong = [each for each in doctor.diagnose(image, run=False).findings if each.code == "foreign-machine"]
+    assert {os.path.dirname(each.evidence["path"]) for each in wrong} == {str(lib)}
+    assert all("is for x86-64" in each.message for each in wrong)
 
 
 def test_driver_check_finds_nothing_on_a_good_gpu() -> None:
@@ -203,7 +330,8 @@ def test_driver_check_finds_nothing_on_a_good_gpu() -> None:
 def test_driver_check_reports_an_error_when_the_missing_part_is_required(
     asked: Requirements, severities: list[str]
 ) -> None:
-    made = report(NO_FILE), report(*answers())  # without a driver, without a GPU
+    none = {**COUNTED, "value": 0}
+    made = report(NO_FILE), report(*answers(), none)  # without a driver, without a GPU
     assert [found.severity.word for run in made for found in driver.judge(None, run, asked)] == severities
 
 
@@ -211,6 +339,87 @@ def test_driver_check_names_the_driver_that_cudnn_needs() -> None:
     (old,) = driver.judge(None, report(*answers(12080), gpu()), Requirements(), 13)
     assert old.message == "the driver supports CUDA 12.8, cuDNN needs CUDA 13"
     assert "580.65.06" in old.fix
+
+
+# --- limits of the process ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BlockingIOError(11, "Resource temporarily unavailable"),  # RLIMIT_NPROC
+        OSError(24, "Too many open files"),
+        MemoryError(),
+        RuntimeError("can't fork"),
+        subprocess.SubprocessError("exec failed"),
+        ImportError("no module fcntl"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_diagnose_keeps_findings_about_files_when_no_process_can_start(
+    tmp_path: Path, monkeypatch: MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    lib = make_cudnn(tmp_path / "lib", "9.27.0").parent
+    lib.chmod(0o777)
+    monkeypatch.setattr(load_check, "why_not", lambda _: "")
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    found = {each.code: each for each in doctor.diagnose(lib).findings}
+    assert found.keys() - {"other-cudnn"} == {"not-probed", "world-writable"}
+    assert found["not-probed"].message.removeprefix("cannot start a child process: ") in (
+        str(error),
+        "MemoryError",
+    )
+    assert "ulimit" in found["not-probed"].fix
+    strict = doctor.diagnose(lib, Requirements(gpu=True))
+    assert strict.exit_code() == 1
+
+
+@pytest.mark.parametrize("lacks", ["os", "the kernel", "os and ctypes", "os and the C library"])
+def test_files_in_memory_need_no_memfd_create(monkeypatch: MonkeyPatch, lacks: str) -> None:
+    def fails(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    if lacks == "the kernel":
+        monkeypatch.setattr(os, "memfd_create", fails)
+    else:
+        monkeypatch.delattr(os, "memfd_create")
+    if lacks == "os and ctypes":
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+    if lacks == "os and the C library":
+        monkeypatch.setattr(_files, "_memfd_create", lambda: None)
+    with os.fdopen(_files.in_memory("x"), "r+b") as file:
+        file.write(b"x")
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "code"),
+    [
+        (0, "", ""),  # none
+        (1 << 40, "", ""),
+        (100, "", "memory-limit"),
+        (1 << 40, "cannot create shared object descriptor: Cannot allocate memory", "memory-limit"),
+        (1 << 40, "failed to map segment from shared object", "memory-limit"),
+        (0, "failed to map segment from shared object", ""),  # of a file system with noexec
+    ],
+)
+def test_load_check_names_the_limit_of_the_address_space(
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, limit: int, reason: str, code: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit or -1, limit or -1))
+    made = report(
+        *good(found, finalize={"status": 1008 if reason else 0}),
+        refusals=((f"{found.folder}/libcudnn_adv.so.9", reason),) if reason else (),
+    )
+    findings = [*load_check.check_memory(found), *load_check.judge(found, made)]
+    limits = [each for each in findings if each.code == "memory-limit"]
+    assert [each.code for each in limits] == [code][: bool(code)]
+    assert all("ulimit -v" in each.fix for each in limits)
+    failed = [each.fix for each in findings if each.code == "finalize-failed"]
+    if reason and code:
+        assert failed == ["see memory-limit"]
 
 
 # --- other packages and libraries --------------------------------------------------------------------------

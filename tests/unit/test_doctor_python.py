@@ -111,7 +111,7 @@ def test_doctor_gives_the_same_report_with_each_python(tmp_path: Path, pyz: Path
     make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0", without=["adv"], ops="9.10.2")
     (tmp_path / "site/torch-2.dist-info").mkdir()
     (tmp_path / "site/torch-2.dist-info/METADATA").write_text("Requires-Dist: nvidia-cudnn-cu12==9.10.2.21\n")
-    flags = ["--static", "--json", "--arch", "90", tmp_path / "site"]
+    flags = ["--static", "--json", "--gpu", "90", tmp_path / "site"]
     here = report(run([sys.executable, "-m", "cudnn_ct.doctor", *flags], PYTHONPATH=str(PACKAGE.parent)))
     assert here["verdict"] == "broken"
     strict = [other, "-W", "error"]

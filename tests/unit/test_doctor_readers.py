@@ -33,9 +33,11 @@ def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Pat
 
 
 def container(*entries: tuple[int, int, int], magic: int = fatbin.MAGIC) -> bytes:
-    """Return device code with entries of (kind, language, architecture)."""
+    """Return device code with entries of (kind, language, architecture); zeroed for a negative one."""
     pieces = b"".join(
-        struct.pack("<HHIQQHHI", kind, 0, 64, 8, 0, 0, language, arch).ljust(72, b"\0")
+        struct.pack("<HHIQQHHI", kind, 0, 64, 8, 0, 0, language, abs(arch)).ljust(64, b"\0")
+        + (b"code" if arch > 0 else bytes(4))
+        + bytes(4)
         for kind, language, arch in entries
     )
     return struct.pack("<IHHQ", magic, 1, 16, len(pieces)) + pieces
@@ -131,6 +133,41 @@ def test_fatbin_reads_the_device_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", bytes(64), container((2, 7, 80), magic=1), container()])
 def test_fatbin_returns_none_without_device_code(tmp_path: Path, section: bytes, data: bytes) -> None:
     assert fatbin.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
+
+
+OTHER = container((2, 8, 100))
+
+
+@pytest.mark.parametrize(
+    ("data", "runs", "zeroed", "blank"),
+    [
+        (container((2, 8, 80), (2, 8, -90), (2, 8, 100)), {80, 86, 89, 100, 103}, {90}, False),
+        (container((2, 8, 80), (2, 8, -86), (2, 8, 90)), {80, 90}, {86}, False),  # 8.6 takes its own code
+        (container((2, 8, 90)) + container((2, 8, -90)), set(), {90}, False),  # some of its kernels
+        (container((2, 8, 90), (1, 8, -90)), {90}, set(), False),  # its PTX
+        (container((2, 8, 90)) + bytes(8192) + OTHER, set(), set(), True),  # a container
+        (bytes(8192), set(), set(), True),  # everything
+        (container((2, 8, 90), (2, 8, 75))[:88] + bytes(72) + OTHER, set(), set(), True),  # an entry
+        (container((2, 8, 90)) + bytes(5 << 20) + OTHER, set(), set(), True),
+        (container((2, 8, 90)) + bytes(24) + OTHER, {90, 100, 103}, set(), False),  # padding
+    ],
+)
+def test_fatbin_and_requirements_see_code_that_was_zeroed(
+    tmp_path: Path, data: bytes, runs: set[int], zeroed: set[int], blank: bool
+) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    name = "libcudnn_ops.so.9"
+    library = with_section(b".nv_fatbin", data).replace(b"libcudnn_graph.so.9", b"libcudnn_ops.so.9\0\0")
+    written(tmp_path, library, name)
+    code = read(tmp_path).libraries["ops"].code
+    assert code is not None
+    assert (code.zeroed, code.blank) == (zeroed, blank)
+    for arch in (80, 86, 89, 90, 100, 103):
+        assert code.runs_on(arch) == ((arch in runs) or any(have <= arch for have in code.ptx))
+        found = doctor.diagnose(tmp_path, doctor.Requirements(archs=(arch,)), run=False)
+        codes = {each.code for each in found.findings}
+        assert ("no-gpu-code" in codes) == (not code.runs_on(arch))
+        assert ("zeroed-code" in codes) == bool(zeroed or blank)
 
 
 def test_coverage_intersects_all_libraries_and_adds_later_minors(tmp_path: Path) -> None:
