@@ -1,4 +1,4 @@
-"""Hypothesis profiles, the skip of the GPU tier, and the record of a run on a GPU."""
+"""Hypothesis profiles, the skip of the GPU tier, processes, and the record of a run on a GPU."""
 
 from __future__ import annotations
 
@@ -58,10 +58,20 @@ def why_not_on_gpu() -> str:
     return "" if available else str(available.reason)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if GPU_TESTS in item.path.parents:
-            item.add_marker(pytest.mark.gpu)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = [item for item in items if GPU_TESTS in item.path.parents]
+    for item in tier:
+        item.add_marker(pytest.mark.gpu)
+    if not has_gpu():  # one test of each module is skipped, with the reason
+        kept = {item.path: item for item in reversed(tier)}
+        deselected = {*tier} - {*kept.values()}
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
+
+
+def has_gpu() -> bool:
+    """Return whether the driver has devices here, without loading it."""
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def pytest_collection_finish() -> None:
@@ -106,7 +116,17 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """Limit ``-n auto`` to two processes if there is a GPU: each process allocates workspaces on it."""
-    return 2 if any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")) else None
+    return 2 if has_gpu() else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each process a contiguous part of the tests, so that most modules compute shared values once."""
+    if config.getoption("dist") != "load":  # another was named
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 # --- the record of a run -----------------------------------------------------------------------------------

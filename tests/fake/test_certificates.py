@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.autotune.candidates import CandidateSet
-from cudnn_ct.certify import certificates, opinions
+from cudnn_ct.certify import certificates, determinism, opinions
 from cudnn_ct.certify.structure import structure_of
 from cudnn_ct.cli.report import command
 from cudnn_ct.cuda import memory
@@ -105,7 +105,7 @@ def test_winner_is_measured_when_results_must_be_deterministic(fake: FakeCudnn) 
     f = built(deterministic=True)
     with pytest.warns(CudnnWarning, match="engine 0 of cuDNN computes a wrong result"):
         np.testing.assert_allclose(f(ct.asarray(X)).numpy(), expected(X), rtol=1e-6)
-    assert fake.executed.count(7) > 20
+    assert fake.executed.count(7) > determinism.RUNS
 
 
 def test_same_engine_with_other_knobs_is_no_second_opinion(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from tests.unit.test_examples import EXAMPLES
 
 from .cudnn import FakeCudnn
 
-load_digits = pytest.importorskip("sklearn.datasets").load_digits
+pytestmark = pytest.mark.skipif(not find_spec("sklearn"), reason="scikit-learn is not installed")
 
 
 def few_digits(return_X_y: bool) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits  # a second: not while collecting
+
     images, labels = load_digits(return_X_y=return_X_y)
     return images[:60], labels[:60]
 

@@ -36,6 +36,16 @@ def _calls_are_replayed_early() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _certificates_have_their_own_tests(request: pytest.FixtureRequest, monkeypatch: Any) -> None:
+    """Compare results with the references of the tests alone: a second opinion compiles a second engine.
+
+    Random graphs run in children, which have the default.
+    """
+    if request.path.stem != "test_certificates":
+        monkeypatch.setattr(ct.config, "certify", "off")
+
+
+@pytest.fixture(autouse=True)
 def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let a test marked ``alone`` wait for the other processes of the run, which share the device.
 

@@ -25,7 +25,7 @@ SLOPES: dict[str, Callable[[Any], Any]] = {
     "softplus": functional.softplus,
     "swish": functional.silu,
 }
-MOST = 8  # broadcasts of a shape in one run
+MOST = 4  # broadcasts of a shape in one run
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 4e-3}  # products of float32 are in TF32
 
 
@@ -156,7 +156,8 @@ def test_gradients_of_activations_behind_convolutions_equal_pytorch(
         window = wide[1] if direction == "data" else torch.zeros(w, device="cuda").double().requires_grad_()
         result = functional.conv2d(image, window)
         (value,) = torch.autograd.grad(result, image if direction == "data" else window, wide[0])
-    for activation, swapped in product(SLOPES, (False, True)):
+    for turn, activation in enumerate(SLOPES):
+        swapped = bool((turn + last + small_last) % 2)  # each order of operands with half of the layouts
         if swapped and activation == "relu":
             continue  # rounding decides on the side of 0
         want = (small.double() * slope(activation, value)) if swapped else value * slope(activation, small)
@@ -185,7 +186,9 @@ def test_gradients_of_activations_behind_convolutions_equal_pytorch(
 def test_products_of_computed_operands_of_two_dtypes_equal_pytorch(
     dtypes: tuple[str, str], transposed: tuple[bool, bool], computed: str
 ) -> None:
-    for (m, n), k in product(((5, 8), (16, 33), (7, 9)), (8, 15, 16, 17, 18, 24, 33, 40)):
+    sizes, turn = ((5, 8), (16, 33), (7, 9)), ("a", "b", "ab").index(computed)
+    for place, k in enumerate((8, 15, 16, 17, 18, 24, 33, 40)):
+        m, n = sizes[(place + turn) % 3]  # each size with each k, in one of the tests
         shapes = ((m, k), (k, n))
         a, b = (
             randn(*shape[::-1], dtype=dtype).t() if exchanged else randn(*shape, dtype=dtype)

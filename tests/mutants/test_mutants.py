@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from .patterns import KINDS, Mutant, mutants_of, mutants_of_package
 from .reach import Reach, files_of, measure
 from .run import PACKAGE, ROOT, Outcome, copied, diff, run_all
 
-MUTANTS = mutants_of_package(PACKAGE)
+
+@cache  # seconds of work, for the tests that need them and not while collecting
+def package_mutants() -> list[Mutant]:
+    return mutants_of_package(PACKAGE)
+
 
 # Mutants that survived an evaluation from outside. Each has a test now, or a reason in explained.toml.
 SURVIVED = {
@@ -38,19 +43,20 @@ SURVIVED = {
 
 @pytest.mark.parametrize("pattern", SURVIVED.values(), ids=SURVIVED)
 def test_mutants_include_those_that_survived_an_evaluation(pattern: str) -> None:
-    assert [mutant for mutant in MUTANTS if re.search(pattern, mutant.name)]
+    assert [mutant for mutant in package_mutants() if re.search(pattern, mutant.name)]
 
 
 def test_mutants_are_many_of_each_kind_in_a_fixed_order() -> None:
-    assert len(MUTANTS) >= len(SURVIVED) + 100
-    assert {mutant.kind for mutant in MUTANTS} == set(KINDS)
-    assert mutants_of_package(PACKAGE) == MUTANTS
-    assert [mutant.path for mutant in MUTANTS] == sorted(mutant.path for mutant in MUTANTS)
+    mutants = package_mutants()
+    assert len(mutants) >= len(SURVIVED) + 100
+    assert {mutant.kind for mutant in mutants} == set(KINDS)
+    places = [(mutant.path, mutant.start, mutant.end, mutant.new) for mutant in mutants]
+    assert places == sorted(set(places))
 
 
 def test_mutants_are_python_that_differs_from_the_source() -> None:
-    sources = {mutant.path: (PACKAGE / mutant.path).read_bytes() for mutant in MUTANTS}
-    for mutant in MUTANTS:
+    sources = {mutant.path: (PACKAGE / mutant.path).read_bytes() for mutant in package_mutants()}
+    for mutant in package_mutants():
         changed = mutant.applied(sources[mutant.path])
         assert changed != sources[mutant.path]
         ast.parse(changed)
@@ -170,7 +176,7 @@ def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone()
 
 
 def test_run_reports_a_mutant_that_no_test_reaches_as_a_survivor() -> None:
-    (outcome,) = run_all(MUTANTS[:1], Reach({}, {}), 1, 60)
+    (outcome,) = run_all(package_mutants()[:1], Reach({}, {}), 1, 60)
     assert (outcome.killer, outcome.tests) == ("", 0)
 
 
@@ -189,12 +195,15 @@ def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the search for mutants and the record of what tests reach."""
-    monkeypatch.setattr(command, "mutants_of_package", lambda _: MUTANTS)
+    monkeypatch.setattr(command, "mutants_of_package", lambda _: package_mutants())
     monkeypatch.setattr(command, "_part", lambda _: Reach({}, {}))
 
 
 def outcomes(*killers: str) -> list[Outcome]:
-    return [Outcome(mutant, killer, 1, 1.0) for mutant, killer in zip(MUTANTS[20:], killers, strict=False)]
+    return [
+        Outcome(mutant, killer, 1, 1.0)
+        for mutant, killer in zip(package_mutants()[20:], killers, strict=False)
+    ]
 
 
 @pytest.mark.usefixtures("found")
@@ -242,5 +251,5 @@ def test_main_lists_a_sample_that_a_seed_draws(capsys: pytest.CaptureFixture[str
 
 def test_explanations_are_of_mutants_that_exist_and_give_a_reason() -> None:
     for row in tomllib.loads(command.EXPLAINED.read_text(encoding="utf-8"))["mutant"]:
-        assert any(re.search(row["pattern"], mutant.name) for mutant in MUTANTS), row
+        assert any(re.search(row["pattern"], mutant.name) for mutant in package_mutants()), row
         assert len(row["reason"]) > 20

@@ -22,7 +22,8 @@ from tests.spread import visible
 __all__ = ["Result", "compare", "run_child", "summary"]
 
 ROOT = Path(__file__).parents[2]
-BATCH = 200  # calls in one child; starting one takes less than a second
+BATCH = 200  # calls in one child, at least
+FAKE_BATCH = 1000  # starting one takes a second or two
 GPU_BATCH = 2000  # it takes several, for libraries and kernels to load
 # As many processes as cores run already: threads of libraries would take their time.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -105,9 +106,8 @@ def summary(result: Result) -> str:
 
 def _batch_size(calls: int | None, jobs: int, fakes: bool) -> int:
     """Return the number of calls of a child. Each process has two children or more, so that all end alike."""
-    if fakes or calls is None:
-        return BATCH if fakes else GPU_BATCH
-    return min(GPU_BATCH, max(BATCH, ceil(calls / jobs / 2)))
+    most = FAKE_BATCH if fakes else GPU_BATCH
+    return most if calls is None else min(most, max(BATCH, ceil(calls / jobs / 2)))
 
 
 def _batches(calls: int | None, end: float | None, size: int) -> Iterator[tuple[int, int]]:

@@ -92,13 +92,14 @@ def test_oracle_finds_a_result_that_is_off_by_a_tenth(operation: str) -> None:
 
     with host_installed() as host, cudnn_installed(host):
         outcomes = []
-        for number in range(12):
+        for number in range(12):  # some are rejected, have no elements or have large bounds
             call = draw(5, number, "fakes", [operation])._replace(factors={}, plan="")
             arguments = {k: v for k, v in call.arguments.items() if k not in ("precision", "workspace_limit")}
-            outcomes.append(
-                judge(call._replace(arguments=arguments), Fakes(host), ANSWERS | {operation: wrong})
-            )
-    assert "finding" in {one.outcome for one in outcomes}, outcomes
+            call = call._replace(arguments=arguments)
+            outcomes.append(judge(call, Fakes(host), ANSWERS | {operation: wrong}))
+            if outcomes[-1].outcome == "finding":
+                return
+    pytest.fail(f"no finding: {outcomes}")
 
 
 def test_oracle_finds_a_computed_call_that_has_to_be_rejected() -> None:

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -85,16 +86,23 @@ def imports_of(name: str, path: Path) -> Iterator[Import]:
 
 
 def walk(node: ast.AST, lazy: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield all nodes below, and whether each runs later than the import."""
+    """Yield all statements below, and whether each runs later than the import."""
     for child in ast.iter_child_nodes(node):
-        in_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.expr):  # has no statements, and is most of a tree
+            continue
+        in_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         yield child, lazy
         yield from walk(child, lazy or in_function or for_types)
 
 
-IMPORTS = [found for name, path in MODULES.items() for found in imports_of(name, path)]
-OUTSIDE = [found for found in IMPORTS if not found.of.startswith(".")]
+@cache
+def imports() -> list[Import]:
+    return [found for name, path in MODULES.items() for found in imports_of(name, path)]
+
+
+def outside() -> list[Import]:
+    return [found for found in imports() if not found.of.startswith(".")]
 
 
 def part(name: str) -> str:
@@ -119,12 +127,12 @@ def test_every_module_belongs_to_a_level() -> None:
 
 
 def test_modules_import_from_lower_levels_or_from_their_left() -> None:
-    assert [found for found in IMPORTS if not allowed(found)] == []
+    assert [found for found in imports() if not allowed(found)] == []
 
 
 def test_modules_of_a_package_import_in_no_cycle() -> None:
     graph: dict[str, set[str]] = {name: set() for name in MODULES}
-    for found in IMPORTS:
+    for found in imports():
         if found.of.startswith(".") and not found.lazy and part(found.by) != "__init__":
             graph[found.by].add(found.of[1:])
     TopologicalSorter(graph).prepare()
@@ -139,21 +147,21 @@ def test_libraries_beside_the_levels_need_only_numpy_and_the_standard_library() 
     """The modules that the doctor shares with the loader follow the doctor's rule."""
     known = sys.stdlib_module_names
     parts = {*BESIDE, *BESIDE["doctor"]}
-    used = {(part(found.by), part(found.of)) for found in OUTSIDE if part(found.by) in parts}
+    used = {(part(found.by), part(found.of)) for found in outside() if part(found.by) in parts}
     assert {(by, of) for by, of in used if of not in known} <= {("reference", "numpy")}
 
 
 def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
-    importers = {found.by for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
+    importers = {found.by for found in imports() if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
-    users = {found.by for found in IMPORTS if found.of == ".cuda.driver"}
+    users = {found.by for found in imports() if found.of == ".cuda.driver"}
     names = ("device", "event", "graph", "interop", "memory", "replay", "stream")
     assert users <= {f"cuda.{name}" for name in names}
 
 
 def test_package_imports_no_array_library_but_numpy() -> None:
     others = {"torch", "cupy", "jax", "numba", "tensorflow"}
-    assert [found for found in OUTSIDE if part(found.of) in others] == []
+    assert [found for found in outside() if part(found.of) in others] == []
 
 
 def test_libraries_are_opened_in_one_place() -> None:
