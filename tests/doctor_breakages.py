@@ -22,12 +22,15 @@ from tests.doctor_environments import (
     CUDA12,
     CUDA13,
     CUDART12,
+    CUDART13,
     FLOW,
     FLOW_OLD,
     IN_ENVIRONMENTS,
     IN_PLACE,
     JAX,
+    JAX_13,
     JAX_NEW,
+    JAX_USER,
     JIT,
     JIT_OLD,
     LAYOUTS,
@@ -41,10 +44,12 @@ from tests.doctor_environments import (
     ORT_OLD,
     OTHER,
     OTHER_OLD,
+    TOOLKIT,
     TORCH,
     TORCH_13,
     TORCH_LIB,
     TORCH_NEW,
+    TORCH_TOOLKIT,
     Environment,
 )  # fmt: skip
 
@@ -79,6 +84,7 @@ _TORCH_AGAIN = f"cp -r {TORCH}.dist-info {TORCH_NEW}.dist-info; rm {TORCH_NEW}.d
 _STRAY = "libcudnn_engines_tensor_ir.so.9"
 _OLDER = (OLD, *CUDA12)
 _BOTH = (OLD, OTHER, *CUDA12, *CUDA13)
+_EXTRAS = (TORCH_TOOLKIT, TOOLKIT)
 
 BREAKAGES = (
     # Two owners, and stale metadata.
@@ -311,6 +317,39 @@ BREAKAGES = (
     Breakage(
         "no libnvrtc for CUDA 13", "missing-nvrtc", "rm nvidia/cu13/lib/libnvrtc*", (OTHER_OLD, *CUDA13)
     ),
+    # Requirements by an extra of another package.
+    Breakage(  # this machine may have the library
+        "torch needs libcudart by an extra",
+        "missing-cudart",
+        "",
+        (OTHER, *_EXTRAS, *CUDA13),
+        layouts=("image", "aarch64"),
+    ),
+    Breakage(
+        "libcudart for CUDA 13 is gone",
+        "missing-cudart",
+        "rm nvidia/cu13/lib/libcudart.so.13",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13),
+        layouts=("image", "aarch64"),
+    ),
+    Breakage(
+        "torch pins libcublasLt by an extra",
+        "missing-cublaslt",
+        "",
+        (OTHER, *_EXTRAS, CUDART13, NVRTC13),
+    ),
+    Breakage(
+        "torch pins all of CUDA by an extra, and it is gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13),
+    ),
+    Breakage(
+        "torch pins libcudart by an extra, and ops is gone",
+        "missing-library",
+        _in_lib("rm libcudnn_ops.so.9"),
+        (OTHER, *_EXTRAS, *CUDA13),
+    ),
     # The C library and other libraries of an image.
     _of_image(
         "no glibc, but musl", "no-glibc", "rm $IMAGE/libc.so.6; : > $IMAGE/../ld-musl-x86_64.so.1", True
@@ -412,6 +451,65 @@ BREAKAGES = (
         "missing-library",
         _in_lib("rm libcudnn_graph.so.9"),
         (*_OLDER, JAX_NEW),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    *(
+        Breakage(
+            f"{name} for CUDA 12 with the cuDNN for CUDA 13",
+            "consumer-mismatch",
+            "",
+            (OTHER, label, *CUDA13),
+            layouts=IN_ENVIRONMENTS,
+        )
+        for name, label in (("JAX", JAX), ("onnxruntime", ORT), ("ctranslate2", CT2), ("tensorflow", FLOW))
+    ),
+    Breakage(
+        "JAX for CUDA 13 with the cuDNN for CUDA 12",
+        "consumer-mismatch",
+        "",
+        (NEW, JAX_13, *CUDA12),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "wheels for CUDA 12 and 13, and onnxruntime needs one",
+        "two-owners",
+        "",
+        (*_BOTH, ORT),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "torch and onnxruntime need different CUDAs",
+        "consumer-mismatch",
+        "",
+        (OTHER, TORCH_13, ORT, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "torch and onnxruntime with the cuDNNs of both",
+        "two-owners",
+        "",
+        (OTHER, NEW, TORCH_13, ORT, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "torch and ctranslate2 with the cuDNNs of both, and the older one last",
+        "two-owners",
+        "",
+        (OTHER, OLD, TORCH_13, CT2, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "JAX for both CUDAs",
+        "consumer-mismatch",
+        "",
+        (NEW, JAX, JAX_13, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "an extra of JAX needs a newer version",
+        "consumer-mismatch",
+        f"rm -r {JAX}.dist-info; cp -r {JAX_NEW}.dist-info x; mv x {JAX_NEW}.dist-info",
+        (*_OLDER, JAX, JAX_NEW, JAX_USER),
         layouts=IN_ENVIRONMENTS,
     ),
     Breakage(
@@ -548,6 +646,11 @@ SOUND = (
     Sound("with JAX", labels=(NEW, JAX, *CUDA12)),
     Sound("with onnxruntime", labels=(NEW, ORT, *CUDA12)),
     Sound("with tensorflow", labels=(NEW, FLOW, *CUDA12)),
+    Sound("with JAX for CUDA 13", labels=(OTHER, JAX_13, *CUDA13)),
+    Sound("torch that names CUDA by extras", labels=(OTHER, *_EXTRAS, CUDART13, *CUDA13)),
+    Sound("extras that no package requires", labels=(OTHER, TOOLKIT, *CUDA13)),
+    Sound("extras of a package that is not installed", labels=(OTHER, TORCH_TOOLKIT, *CUDA13)),
+    Sound("an extra of JAX", labels=(NEW, JAX_NEW, JAX_USER, *CUDA12)),
     Sound("with all of them", labels=(NEW, JAX, JAX_NEW, ORT, FLOW, CT2, TORCH_NEW, CUDART12, *CUDA12)),
     Sound(
         "metadata of torch that pip left",
@@ -593,11 +696,12 @@ class Outcome:
     destroyed: bool = False  # whether the commands made it worse without a network
     left: frozenset[tuple[str, str]] = frozenset()  # errors and warnings after the commands
     words: str = ""  # of the commands
+    lost: frozenset[str] = frozenset()  # packages that the commands removed and that another one requires
 
     def is_right(self, case: Breakage) -> bool:
-        """Return whether the cause was named, and commands repaired it at once."""
+        """Return whether the cause was named, and commands repaired it and removed nothing required."""
         named = case.code in self.codes and case.manual == (not self.commands)
-        return named and not self.destroyed and not self.left
+        return named and not self.destroyed and not self.left and not self.lost
 
 
 def attempt(
@@ -616,7 +720,7 @@ def attempt(
     codes, commands = frozenset(code for code, _ in wrong(before)), "\n".join(before.commands)
     if not commands:
         return Outcome(codes, 0)
-    form, destroyed = form_of(before.commands), False
+    form, destroyed, unmet = form_of(before.commands), False, environment.unmet()
     if tried is None or form not in tried:
         failed = environment.run(commands, index=False)
         destroyed = bool(failed) and not wrong(environment.diagnose(case.asked)) <= wrong(before)
@@ -624,7 +728,8 @@ def attempt(
         tried.add(form)
     failed = environment.run(commands)
     left = wrong(environment.diagnose(case.asked)) | ({("failed", commands)} if failed else frozenset())
-    return Outcome(codes, len(before.commands), destroyed, left, environment.output)
+    lost = frozenset(environment.unmet() - unmet)
+    return Outcome(codes, len(before.commands), destroyed, left, environment.output, lost)
 
 
 def form_of(commands: Sequence[str]) -> tuple[str, ...]:

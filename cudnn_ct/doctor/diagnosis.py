@@ -273,13 +273,18 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
-    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too."""
-    again = found.repair
-    if not any(again.commands and each.commands == again.commands for each in findings):
-        return findings
+    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too.
+
+    Also if the packages need different cuDNNs, because it is a file of one of them.
+    """
+    again, site = found.repair, records.site_of(found.folder)
+    recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
+    kept = recorded if repair.divided(found) else set()
+    also = any(again.commands and each.commands == again.commands for each in findings)
+    paths = kept.union(found.leftovers) if also else kept
     return [
         replace(each, fix=again.text, commands=again.commands)
-        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in found.leftovers
+        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in paths
         else each
         for each in findings
     ]
