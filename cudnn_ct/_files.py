@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = [
-    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "driver_release",
-    "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource",
-    "text_of",
+    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "dangling",
+    "driver_release", "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private",
+    "real", "resource", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -77,6 +77,17 @@ def real(path: str, root: str = "/") -> str:
             if target.startswith("/"):
                 done = root
     return done
+
+
+def dangling(path: str, root: str = "/") -> str:
+    """Return the first link on the way to a path whose target does not exist; empty if there is none."""
+    step = done = os.path.abspath(root)
+    for name in os.path.relpath(os.path.abspath(path), step).split("/"):
+        step, link = os.path.join(step, name), os.path.join(done, name)
+        done = real(link, root)
+        if os.path.islink(link) and not os.path.exists(done):
+            return step
+    return ""
 
 
 def equal(one: str, other: str) -> bool:

@@ -84,6 +84,15 @@ _TORCH_AGAIN = f"cp -r {TORCH}.dist-info {TORCH_NEW}.dist-info; rm {TORCH_NEW}.d
 _STRAY = "libcudnn_engines_tensor_ir.so.9"
 _OLDER = (OLD, *CUDA12)
 _BOTH = (OLD, OTHER, *CUDA12, *CUDA13)
+_LOST = f"rm -r {CU12}*; cd {LIB}; for f in *; do mv $f $f.27.0; done; "
+_DLLS = (
+    "cd nvidia/cudnn; mkdir bin; for f in lib/*.so.9; do n=${f#lib/lib}; mv $f bin/${n%.so.9}64_9.dll; done; "
+    f"cd ../..; sed -i 's,cudnn/lib/lib\\(.*\\).so.9,cudnn/bin/\\164_9.dll,' {CU12}*/RECORD"
+)
+_CUBLAS_DLL = (
+    "mkdir nvidia/cublas/bin; mv nvidia/cublas/lib/lib* nvidia/cublas/bin/cublasLt64_12.dll; "
+    "sed -i 's,cublas/lib.*.so.12,cublas/bin/cublasLt64_12.dll,' nvidia_cublas*/RECORD"
+)
 _EXTRAS = (TORCH_TOOLKIT, TOOLKIT)
 
 BREAKAGES = (
@@ -316,6 +325,70 @@ BREAKAGES = (
     Breakage("no libcublasLt for CUDA 13", "missing-cublaslt", "", (OTHER, NVRTC13)),
     Breakage(
         "no libnvrtc for CUDA 13", "missing-nvrtc", "rm nvidia/cu13/lib/libnvrtc*", (OTHER_OLD, *CUDA13)
+    ),
+    Breakage("all libraries are gone, and no libcublasLt", "missing-library", f"rm {LIB}/*", (NEW, NVRTC12)),
+    Breakage(
+        "all parts are empty, and no libcublasLt",
+        "damaged-library",
+        _in_lib("for f in *; do : > $f; done"),
+        (OTHER, NVRTC13),
+    ),
+    # Links.
+    *(
+        Breakage(f"{link} is a dangling link", "broken-link", f"rm -r {link}; ln -s /gone/{link} {link}")
+        for link in (LIB, "nvidia/cudnn", "nvidia")
+    ),
+    Breakage(
+        "its folder is a link in a circle", "broken-link", f"rm -r {LIB}; ln -s lib {LIB}; ln -sfn lib {LIB}"
+    ),
+    *(
+        Breakage(
+            f"{name} is a link to another version",
+            "wrong-library",
+            f"cd {folder}; sed s/{name}/{other}/ {name} > x.so; ln -sf x.so {name}",
+            labels,
+        )
+        for name, other, folder, labels in (
+            ("libcublasLt.so.12", "libcublasLt.so.13", "nvidia/cublas/lib", (NEW, *CUDA12)),
+            ("libcublasLt.so.13", "libcublasLt.so.12", "nvidia/cu13/lib", (OTHER, *CUDA13)),
+            ("libnvrtc.so.12", "libnvrtc.so.11", "nvidia/cuda_nvrtc/lib", _OLDER),
+            (
+                "libcudart.so.12",
+                "libcudart.so.13",
+                "nvidia/cuda_runtime/lib",
+                (NEW, TORCH_NEW, CUDART12, *CUDA12),
+            ),
+        )
+    ),
+    *(
+        Breakage(
+            f"files with the full version and {words}", "lost-link", _LOST + script, labels, layouts=IN_PLACE
+        )
+        for words, script, labels in (
+            ("no link", "", (NEW, *CUDA12)),
+            ("the short link", "ln -s libcudnn.so.9.27.0 libcudnn.so", (NEW, *CUDA12)),
+            ("links of the parts", "for f in libcudnn_*; do ln -s $f ${f%.27.0}; done", (NEW, *CUDA12)),
+            ("one file of all versions", "for f in *; do ln -s $f ${f%.9.27.0}; done", (NEW, *CUDA12)),
+        )
+    ),
+    Breakage(
+        "a wheel whose links are lost",
+        "missing-library",
+        _in_lib("for f in *; do mv $f $f.27.0; done"),
+    ),
+    # The wheel for Windows.
+    *(
+        Breakage(f"the wheel for Windows{words}", "foreign-machine", script, labels, layouts=IN_ENVIRONMENTS)
+        for words, script, labels in (
+            ("", _DLLS, (NEW, *CUDA12)),
+            (" with torch", _DLLS, (OLD, TORCH, *CUDA12)),
+            (
+                " with names in capitals",
+                f"{_DLLS}; cd nvidia/cudnn/bin; mv cudnn64_9.dll CUDNN64_9.DLL",
+                (NEW, *CUDA12),
+            ),
+            (" of all packages", f"{_DLLS}; {_CUBLAS_DLL}", (NEW, *CUDA12)),
+        )
     ),
     # Requirements by an extra of another package.
     Breakage(  # this machine may have the library

@@ -141,15 +141,17 @@ def _opened(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Library
 def _read(found: LibrarySet, path: str) -> Library:
     """Read a library that is not a part of cuDNN; another processor than that of cuDNN is an error."""
     library = read_library(path, found.root)
-    if library.error or library.elf.machine in {part.elf.machine for part in found.sound}:
+    machines = {part.elf.machine for part in found.sound}  # none if all parts are gone
+    if library.error or not machines or library.elf.machine in machines:
         return library
     name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
     return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
 
 
 def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
-    """Report a library that is not a part of cuDNN and cannot be opened."""
-    if not library.error:
+    """Report a library that is not a part of cuDNN and cannot be opened, or is another one."""
+    soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in CUDA))
+    if not library.error and (not soname or soname == library.file or not of_cuda):
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
     if owner := records.owner_of(library.path):
@@ -158,8 +160,12 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
         package, commands = _system_package(library.file, found.root, " --reinstall")
         again = Fix(f"install {package} again", commands) if commands else again
-    code = FILE_CODES.get(library.error.kind, "damaged-library")
-    text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    if library.error:
+        code = FILE_CODES.get(library.error.kind, "damaged-library")
+        text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    else:
+        link = f", a link to {library.real}," if library.real != library.path else ""
+        code, text = "wrong-library", f"{library.path}{link} is {soname}"
     severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     fix = {"path": pip.inside(library.path, found.root)}
     yield finding(code, text, severity=severity, repair=again, path=library.path, fix=fix)

@@ -24,6 +24,7 @@ from . import (
     repair,
     requirements,
     search,
+    windows,
 )
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
@@ -113,7 +114,9 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        if found := libraryset.read(place.folder, located.root):
+        if windows.is_misplaced(place.folder, located.root):
+            findings += windows.misplaced(place.folder, located.root)
+        elif found := libraryset.read(place.folder, located.root):
             users = packages.needs(found, located.sites, shared=path is None)
             found = packages.with_needs(found, (*users, *asked.needs))
             found = found if records.site_of(found.folder) else replace(found, sites=located.sites)
@@ -244,8 +247,8 @@ _REQUIREMENTS = {"unexpected-version", "unexpected-cuda", "no-gpu-code", "no-dri
 
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
-    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "shadowed", "preloaded", "missing-system-library",
-    "old-system-library", "missing-cublaslt",
+    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "lost-link", "shadowed", "preloaded",
+    "missing-system-library", "old-system-library", "missing-cublaslt",
 }  # fmt: skip
 
 
@@ -263,11 +266,16 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
     for site in located.sites:
         folder = records.wheel_folder(site)
         present = any(_files.cudnn_files(folder))
+        if windows.is_misplaced(folder, located.root):
+            yield from windows.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
             found = packages.with_needs(found, (*packages.needs(found), *asked.needs))
-            text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
-            yield found.finding("missing-library", text, severity=severity, path=found.folder)
+            label, link = found.owners[0].label, _files.dangling(folder, located.root)
+            text = f"pip lists {label} as installed, but {found.folder} contains no library"
+            text += f": {link} is a link to a folder that does not exist" if link else ""
+            code = "broken-link" if link else "missing-library"
+            yield found.finding(code, text, severity=severity, path=link or found.folder)
             if severity == Severity.ERROR:
                 yield from companions.check(found)
 

@@ -81,7 +81,8 @@ class LibrarySet(Installation):
             for library in self.libraries.values()
             if self.is_stray(library) or (library.error and os.path.islink(library.path))
         )
-        return tuple(dict.fromkeys([*wrong, *self.unowned]))
+        gone = _files.dangling(self.folder, self.root)
+        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone])]))
 
     @property
     def recorders(self) -> list[records.Distribution]:
@@ -108,7 +109,7 @@ class LibrarySet(Installation):
     def cuda(self) -> int:
         """The most frequent CUDA major version of its libraries; 0 if unknown."""
         known = Counter(self.majors.values())
-        named = re.search(r"-cu(\d+)", self.owners[0].name) if self.owners and not self.libraries else None
+        named = re.search(r"-cu(\d+)", self.owners[0].name) if self.owners else None
         return known.most_common(1)[0][0] if known else int(named[1]) if named else 0
 
     @property
@@ -144,7 +145,8 @@ def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet |
     # No library is opened, and damaged files raise no error.
     if not deleted and not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
-    real = _files.real(folder, root)
+    # A link to a folder that does not exist is a part of the installation, which a fix must delete.
+    real = folder if _files.dangling(folder, root) else _files.real(folder, root)
     found = LibrarySet(real, *read_folder(folder, read_library, root), root)
     owners = records.owners(real)
     live = records.live(owners, write(found.version))

@@ -11,7 +11,7 @@ from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 
-__all__ = ["check_companions", "check_competition"]
+__all__ = ["check_companions", "check_competition", "is_misplaced", "misplaced"]
 
 # Windows searches these before the folders of Python packages and of PATH.
 SYSTEM = ("Windows/System32", "Windows")
@@ -66,6 +66,33 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
             again = Fix(f"install {owner or wheel} again", commands)
             kind = "damaged-library" if library.error and library.error.kind != "class" else "foreign-machine"
             yield finding(kind, f"cuDNN cannot open {name}: {reason}", repair=again, path=path)
+
+
+def is_misplaced(folder: str, root: str = "/") -> bool:
+    """Return whether libraries for Windows are in the site-packages of a Python for another system."""
+    site, names = (
+        records.site_of(folder),
+        [os.path.basename(name.path) for name in _files.cudnn_files(folder)],
+    )
+    manager = pip.of(site, root) if site and names and all(map(is_dll, names)) else None
+    return bool(manager and not manager.loose and not manager.windows)
+
+
+def misplaced(folder: str, root: str = "/") -> Iterator[Finding]:
+    """Report libraries for which `is_misplaced` is true, unless those for the other system exist too."""
+    site = records.site_of(folder)
+    if any(_files.cudnn_files(os.path.join(site, records.WHEEL_FOLDERS[0]))):
+        return
+    pins = records.of_windows(site)
+    commands = [command for pin in pins for command in pip.of(site, root).install(pin, keep=True)]
+    again = Fix(f"install {' and '.join(pins)} again", tuple(commands))
+    text = f"{folder} has the libraries for Windows, and the Python of {site} is for another system"
+    yield finding("foreign-machine", text, repair=again, path=folder)
+
+
+def is_dll(name: str) -> bool:
+    """Return whether a name is that of a library of Windows."""
+    return name.lower().endswith(".dll")
 
 
 def _first_folders(found: LibrarySet) -> list[str]:

@@ -383,7 +383,7 @@ def test_check_headers_notes_headers_on_the_include_path(
 
 
 LT, NVRTC, BUILTINS, CUDART = "cublasLt.so.99", "nvrtc.so.99", "nvrtc-builtins.so.99.1", "cudart.so.99"
-SOUND, FOREIGN = make_elf("x"), make_elf("x", machine=3)
+SOUND, FOREIGN = make_elf(), make_elf(machine=3)  # without a name
 
 
 # A library, its contents (None is a link to nothing), the findings, and sound libraries that follow it.
@@ -393,6 +393,9 @@ OPENED: list[tuple[str, bytes | None, str, list[str]]] = [
     (LT, SOUND[:300], "damaged-library error", [LT, NVRTC, BUILTINS]),
     (LT, FOREIGN, "foreign-machine error", [NVRTC, BUILTINS]),
     (LT, FOREIGN, "", [LT, NVRTC, BUILTINS]),  # the linker skips it
+    (LT, make_elf("libcublasLt.so.98"), "wrong-library error", [LT, NVRTC, BUILTINS]),
+    (LT, make_elf("libcublas.so.99"), "wrong-library error", [NVRTC, BUILTINS]),
+    (LT, make_elf(f"lib{LT}"), "", [NVRTC, BUILTINS]),
     (LT, None, "broken-link error", [NVRTC, BUILTINS]),
     (LT, None, "", [LT, NVRTC, BUILTINS]),
     (NVRTC, b"", "damaged-library warning", [LT]),
