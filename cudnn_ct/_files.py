@@ -48,7 +48,7 @@ def library_name(path: str) -> LibraryName | None:
     name = os.path.basename(path)
     name = name[: -len(DELETED)] if name.endswith(DELETED) else name
     match = _LIBRARY.fullmatch(name) or _DLL.fullmatch(name)
-    return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
+    return LibraryName((match["part"] or "").lower(), match["version"] or "", path) if match else None
 
 
 def real(path: str, root: str = "/") -> str:

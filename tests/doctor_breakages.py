@@ -89,6 +89,19 @@ _DLLS = (
     "cd nvidia/cudnn; mkdir bin; for f in lib/*.so.9; do n=${f#lib/lib}; mv $f bin/${n%.so.9}64_9.dll; done; "
     f"cd ../..; sed -i 's,cudnn/lib/lib\\(.*\\).so.9,cudnn/bin/\\164_9.dll,' {CU12}*/RECORD"
 )
+# Files that are links: to objects with the names of their hashes, and to one folder for each wheel.
+_OBJECTS = (
+    "for f in $(find nvidia -name '*.so*'); do h=$(echo $f | cksum | cut -d' ' -f1); mkdir -p $STORE/$h; "
+    "mv $f $STORE/$h/$h; ln -s $STORE/$h/$h $f; done; "
+)
+_REPOSITORIES = (
+    "for f in $(find nvidia -name '*.so*'); do d=$STORE/$(echo $f | cut -d/ -f2)/site-packages/${f%/*}; "
+    "mkdir -p $d; mv $f $d; ln -s $d/${f##*/} $f; done; "
+)
+_FOLDERS = (
+    "for f in nvidia/*; do d=$STORE/${f#nvidia/}/site-packages/nvidia; mkdir -p $d; mv $f $d; "
+    "ln -s $d/${f##*/} $f; done; "
+)
 _CUBLAS_DLL = (
     "mkdir nvidia/cublas/bin; mv nvidia/cublas/lib/lib* nvidia/cublas/bin/cublasLt64_12.dll; "
     "sed -i 's,cublas/lib.*.so.12,cublas/bin/cublasLt64_12.dll,' nvidia_cublas*/RECORD"
@@ -375,6 +388,18 @@ BREAKAGES = (
         "a wheel whose links are lost",
         "missing-library",
         _in_lib("for f in *; do mv $f $f.27.0; done"),
+    ),
+    *(
+        Breakage(f"{words}, and {what}", code, script + damage, layouts=("venv", "odd name"))
+        for words, script in (
+            ("links to objects", _OBJECTS),
+            ("links to one folder for each wheel", _REPOSITORIES),
+        )
+        for what, code, damage in (
+            ("ops is gone", "missing-library", f"rm {LIB}/libcudnn_ops.so.9"),
+            ("the target of ops is gone", "broken-link", f"rm $(readlink -f {LIB}/libcudnn_ops.so.9)"),
+            ("libcublasLt is gone", "missing-cublaslt", "rm nvidia/cublas/lib/*"),
+        )
     ),
     # The wheel for Windows.
     *(
@@ -674,6 +699,10 @@ class Sound:
     layouts: tuple[str, ...] = LAYOUTS
 
 
+_INFO = (
+    f"mv {NEW}.dist-info $STORE/cudnn/site-packages; "
+    f"ln -s $STORE/cudnn/site-packages/{NEW}.dist-info {NEW}.dist-info"
+)
 _LINKS = "for f in *; do cp $f $f.27.0; done; ln -s libcudnn.so.9 libcudnn.so"
 _ON_WINDOWS = "Requires-Dist: nvidia-cudnn-cu12==9.1; sys_platform == 'win32'"
 
@@ -693,6 +722,17 @@ SOUND = (
     Sound(
         "libraries that are links", f"mkdir $STORE; mv {LIB}/* $STORE; ln -s $STORE/* {LIB}", layouts=IN_PLACE
     ),
+    Sound("links to objects", _OBJECTS, layouts=IN_PLACE),
+    Sound("links to one folder for each wheel", _REPOSITORIES, layouts=IN_PLACE),
+    Sound("links to folders, one for each wheel", _FOLDERS, layouts=IN_PLACE),
+    Sound(
+        "links to folders with metadata",
+        _FOLDERS + "for d in $STORE/*; do mkdir $d/site-packages/x-1.dist-info; done",
+        (NEW, TORCH_NEW, CUDART12, *CUDA12),
+        layouts=IN_PLACE,
+    ),
+    Sound("links to folders and metadata", _FOLDERS + _INFO, layouts=IN_PLACE),
+    Sound("links to folders for CUDA 13", _FOLDERS, (OTHER, *CUDA13), layouts=IN_PLACE),
     Sound("its folder is a link", f"mv {LIB} $STORE; ln -s $STORE {LIB}", layouts=IN_PLACE),
     Sound("without metadata", f"rm -r {NEW}.dist-info"),
     Sound("without a header", f"rm -r {NEW}.dist-info nvidia/cudnn/include"),

@@ -110,7 +110,7 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not found.is_stray(library)]
     exports = {library.name: set(library.elf.symbols.exports) for library in members}
-    if OFFERING.intersection(required(found.version, found.kind)) - exports.keys():
+    if OFFERING.intersection(required(found.version, found.kind, found.windows)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
@@ -197,4 +197,6 @@ def _public(name: str) -> bool:
 
 def _misnamed(found: LibrarySet, library: Library) -> bool:
     """Return whether the name in a library is not that of its file."""
-    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != found.file_name(library.name)
+    soname = library.elf.soname or ""
+    soname = soname.lower() if found.windows else soname  # which ignores case
+    return library.name in ("", *SUBLIBRARIES) and soname != found.file_name(library.name)

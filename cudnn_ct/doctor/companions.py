@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
 from .._libraries import COMPANIONS, Library, needs, read_library
-from . import pip, records, windows
+from . import linker_conf, pip, records, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
@@ -197,12 +197,17 @@ def _check_builtins(
     found: LibrarySet, nvrtc: Library, wheel: str, severity: Severity | None
 ) -> Iterator[Finding]:
     """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
-    folder = os.path.dirname(nvrtc.real)
-    names = [name for name in _files.names_in(folder) if re.match(r"libnvrtc-builtins.*\.so", name)]
-    for name in names:
-        yield from _broken(found, _read(found, os.path.join(folder, name)))
+    paths = {  # the files may be links to folders of their own
+        name: os.path.join(folder, name)
+        for folder in map(os.path.dirname, (nvrtc.real, nvrtc.path))
+        for name in _files.names_in(folder)
+        if re.match(r"libnvrtc-builtins.*\.so", name)
+    }
+    names = list(paths)
+    for path in paths.values():
+        yield from _broken(found, _read(found, path))
     # The version of libnvrtc is in its real name or in that of its wheel.
-    owner = records.owner_of(nvrtc.real).partition("==")[2]
+    owner = (records.owner_of(nvrtc.path) or records.owner_of(nvrtc.real)).partition("==")[2]
     version = re.match(r"\d+\.\d+", owner or nvrtc.real.rpartition(".so.")[2])
     wanted = f"libnvrtc-builtins.so.{version[0]}" if version and found.cuda > 11 else ""
     if nvrtc.error or (names and (not wanted or wanted in names)):
@@ -229,6 +234,8 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     sites = filter(None, (records.site_of(found.folder), *found.sites))
     yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
     steps = ("system", *STEPS) if name in SYSTEM else STEPS
+    if not here:  # with `searched`, the cache of the linker in the image, which may be missing
+        yield from linker_conf.folders(found.root)
     yield from (folder for _, folder in searched(steps, spec, context))
     if ours:
         yield from folders_of(sys.base_prefix)
@@ -237,4 +244,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
         for folder in library.elf.runpath + library.elf.rpath:
-            yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))
+            here = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder)
+            if here == folder and os.path.isabs(folder):  # of the image
+                here = os.path.join(found.root, folder.lstrip("/"))
+            yield os.path.normpath(here)

@@ -117,9 +117,12 @@ def diagnose(
         if windows.is_misplaced(place.folder, located.root):
             findings += windows.misplaced(place.folder, located.root)
         elif found := libraryset.read(place.folder, located.root):
+            own = records.site_of(found.folder)
+            linked = (place.site,) if place.site not in ("", own) else ()
+            found = replace(found, sites=linked)
             users = packages.needs(found, located.sites, shared=path is None)
             found = packages.with_needs(found, (*users, *asked.needs))
-            found = found if records.site_of(found.folder) else replace(found, sites=located.sites)
+            found = found if own or linked else replace(found, sites=located.sites)
             sets.append(found)
             findings += static(found, asked, deep)
         else:

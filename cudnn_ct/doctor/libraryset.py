@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
+from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
 from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
@@ -54,6 +54,12 @@ class LibrarySet(Installation):
         paths = [library.path for library in self.libraries.values()] or [self.folder]
         return all(path.lower().endswith((".dll", "/bin")) for path in paths)
 
+    @property
+    def missing(self) -> list[str]:
+        """The parts that a cuDNN of this set, version and system must have and that do not exist."""
+        names = ("", *required(self.version, self.kind, self.windows))
+        return [name for name in names if name not in self.libraries]
+
     def file_name(self, part: str = "") -> str:
         """Return the file name of a part."""
         return f"cudnn{'_' if part else ''}{part}64_9.dll" if self.windows else file_name(part)
@@ -90,6 +96,9 @@ class LibrarySet(Installation):
         site = records.site_of(self.folder)
         inside = os.path.relpath(self.folder, site) + "/" if site else "//"
         names = (f"{inside}libcudnn", f"{inside}cudnn")
+        if self.windows:  # which ignores case
+            names = tuple(map(str.lower, names))
+            return [each for each in self.owners if any(p.lower().startswith(names) for p in each.record)]
         return [owner for owner in self.owners if any(path.startswith(names) for path in owner.record)]
 
     @property
@@ -161,6 +170,8 @@ def _unowned(found: LibrarySet) -> Iterator[str]:
     site = records.site_of(found.folder)
     known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
     names = list(_files.cudnn_files(found.folder))
+    if found.windows:  # which ignores case
+        known = {name.path for name in names if name.path.lower() in set(map(str.lower, known))}
     owned = {name.part: name.path for name in names if name.path in known}
     for name in names:
         if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):

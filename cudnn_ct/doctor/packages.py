@@ -39,7 +39,11 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     for owner in found.owners:
         if owner.problem:
             yield found.finding("broken-record", owner.problem, package=owner.name)
-        rows = [(os.path.join(site, path), *row) for path, row in owner.record.items()]
+        names = {name.path.lower(): name.path for name in _files.cudnn_files(found.folder)}
+        paths = {path: os.path.join(site, path) for path in owner.record}
+        if found.windows:  # which ignores case
+            paths = {path: names.get(full.lower(), full) for path, full in paths.items()}
+        rows = [(paths[path], *row) for path, row in owner.record.items()]
         large = [path for path, _, size in rows if deep and size > SMALL and _is_ours(found, path)]
         hashes = sha256_of(filter(os.path.isfile, large))
         different = [each for row in rows for each in _check_file(found, owner, *row, missing, hashes)]
@@ -83,11 +87,12 @@ def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
 
 def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
     """List the requirements of the packages that use this cuDNN; all of them if ``shared``."""
-    own = site_of(found.folder)
-    for site in dict.fromkeys(filter(None, [own, *sites])):
+    own, linked = site_of(found.folder), found.sites  # from which links lead to it
+    for site in dict.fromkeys(filter(None, [own, *linked, *sites])):
         names = [name for name in _files.names_in(site) if re.match(r"[^~].*\.dist-info$", name)]
-        other = any(map(OURS.match, names)) and (site != own or found.jit)
-        if other or not (site == own or shared or _root(site) == _root(own)):
+        mine = site in (own, *linked)
+        other = any(map(OURS.match, names)) and (not mine or found.jit)
+        if other or not (mine or shared or _root(site) == _root(own)):
             continue  # its packages use another cuDNN
         folders: dict[str, list[str]] = {}
         for name in names:

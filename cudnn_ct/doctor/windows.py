@@ -48,8 +48,7 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
     for template, code, package, folder in COMPANIONS if found.cuda and machines else ():
         name = template.format(found.cuda)
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-        places = [os.path.join(each, name) for each in _folders(found, folder)]
-        path = next(filter(os.path.lexists, places), "")
+        path = next(filter(None, (_file(each, name) for each in _folders(found, folder))), "")
         if not path:
             text = f"the cuDNN of {found.folder} needs {name}, which was not found"
             site = records.site_of(found.folder)
@@ -100,9 +99,7 @@ def _first_folders(found: LibrarySet) -> list[str]:
     site = records.site_of(found.folder)
     prefix = os.path.dirname(os.path.dirname(site)) if site else ""
     program = [prefix, os.path.join(prefix, "Scripts")] if prefix else []
-    system = (
-        [os.path.join(found.root, name) for name in SYSTEM] if found.root != "/" or os.name == "nt" else []
-    )
+    system = [_inside(found.root, name) for name in SYSTEM] if found.root != "/" or os.name == "nt" else []
     return [folder for folder in (*program, *system) if _files.names_in(folder)]
 
 
@@ -112,11 +109,25 @@ def _folders(found: LibrarySet, package: str) -> list[str]:
     nvidia = os.path.join(site, "nvidia") if site else os.path.dirname(os.path.dirname(found.folder))
     wheels = [os.path.join(nvidia, package, "bin"), os.path.join(nvidia, f"cu{found.cuda}", "bin", "x86_64")]
     wheels += [os.path.join(nvidia, f"cu{found.cuda}", "bin"), os.path.join(site, "torch", "lib")]
-    toolkits = os.path.join(found.root, "Program Files/NVIDIA GPU Computing Toolkit/CUDA")
+    toolkits = _inside(found.root, "Program Files/NVIDIA GPU Computing Toolkit/CUDA")
     versions = [name for name in _files.names_in(toolkits) if name.startswith(f"v{found.cuda}.")]
     return [
         found.folder,
         *wheels,
-        *(os.path.join(toolkits, name, "bin") for name in versions),
+        *(os.path.join(toolkits, name, folder) for name in versions for folder in ("bin", "bin/x64")),
         *_first_folders(found),
     ]
+
+
+def _file(folder: str, name: str) -> str:
+    """Return the path of a file in a folder; empty if it does not exist. Windows ignores case."""
+    path = os.path.join(folder, name)
+    names = (each for each in _files.names_in(folder) if each.lower() == name.lower())
+    return path if os.path.lexists(path) else next((os.path.join(folder, each) for each in names), "")
+
+
+def _inside(root: str, path: str) -> str:
+    """Return a path below a root, in the case of the names that exist."""
+    for name in path.split("/"):
+        root = _file(root, name) or os.path.join(root, name)
+    return root

@@ -475,6 +475,8 @@ def test_check_companions_compares_the_versions_of_libnvrtc_and_its_builtins(
         ("{other}", ["shadowed error"]),
         (":{same}:{own}", ["shadowed warning"]),
         ("{eight}", ["other-cudnn note"]),  # libcudnn.so.8 is never opened
+        ("{alone}:{own}", ["other-cudnn note"]),  # the parts are those of its own
+        ("{part}:{own}", ["shadowed error"]),
     ],
 )
 def test_check_competition_reports_folders_before_its_own(
@@ -485,10 +487,13 @@ def test_check_competition_reports_folders_before_its_own(
     (tmp_path / "link").symlink_to(folders["own"])
     (tmp_path / "eight").mkdir()
     (tmp_path / "eight/libcudnn.so.8").touch()
+    for name, file in (("alone", "libcudnn.so.9"), ("part", "libcudnn_ops.so.9")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_bytes((folders["other"] / file).read_bytes())
     (tmp_path / "links").mkdir()
     for library in folders["own"].iterdir():
         (tmp_path / "links" / library.name).symlink_to(library)
-    more = {name: tmp_path / name for name in ("link", "links", "eight")}
+    more = {name: tmp_path / name for name in ("link", "links", "eight", "alone", "part")}
     path = path.format(**folders, **more)
     findings = search.check_competition(read(folders["own"]), {"LD_LIBRARY_PATH": path})
     told = [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
