@@ -237,6 +237,8 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     if not here:  # with `searched`, the cache of the linker in the image, which may be missing
         yield from linker_conf.folders(found.root)
     yield from (folder for _, folder in searched(steps, spec, context))
+    if prefix := records.prefix_of(found.folder, found.root):  # which the Python of conda searches first
+        yield os.path.join(prefix, "lib")
     if ours:
         yield from folders_of(sys.base_prefix)
 

@@ -15,6 +15,7 @@ from .._libraries import old_version
 from . import (
     checks,
     companions,
+    conda,
     driver,
     libraryset,
     load_check,
@@ -154,7 +155,8 @@ def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Findi
     """Run all checks that only read files."""
     for check in (
         *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
-        packages.check_dependents, load_check.check_libc,
+        packages.check_dependents, conda.check,
+        load_check.check_libc,
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)

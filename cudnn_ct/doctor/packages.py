@@ -59,16 +59,8 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     """Report the installed packages that need another cuDNN."""
     have = {owner.name: owner.version for owner in found.owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
-    disk = write(found.version) if found.version else version
     for need in filter(lambda need: need.path, found.needs):
-        if need.built:  # any package may provide it
-            same = need.cuda == found.cuda or not (need.cuda and found.cuda)
-            good = same and meets(disk, need.versions)
-        elif need.package in have:
-            good = meets(have[need.package], need.versions)
-        else:  # no package owns this cuDNN: compare with the package that would contain it
-            good = not found.owners and need.package == found.package
-        if not good:
+        if not is_met(found, need):
             text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
             if not need.achievable:
@@ -77,6 +69,19 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
             yield found.finding(
                 "consumer-mismatch", text, fix={"consumer": consumer}, path=need.path, **shown
             )
+
+
+def is_met(found: LibrarySet, need: Need) -> bool:
+    """Return whether a cuDNN meets a requirement of a package."""
+    have = {owner.name: owner.version for owner in found.owners}
+    if need.built:  # any package may provide it
+        same = need.cuda == found.cuda or not (need.cuda and found.cuda)
+        disk = write(found.version) if found.version else next(iter(have.values()), "")
+        return same and meets(disk, need.versions)
+    if need.package in have:
+        return meets(have[need.package], need.versions)
+    # No package owns this cuDNN: compare with the package that would contain it.
+    return not found.owners and need.package == found.package
 
 
 def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
@@ -88,11 +93,12 @@ def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
 def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
     """List the requirements of the packages that use this cuDNN; all of them if ``shared``."""
     own, linked = site_of(found.folder), found.sites  # from which links lead to it
+    home = _root(own) if own else records.prefix_of(found.folder, found.root) or "/usr"
     for site in dict.fromkeys(filter(None, [own, *linked, *sites])):
         names = [name for name in _files.names_in(site) if re.match(r"[^~].*\.dist-info$", name)]
         mine = site in (own, *linked)
         other = any(map(OURS.match, names)) and (not mine or found.jit)
-        if other or not (mine or shared or _root(site) == _root(own)):
+        if other or not (mine or shared or _root(site) == home):
             continue  # its packages use another cuDNN
         folders: dict[str, list[str]] = {}
         for name in names:

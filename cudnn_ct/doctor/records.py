@@ -14,13 +14,14 @@ from .._bad_combinations import version_numbers
 
 __all__ = [
     "OURS", "WHEEL_FOLDERS", "Distribution", "RecordError", "in_use", "installed", "live",
-    "of_windows", "owner_of", "owners", "parse_record", "site_of", "wheel_folder",
+    "of_windows", "owner_of", "owners", "parse_record", "prefix_of", "site_of", "wheel_folder",
 ]  # fmt: skip
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 
 
+MAX_LEVELS = 8  # folders between a conda environment and its cuDNN
 _SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
 
 
@@ -60,6 +61,17 @@ def site_of(folder: str) -> str:
         folder = parent
         if any(name.endswith(".dist-info") for name in _files.names_in(folder)):
             return folder
+    return ""
+
+
+def prefix_of(folder: str, root: str = "/") -> str:
+    """Find the conda environment that contains a folder; empty if none does."""
+    for _ in range(MAX_LEVELS):
+        if os.path.isdir(os.path.join(folder, "conda-meta")):
+            return folder
+        if folder in (root, os.path.dirname(folder)):
+            break
+        folder = os.path.dirname(folder)
     return ""
 
 
