@@ -95,11 +95,9 @@ class LibrarySet(Installation):
         """The packages that record libraries of this folder."""
         site = records.site_of(self.folder)
         inside = os.path.relpath(self.folder, site) + "/" if site else "//"
-        names = (f"{inside}libcudnn", f"{inside}cudnn")
-        if self.windows:  # which ignores case
-            names = tuple(map(str.lower, names))
-            return [each for each in self.owners if any(p.lower().startswith(names) for p in each.record)]
-        return [owner for owner in self.owners if any(path.startswith(names) for path in owner.record)]
+        same = str.lower if self.windows else str  # Windows ignores case
+        names = (same(f"{inside}libcudnn"), same(f"{inside}cudnn"))
+        return [owner for owner in self.owners if any(same(path).startswith(names) for path in owner.record)]
 
     @property
     def majors(self) -> dict[str, int]:

@@ -15,7 +15,8 @@ MAX_FILES = 100
 
 def folders(root: str) -> Iterator[str]:
     """Yield the folders, as paths below the root; files that cannot be read are skipped."""
-    todo, seen = ["/etc/ld.so.conf"], set()
+    todo = ["/etc/ld.so.conf"]
+    seen: set[str] = set()
     while todo:
         path = _files.real(os.path.join(root, todo.pop(0).lstrip("/")), root)
         if path in seen or len(seen) >= MAX_FILES:
