@@ -25,7 +25,7 @@ def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str
     skipped: dict[str, str] = {}
     for library in installation.parts:
         try:
-            ctypes.CDLL(library.real)
+            ctypes.CDLL(library.path)  # its folder is real; a link may lead to one without the others
         except OSError as error:
             if SUBLIBRARIES[library.name].core:
                 raise _not_loadable(library.real, error) from None

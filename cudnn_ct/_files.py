@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = [
-    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "driver_release",
-    "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private", "real", "resource",
-    "search_path", "text_of",
+    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "dangling",
+    "driver_release", "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private",
+    "real", "resource", "search_path", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -48,7 +48,7 @@ def library_name(path: str) -> LibraryName | None:
     name = os.path.basename(path)
     name = name[: -len(DELETED)] if name.endswith(DELETED) else name
     match = _LIBRARY.fullmatch(name) or _DLL.fullmatch(name)
-    return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
+    return LibraryName((match["part"] or "").lower(), match["version"] or "", path) if match else None
 
 
 def real(path: str, root: str = "/") -> str:
@@ -83,6 +83,17 @@ def search_path(environ: Mapping[str, str]) -> list[str]:
     """List the folders of LD_LIBRARY_PATH as the dynamic linker reads it; ``.`` for an empty entry."""
     text = environ.get("LD_LIBRARY_PATH", "")
     return [entry or "." for entry in re.split("[:;]", text)] if text else []
+
+
+def dangling(path: str, root: str = "/") -> str:
+    """Return the first link on the way to a path whose target does not exist; empty if there is none."""
+    step = done = os.path.abspath(root)
+    for name in os.path.relpath(os.path.abspath(path), step).split("/"):
+        step, link = os.path.join(step, name), os.path.join(done, name)
+        done = real(link, root)
+        if os.path.islink(link) and not os.path.exists(done):
+            return step
+    return ""
 
 
 def equal(one: str, other: str) -> bool:

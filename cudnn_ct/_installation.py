@@ -41,8 +41,8 @@ class Installation:
 
     @property
     def shim(self) -> str:
-        """The real path of ``libcudnn.so.9``, which programs link with; empty if it is missing."""
-        return self.libraries[""].real if "" in self.libraries else ""
+        """The ``libcudnn.so.9`` that programs link with, next to its other libraries; empty if missing."""
+        return self.libraries[""].path if "" in self.libraries else ""
 
     @property
     def version(self) -> Version | None:
@@ -99,15 +99,23 @@ class Installation:
 
 def inspect(path: str | os.PathLike[str]) -> Installation:
     """Read the cuDNN that a path leads to, without opening it. Errors are in ``problems``."""
-    # The real path, because cuDNN searches for its other libraries next to the path by which it was opened.
-    real = os.path.realpath(path)
-    folder, shim = os.path.dirname(real), _libraries.read_library(real)
+    # cuDNN searches for its other libraries next to the path by which it was opened: the target of a link,
+    # unless the libraries are next to the link.
+    path = _next_to_its_parts(os.path.abspath(path))
+    folder, shim = os.path.dirname(path), _libraries.read_library(path)
     if error := shim_error(shim):
         return Installation(folder, {"": shim}, problems=(error,))
     libraries, extra = _libraries.read_folder(folder, _libraries.read_library)
     found = Installation(folder, {**libraries, "": shim}, extra, header=_header_of(folder))
     broken = [_translated(part.problem) for part in found.parts if part.problem]
     return replace(found, problems=(*broken, *_incomplete(found), *_mixed(found.parts)))
+
+
+def _next_to_its_parts(path: str) -> str:
+    """Return the path of a library whose folder is real and has the other libraries of cuDNN."""
+    folder = os.path.realpath(os.path.dirname(path))
+    parts = _files.library_name(path) and any(name.part for name in _libraries.files_of(folder))
+    return os.path.join(folder, os.path.basename(path)) if parts else os.path.realpath(path)
 
 
 def require(found: SearchResult) -> Installation:

@@ -13,8 +13,8 @@ from . import _elf, _files
 
 __all__ = [
     "COMPANIONS", "FULL", "JIT", "SUBLIBRARIES", "WHEEL_FOLDERS", "Companion", "Library", "SubLibrary",
-    "Version", "dotted", "file_name", "kind_of", "most_frequent", "needs", "old_version", "part_of_header",
-    "read_folder", "read_library", "required", "version_in", "version_number",
+    "Version", "dotted", "file_name", "files_of", "kind_of", "most_frequent", "needs", "old_version",
+    "part_of_header", "read_folder", "read_library", "required", "version_in", "version_number",
 ]  # fmt: skip
 
 Version = Tuple[int, int, int]
@@ -37,6 +37,7 @@ class SubLibrary:
     headers: tuple[str, ...] = ()  # the headers that declare its functions
     since: Version = (9, 0, 0)  # the first version that always includes it
     earliest: Version = (9, 0, 0)  # the first version that may include it; its true first is between the two
+    windows: Version | None = None  # ``since`` for Windows, if it is another version
 
 
 # In the order of their dependencies: a library opened in this order finds the ones it needs already loaded.
@@ -51,12 +52,13 @@ SUBLIBRARIES = {
             "ext",
             since=(9, 24, 0),
             earliest=(9, 21, 0),
+            windows=(9, 23, 2),
             headers=("cudnn_gnn_ops.h", "cudnn_subquadratic_ops.h"),
         ),
         SubLibrary("heuristic"),
         SubLibrary("engines_precompiled", computes=True),
         SubLibrary("engines_runtime_compiled", computes=True, jit=True),
-        SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
+        SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0), windows=(9, 23, 2)),
     )
 }
 
@@ -112,9 +114,10 @@ def kind_of(folder: str, parts: Container[str]) -> str:
     return JIT if own or exact else FULL
 
 
-def required(version: Version | None, kind: str = FULL) -> list[str]:
+def required(version: Version | None, kind: str = FULL, windows: bool = False) -> list[str]:
     """List the sub-libraries that a cuDNN of a version and a set must have."""
-    rows = [row for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
+    have = version or (9, 0, 0)
+    rows = [row for row in SUBLIBRARIES.values() if ((windows and row.windows) or row.since) <= have]
     return [row.name for row in rows if row.jit or kind != JIT]
 
 
@@ -139,7 +142,7 @@ def read_folder(
     # Return the files that cuDNN opens by part, in the order in which to open them, and other files of the
     # same parts: other contents, or names that cuDNN does not search for.
     found: dict[str, list[_files.LibraryName]] = {}
-    for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
+    for name in files_of(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
     read = lru_cache(maxsize=None)(lambda name: read_one(name.path, root, name.part))
@@ -209,8 +212,11 @@ def _is_searched(name: _files.LibraryName, own: str) -> bool:
     return not name.part or not own or name.version in (own, "9", "")
 
 
-def _known_files(folder: str) -> Iterator[_files.LibraryName]:
-    """Yield the libraries of a folder that this user may enter and not list."""
+def files_of(folder: str) -> Iterator[_files.LibraryName]:
+    """Yield the libraries of a folder, also of one that this user may enter and not list."""
+    if os.access(folder, os.R_OK):
+        yield from _files.cudnn_files(folder)
+        return
     for name in ("", *SUBLIBRARIES):
         path = os.path.join(folder, file_name(name))
         if os.path.lexists(path):

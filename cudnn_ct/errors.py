@@ -74,7 +74,8 @@ class Reason(NamedTuple):
         Their numbers; empty if cuDNN rejects the graph before it looks for an engine.
     must_change : str
         The property that must change: ``"graph"`` (dtypes, shapes, layouts, operations), ``"gpu"``, or
-        ``"engine"`` (its knobs, or how it is made); ``"other"`` if it is not known.
+        ``"engine"`` (its knobs, or how it is made); ``"other"`` if it is not known, and ``"unknown"`` if the
+        engine could not be asked, as cuBLASLt without a GPU.
     words : str
         The reason in plain words, or cuDNN's own line if it has no translation.
     line : str
@@ -119,6 +120,11 @@ class Explanation(NamedTuple):
     computed_by: str = ""
     graph: object = None
 
+    @property
+    def unknown(self) -> bool:
+        """Whether no engine supports it among those that could be asked."""
+        return not self.supported and any(one.must_change == "unknown" for one in self.reasons)
+
     def summary(self) -> list[str]:
         """Return the most useful reasons, one a line, for the message of an error."""
         shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [
@@ -130,7 +136,8 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         how = _engines(self.supported) if self.supported else self.computed_by
-        lines = [f"{self.problem} {f'is supported by {how}' if how else 'is not supported'}"]
+        verdict = "may be supported" if self.unknown else "is not supported"
+        lines = [f"{self.problem} {f'is supported by {how}' if how else verdict}"]
         if self.changes:
             lines.append(
                 "one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:"

@@ -74,7 +74,8 @@ def explain(
     Notes
     -----
     ``cudnnSetCallback``, while each engine is planned again without compiling it. A call that is supported
-    runs as usual, and costs nothing more. To find changes, cuDNN's heuristics are queried for changed graphs.
+    runs as usual, and costs nothing more. To find changes, cuDNN's heuristics are queried for changed graphs,
+    and an engine is compiled for each change that is returned.
 
     Examples
     --------

@@ -22,12 +22,15 @@ from tests.doctor_environments import (
     CUDA12,
     CUDA13,
     CUDART12,
+    CUDART13,
     FLOW,
     FLOW_OLD,
     IN_ENVIRONMENTS,
     IN_PLACE,
     JAX,
+    JAX_13,
     JAX_NEW,
+    JAX_USER,
     JIT,
     JIT_OLD,
     LAYOUTS,
@@ -41,10 +44,12 @@ from tests.doctor_environments import (
     ORT_OLD,
     OTHER,
     OTHER_OLD,
+    TOOLKIT,
     TORCH,
     TORCH_13,
     TORCH_LIB,
     TORCH_NEW,
+    TORCH_TOOLKIT,
     Environment,
 )  # fmt: skip
 
@@ -79,6 +84,29 @@ _TORCH_AGAIN = f"cp -r {TORCH}.dist-info {TORCH_NEW}.dist-info; rm {TORCH_NEW}.d
 _STRAY = "libcudnn_engines_tensor_ir.so.9"
 _OLDER = (OLD, *CUDA12)
 _BOTH = (OLD, OTHER, *CUDA12, *CUDA13)
+_LOST = f"rm -r {CU12}*; cd {LIB}; for f in *; do mv $f $f.27.0; done; "
+_DLLS = (
+    "cd nvidia/cudnn; mkdir bin; for f in lib/*.so.9; do n=${f#lib/lib}; mv $f bin/${n%.so.9}64_9.dll; done; "
+    f"cd ../..; sed -i 's,cudnn/lib/lib\\(.*\\).so.9,cudnn/bin/\\164_9.dll,' {CU12}*/RECORD"
+)
+# Files that are links: to objects with the names of their hashes, and to one folder for each wheel.
+_OBJECTS = (
+    "for f in $(find nvidia -name '*.so*'); do h=$(echo $f | cksum | cut -d' ' -f1); mkdir -p $STORE/$h; "
+    "mv $f $STORE/$h/$h; ln -s $STORE/$h/$h $f; done; "
+)
+_REPOSITORIES = (
+    "for f in $(find nvidia -name '*.so*'); do d=$STORE/$(echo $f | cut -d/ -f2)/site-packages/${f%/*}; "
+    "mkdir -p $d; mv $f $d; ln -s $d/${f##*/} $f; done; "
+)
+_FOLDERS = (
+    "for f in nvidia/*; do d=$STORE/${f#nvidia/}/site-packages/nvidia; mkdir -p $d; mv $f $d; "
+    "ln -s $d/${f##*/} $f; done; "
+)
+_CUBLAS_DLL = (
+    "mkdir nvidia/cublas/bin; mv nvidia/cublas/lib/lib* nvidia/cublas/bin/cublasLt64_12.dll; "
+    "sed -i 's,cublas/lib.*.so.12,cublas/bin/cublasLt64_12.dll,' nvidia_cublas*/RECORD"
+)
+_EXTRAS = (TORCH_TOOLKIT, TOOLKIT)
 
 BREAKAGES = (
     # Two owners, and stale metadata.
@@ -311,6 +339,115 @@ BREAKAGES = (
     Breakage(
         "no libnvrtc for CUDA 13", "missing-nvrtc", "rm nvidia/cu13/lib/libnvrtc*", (OTHER_OLD, *CUDA13)
     ),
+    Breakage("all libraries are gone, and no libcublasLt", "missing-library", f"rm {LIB}/*", (NEW, NVRTC12)),
+    Breakage(
+        "all parts are empty, and no libcublasLt",
+        "damaged-library",
+        _in_lib("for f in *; do : > $f; done"),
+        (OTHER, NVRTC13),
+    ),
+    # Links.
+    *(
+        Breakage(f"{link} is a dangling link", "broken-link", f"rm -r {link}; ln -s /gone/{link} {link}")
+        for link in (LIB, "nvidia/cudnn", "nvidia")
+    ),
+    Breakage(
+        "its folder is a link in a circle", "broken-link", f"rm -r {LIB}; ln -s lib {LIB}; ln -sfn lib {LIB}"
+    ),
+    *(
+        Breakage(
+            f"{name} is a link to another version",
+            "wrong-library",
+            f"cd {folder}; sed s/{name}/{other}/ {name} > x.so; ln -sf x.so {name}",
+            labels,
+        )
+        for name, other, folder, labels in (
+            ("libcublasLt.so.12", "libcublasLt.so.13", "nvidia/cublas/lib", (NEW, *CUDA12)),
+            ("libcublasLt.so.13", "libcublasLt.so.12", "nvidia/cu13/lib", (OTHER, *CUDA13)),
+            ("libnvrtc.so.12", "libnvrtc.so.11", "nvidia/cuda_nvrtc/lib", _OLDER),
+            (
+                "libcudart.so.12",
+                "libcudart.so.13",
+                "nvidia/cuda_runtime/lib",
+                (NEW, TORCH_NEW, CUDART12, *CUDA12),
+            ),
+        )
+    ),
+    *(
+        Breakage(
+            f"files with the full version and {words}", "lost-link", _LOST + script, labels, layouts=IN_PLACE
+        )
+        for words, script, labels in (
+            ("no link", "", (NEW, *CUDA12)),
+            ("the short link", "ln -s libcudnn.so.9.27.0 libcudnn.so", (NEW, *CUDA12)),
+            ("links of the parts", "for f in libcudnn_*; do ln -s $f ${f%.27.0}; done", (NEW, *CUDA12)),
+            ("one file of all versions", "for f in *; do ln -s $f ${f%.9.27.0}; done", (NEW, *CUDA12)),
+        )
+    ),
+    Breakage(
+        "a wheel whose links are lost",
+        "missing-library",
+        _in_lib("for f in *; do mv $f $f.27.0; done"),
+    ),
+    *(
+        Breakage(f"{words}, and {what}", code, script + damage, layouts=("venv", "odd name"))
+        for words, script in (
+            ("links to objects", _OBJECTS),
+            ("links to one folder for each wheel", _REPOSITORIES),
+        )
+        for what, code, damage in (
+            ("ops is gone", "missing-library", f"rm {LIB}/libcudnn_ops.so.9"),
+            ("the target of ops is gone", "broken-link", f"rm $(readlink -f {LIB}/libcudnn_ops.so.9)"),
+            ("libcublasLt is gone", "missing-cublaslt", "rm nvidia/cublas/lib/*"),
+        )
+    ),
+    # The wheel for Windows.
+    *(
+        Breakage(f"the wheel for Windows{words}", "foreign-machine", script, labels, layouts=IN_ENVIRONMENTS)
+        for words, script, labels in (
+            ("", _DLLS, (NEW, *CUDA12)),
+            (" with torch", _DLLS, (OLD, TORCH, *CUDA12)),
+            (
+                " with names in capitals",
+                f"{_DLLS}; cd nvidia/cudnn/bin; mv cudnn64_9.dll CUDNN64_9.DLL",
+                (NEW, *CUDA12),
+            ),
+            (" of all packages", f"{_DLLS}; {_CUBLAS_DLL}", (NEW, *CUDA12)),
+        )
+    ),
+    # Requirements by an extra of another package.
+    Breakage(  # this machine may have the library
+        "torch needs libcudart by an extra",
+        "missing-cudart",
+        "",
+        (OTHER, *_EXTRAS, *CUDA13),
+        layouts=("image", "aarch64"),
+    ),
+    Breakage(
+        "libcudart for CUDA 13 is gone",
+        "missing-cudart",
+        "rm nvidia/cu13/lib/libcudart.so.13",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13),
+        layouts=("image", "aarch64"),
+    ),
+    Breakage(
+        "torch pins libcublasLt by an extra",
+        "missing-cublaslt",
+        "",
+        (OTHER, *_EXTRAS, CUDART13, NVRTC13),
+    ),
+    Breakage(
+        "torch pins all of CUDA by an extra, and it is gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13),
+    ),
+    Breakage(
+        "torch pins libcudart by an extra, and ops is gone",
+        "missing-library",
+        _in_lib("rm libcudnn_ops.so.9"),
+        (OTHER, *_EXTRAS, *CUDA13),
+    ),
     # The C library and other libraries of an image.
     _of_image(
         "no glibc, but musl", "no-glibc", "rm $IMAGE/libc.so.6; : > $IMAGE/../ld-musl-x86_64.so.1", True
@@ -414,6 +551,65 @@ BREAKAGES = (
         (*_OLDER, JAX_NEW),
         layouts=IN_ENVIRONMENTS,
     ),
+    *(
+        Breakage(
+            f"{name} for CUDA 12 with the cuDNN for CUDA 13",
+            "consumer-mismatch",
+            "",
+            (OTHER, label, *CUDA13),
+            layouts=IN_ENVIRONMENTS,
+        )
+        for name, label in (("JAX", JAX), ("onnxruntime", ORT), ("ctranslate2", CT2), ("tensorflow", FLOW))
+    ),
+    Breakage(
+        "JAX for CUDA 13 with the cuDNN for CUDA 12",
+        "consumer-mismatch",
+        "",
+        (NEW, JAX_13, *CUDA12),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "wheels for CUDA 12 and 13, and onnxruntime needs one",
+        "two-owners",
+        "",
+        (*_BOTH, ORT),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "torch and onnxruntime need different CUDAs",
+        "consumer-mismatch",
+        "",
+        (OTHER, TORCH_13, ORT, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "torch and onnxruntime with the cuDNNs of both",
+        "two-owners",
+        "",
+        (OTHER, NEW, TORCH_13, ORT, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "torch and ctranslate2 with the cuDNNs of both, and the older one last",
+        "two-owners",
+        "",
+        (OTHER, OLD, TORCH_13, CT2, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "JAX for both CUDAs",
+        "consumer-mismatch",
+        "",
+        (NEW, JAX, JAX_13, *CUDA12, *CUDA13),
+        manual=True,
+    ),
+    Breakage(
+        "an extra of JAX needs a newer version",
+        "consumer-mismatch",
+        f"rm -r {JAX}.dist-info; cp -r {JAX_NEW}.dist-info x; mv x {JAX_NEW}.dist-info",
+        (*_OLDER, JAX, JAX_NEW, JAX_USER),
+        layouts=IN_ENVIRONMENTS,
+    ),
     Breakage(
         "torch and JAX exclude each other", "consumer-mismatch", "", (*_OLDER, TORCH, JAX_NEW), manual=True
     ),
@@ -503,6 +699,10 @@ class Sound:
     layouts: tuple[str, ...] = LAYOUTS
 
 
+_INFO = (
+    f"mv {NEW}.dist-info $STORE/cudnn/site-packages; "
+    f"ln -s $STORE/cudnn/site-packages/{NEW}.dist-info {NEW}.dist-info"
+)
 _LINKS = "for f in *; do cp $f $f.27.0; done; ln -s libcudnn.so.9 libcudnn.so"
 _ON_WINDOWS = "Requires-Dist: nvidia-cudnn-cu12==9.1; sys_platform == 'win32'"
 
@@ -522,6 +722,17 @@ SOUND = (
     Sound(
         "libraries that are links", f"mkdir $STORE; mv {LIB}/* $STORE; ln -s $STORE/* {LIB}", layouts=IN_PLACE
     ),
+    Sound("links to objects", _OBJECTS, layouts=IN_PLACE),
+    Sound("links to one folder for each wheel", _REPOSITORIES, layouts=IN_PLACE),
+    Sound("links to folders, one for each wheel", _FOLDERS, layouts=IN_PLACE),
+    Sound(
+        "links to folders with metadata",
+        _FOLDERS + "for d in $STORE/*; do mkdir $d/site-packages/x-1.dist-info; done",
+        (NEW, TORCH_NEW, CUDART12, *CUDA12),
+        layouts=IN_PLACE,
+    ),
+    Sound("links to folders and metadata", _FOLDERS + _INFO, layouts=IN_PLACE),
+    Sound("links to folders for CUDA 13", _FOLDERS, (OTHER, *CUDA13), layouts=IN_PLACE),
     Sound("its folder is a link", f"mv {LIB} $STORE; ln -s $STORE {LIB}", layouts=IN_PLACE),
     Sound("without metadata", f"rm -r {NEW}.dist-info"),
     Sound("without a header", f"rm -r {NEW}.dist-info nvidia/cudnn/include"),
@@ -548,6 +759,11 @@ SOUND = (
     Sound("with JAX", labels=(NEW, JAX, *CUDA12)),
     Sound("with onnxruntime", labels=(NEW, ORT, *CUDA12)),
     Sound("with tensorflow", labels=(NEW, FLOW, *CUDA12)),
+    Sound("with JAX for CUDA 13", labels=(OTHER, JAX_13, *CUDA13)),
+    Sound("torch that names CUDA by extras", labels=(OTHER, *_EXTRAS, CUDART13, *CUDA13)),
+    Sound("extras that no package requires", labels=(OTHER, TOOLKIT, *CUDA13)),
+    Sound("extras of a package that is not installed", labels=(OTHER, TORCH_TOOLKIT, *CUDA13)),
+    Sound("an extra of JAX", labels=(NEW, JAX_NEW, JAX_USER, *CUDA12)),
     Sound("with all of them", labels=(NEW, JAX, JAX_NEW, ORT, FLOW, CT2, TORCH_NEW, CUDART12, *CUDA12)),
     Sound(
         "metadata of torch that pip left",
@@ -593,11 +809,12 @@ class Outcome:
     destroyed: bool = False  # whether the commands made it worse without a network
     left: frozenset[tuple[str, str]] = frozenset()  # errors and warnings after the commands
     words: str = ""  # of the commands
+    lost: frozenset[str] = frozenset()  # packages that the commands removed and that another one requires
 
     def is_right(self, case: Breakage) -> bool:
-        """Return whether the cause was named, and commands repaired it at once."""
+        """Return whether the cause was named, and commands repaired it and removed nothing required."""
         named = case.code in self.codes and case.manual == (not self.commands)
-        return named and not self.destroyed and not self.left
+        return named and not self.destroyed and not self.left and not self.lost
 
 
 def attempt(
@@ -616,7 +833,7 @@ def attempt(
     codes, commands = frozenset(code for code, _ in wrong(before)), "\n".join(before.commands)
     if not commands:
         return Outcome(codes, 0)
-    form, destroyed = form_of(before.commands), False
+    form, destroyed, unmet = form_of(before.commands), False, environment.unmet()
     if tried is None or form not in tried:
         failed = environment.run(commands, index=False)
         destroyed = bool(failed) and not wrong(environment.diagnose(case.asked)) <= wrong(before)
@@ -624,7 +841,8 @@ def attempt(
         tried.add(form)
     failed = environment.run(commands)
     left = wrong(environment.diagnose(case.asked)) | ({("failed", commands)} if failed else frozenset())
-    return Outcome(codes, len(before.commands), destroyed, left, environment.output)
+    lost = frozenset(environment.unmet() - unmet)
+    return Outcome(codes, len(before.commands), destroyed, left, environment.output, lost)
 
 
 def form_of(commands: Sequence[str]) -> tuple[str, ...]:

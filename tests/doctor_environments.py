@@ -7,6 +7,7 @@ so that pip can repair an environment in a second. tests/doctor_breakages.py bre
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import venv
@@ -34,6 +35,10 @@ JAX, JAX_NEW = "jax_cuda12_plugin-0.7.0", "jax_cuda12_plugin-0.8.0"
 ORT, ORT_OLD = "onnxruntime_gpu-1.22.0", "onnxruntime_gpu-1.18.0"
 FLOW, FLOW_OLD = "tensorflow-2.18.0", "tensorflow-2.17.0"
 CT2, CT2_OLD = "ctranslate2-4.6.0", "ctranslate2-4.4.0"
+# Packages that name the wheels of CUDA and cuDNN by extras of other packages.
+TOOLKIT, TORCH_TOOLKIT = "cuda_toolkit-13.0.2", "torch-2.11.0"
+JAX_13, JAX_USER = "jax_cuda13_plugin-0.10.2", "trainer-1.0"
+CUDART13, BLAS13_NEW = "nvidia_cuda_runtime-13.0.96", "nvidia_cublas-13.5.0.1"
 
 # The packages that each wheel requires.
 WHEELS = {
@@ -49,10 +54,27 @@ WHEELS = {
     TORCH_13: ["nvidia-cudnn-cu13==9.28.0.1"],
     JAX: ["nvidia-cudnn-cu12<10.0,>=9.8; extra == 'with-cuda'"],
     JAX_NEW: ["nvidia-cudnn-cu12<10.0,>=9.20; extra == 'with-cuda'"],
+    JAX_13: ["nvidia-cudnn-cu13<10.0,>=9.12; sys_platform == 'linux' and extra == 'with-cuda'"],
+    JAX_USER: ["jax-cuda12-plugin[with_cuda]>=0.7"],
+    ORT: ["nvidia-cudnn-cu12~=9.0; extra == 'cudnn'"],
+    FLOW: ["nvidia-cudnn-cu12==9.3.0.75; extra == 'and-cuda'"],
+    TORCH_TOOLKIT: [
+        "cuda-toolkit[cublas,cudart,nvrtc]==13.0.2; platform_system == 'Linux'",
+        "nvidia-cudnn-cu13==9.28.0.1; platform_system == 'Linux'",
+    ],
+    TOOLKIT: [
+        f"{package}.*; (sys_platform == 'linux' or sys_platform == 'win32') and extra == '{extra}'"
+        for extra, package in (
+            ("cublas", "nvidia-cublas==13.1.0.3"),
+            ("cudart", "nvidia-cuda-runtime==13.0.96"),
+            ("nvrtc", "nvidia-cuda-nvrtc==13.1.80"),
+        )
+    ],
     BLAS12: ["nvidia-cuda-nvrtc-cu12"],
     BLAS13: ["nvidia-cuda-nvrtc"],
+    BLAS13_NEW: ["nvidia-cuda-nvrtc"],
     **dict.fromkeys(  # noqa: RUF024
-        [TORCH_LIB, NVRTC12, CUDART12, NVRTC13, BLAS11, NVRTC11, ORT, ORT_OLD, FLOW, FLOW_OLD, CT2, CT2_OLD],
+        [TORCH_LIB, NVRTC12, CUDART12, NVRTC13, CUDART13, BLAS11, NVRTC11, ORT_OLD, FLOW_OLD, CT2, CT2_OLD],
         [],
     ),
 }
@@ -63,7 +85,9 @@ FILES = {
     NVRTC12: ["cuda_nvrtc/lib/libnvrtc.so.12", "cuda_nvrtc/lib/libnvrtc-builtins.so.12.9"],
     CUDART12: ["cuda_runtime/lib/libcudart.so.12"],
     BLAS13: ["cu13/lib/libcublasLt.so.13"],
+    BLAS13_NEW: ["cu13/lib/libcublasLt.so.13"],
     NVRTC13: ["cu13/lib/libnvrtc.so.13", "cu13/lib/libnvrtc-builtins.so.13.1"],
+    CUDART13: ["cu13/lib/libcudart.so.13"],
 }
 # The folder, the parts that are left out, and the CUDA of each cuDNN.
 SETS = {
@@ -101,7 +125,9 @@ def make_wheels(folder: Path, machine: int | None = None) -> Path:
         files = {f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-any\n"}
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         files[f"{info}/METADATA"] = (
-            metadata + "".join(f"Requires-Dist: {each}\n" for each in needs)
+            metadata
+            + "".join(f"Provides-Extra: {each}\n" for each in re.findall(r"extra == '([\w-]+)'", str(needs)))
+            + "".join(f"Requires-Dist: {each}\n" for each in needs)
         ).encode()
         files |= dict(_contents(folder / "files" / label, label, machine))
         record = "".join(f"{path},,{len(data)}\n" for path, data in files.items()) + f"{info}/RECORD,,\n"
@@ -177,6 +203,13 @@ class Environment:
                 (self.site / "pip").symlink_to(Path(pip.__file__).parent)
         for label in labels:
             zipfile.ZipFile(wheels / f"{label}-py3-none-any.whl").extractall(self.site)
+
+    def unmet(self) -> set[str]:
+        """Return the installed packages of NVIDIA that a package requires, with or without an extra."""
+        folders = list(self.site.glob("*.dist-info"))
+        installed = {folder.name.partition("-")[0].replace("_", "-") for folder in folders}
+        texts = [file.read_text(errors="replace") for file in self.site.glob("*.dist-info/METADATA")]
+        return set(re.findall(r"Requires-Dist: (nvidia-[\w-]+)", "\n".join(texts))) - installed
 
     def diagnose(self, asked: Requirements | None = None, deep: bool = False) -> doctor.Diagnosis:
         """Examine it; files are only read."""

@@ -23,10 +23,11 @@ def make_elf(
     *,
     machine: int | None = None,
     versions: Sequence[str] = (),
+    runpath: str = "",
 ) -> bytes:
     """Return an ELF64 library that exports each constant as a 4-byte data symbol."""
     names = list(constants or {})
-    texts = [*names, *needed, *versions, *filter(None, [soname])]
+    texts = [*names, *needed, *versions, *filter(None, [soname, runpath])]
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in texts)
 
     def string(text: str) -> int:
@@ -38,6 +39,7 @@ def make_elf(
         for index, name in enumerate(names)
     )
     tags = [(DT_NEEDED, string(name)) for name in needed] + ([(DT_SONAME, string(soname))] if soname else [])
+    tags += [(DT_RUNPATH, string(runpath))] if runpath else []
     parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(names), DT_STRTAB: strings}
     if versions:  # which it needs of the first library
         rows = [struct.pack("<8xII", string(name), 16) for name in versions]
@@ -104,6 +106,7 @@ def make_cudnn(
     cuda: int = 0,
     system: Mapping[str, Sequence[str]] | None = None,
     machine: int | None = None,
+    runpath: str = "",
     **versions: str,
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
@@ -119,7 +122,14 @@ def make_cudnn(
             versions_of = [each for texts in linked.values() for each in texts]
             _write(
                 folder / name,
-                make_elf(name, [*linked], constants=constants, versions=versions_of, machine=machine),
+                make_elf(
+                    name,
+                    [*linked],
+                    constants=constants,
+                    versions=versions_of,
+                    machine=machine,
+                    runpath=runpath,
+                ),
             )
     shim = folder / "libcudnn.so.9"
     _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine))

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from .._bad_combinations import defects
 from .._config import config
 from ..array_shapes import ShapeArray
-from ..errors import CudnnError, NotSupportedError, format_version
+from ..errors import CudnnError, Explanation, NotSupportedError, format_version
 from ..graph.compile import compile_request, usable_candidates, why_not_named
 from ..graph.exchange import record_plans
 from ..graph.explain import explain_graph
@@ -113,8 +113,10 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
     """Return how many engines cuDNN's heuristics have for a graph, the first one, or why it has none.
 
+    It is unknown whether cuDNN has one if an engine could not be asked without a GPU.
     The reason is also that of an engine which a call names and which is replaced.
     """
+    unknown = False
     try:
         _check_gpu(planner)
         rows = usable_candidates(request, planner)
@@ -122,7 +124,9 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         if reason and rows:
             reason += "; another algorithm takes its place, because the call is not strict"
         elif not rows and (request.replaceable or not reason):
-            reason = "; ".join(filter(None, [reason, _reasons(request, planner)]))
+            found = explain_graph(request.graph, planner)
+            reason = "; ".join(filter(None, [reason, _reasons(found)]))
+            unknown = found.unknown
     except CudnnError as error:
         rows, reason = [], first_line(error)
     first = rows[0] if rows else None
@@ -132,12 +136,12 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         "first": first and first.algorithm,
         "compiled": first and first.compiled,
         "reason": reason if rows or reason else "cuDNN has no engine",
+        "unknown": unknown,
     }
 
 
-def _reasons(request: PlanRequest, planner: Planner) -> str:
+def _reasons(found: Explanation) -> str:
     """Return why engines reject a graph, and changes of one property with which cuDNN has an engine."""
-    found = explain_graph(request.graph, planner)
     reasons = "; ".join(dict.fromkeys(row.words for row in found.reasons))
     if not found.changes:
         return reasons

@@ -33,11 +33,13 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     """List which graphs of FILE have engines in this cuDNN, for each GPU.
 
     FILE is as for `cudnn-ct compile`. cuDNN's heuristics are queried; nothing is compiled. Exits with 1 if a
-    graph has no engine on one of the GPUs. Needs cuDNN >= 9.8.
+    graph has no engine on one of the GPUs. Without a GPU it is unknown whether cuBLASLt supports a graph that
+    has no other engine. Needs cuDNN >= 9.8.
     """
     with usage():
         reports = supported(file, gpus)
-    missing = [row for report in reports for row in report["graphs"] if not row["engines"]]
+    rows = [row for report in reports for row in report["graphs"]]
+    missing = [row for row in rows if _word(row) == "no"]
     if as_json:
         say_json({"schema": 1, "gpus": reports})
     else:
@@ -59,12 +61,17 @@ def supported(file: str | Path, gpus: Sequence[str | os.PathLike[str]]) -> list[
     return reports
 
 
+def _word(row: dict[str, Any]) -> str:
+    """Return whether cuDNN has an engine for a graph: ``yes``, ``no``, or ``unknown``."""
+    return "yes" if row["engines"] else "unknown" if row["unknown"] else "no"
+
+
 def _print(reports: list[dict[str, Any]]) -> None:
     """Print a row for each graph and a column for each GPU, then the reasons."""
     names = [f"{report['gpu']}{'*' if report['derived'] else ''}" for report in reports]
     columns = [*((name, False) for name in names), ("graph", False)]
     cells = [
-        [*("yes" if row["engines"] else "no" for row in rows), rows[0]["graph"]]
+        [*map(_word, rows), rows[0]["graph"]]
         for rows in zip(*(report["graphs"] for report in reports), strict=True)
     ]
     if cells:

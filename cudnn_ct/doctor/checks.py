@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
@@ -74,6 +75,26 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             yield finding("two-files", text, path=extra.path, other=first)
 
 
+def check_links(found: LibrarySet) -> Iterator[Finding]:
+    """Check that libcudnn has the name by which programs open it, which is often a link."""
+    shim = found.libraries.get("")
+    if not shim or found.windows or shim.file == found.file_name():
+        return
+    text = f"{found.folder} has {shim.file}, but no {found.file_name()}, which programs open"
+    path = os.path.join(found.folder, found.file_name())
+    if found.recorders:
+        yield found.finding("missing-library", text, path=path)
+        return
+    names = {library.file: found.file_name(part) for part, library in found.libraries.items()}
+    folder = pip.inside(found.folder, found.root)
+    commands = [
+        f"ln -sf {file} {shlex.quote(os.path.join(folder, name))}"
+        for file, name in names.items()
+        if file != name and not os.path.lexists(os.path.join(found.folder, name))
+    ]
+    yield finding("lost-link", text, path=path, file=shim.file, commands=commands)
+
+
 def check_versions(found: LibrarySet) -> Iterator[Finding]:
     """Check that all version constants are equal."""
     for library in found.sound:
@@ -87,7 +108,7 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not found.is_stray(library)]
     exports = {library.name: set(library.elf.symbols.exports) for library in members}
-    if OFFERING.intersection(required(found.version, found.kind)) - exports.keys():
+    if OFFERING.intersection(required(found.version, found.kind, found.windows)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
@@ -141,7 +162,10 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
 
-CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_code, check_access)
+CHECKS = (
+    check_files, check_complete, check_links, check_versions, check_symbols, check_cuda, check_code,
+    check_access,
+)  # fmt: skip
 
 
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
@@ -176,4 +200,6 @@ def _public(name: str) -> bool:
 
 def _misnamed(found: LibrarySet, library: Library) -> bool:
     """Return whether the name in a library is not that of its file."""
-    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != found.file_name(library.name)
+    soname = library.elf.soname or ""
+    soname = soname.lower() if found.windows else soname  # which ignores case
+    return library.name in ("", *SUBLIBRARIES) and soname != found.file_name(library.name)

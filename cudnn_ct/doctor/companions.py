@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
 from .._libraries import COMPANIONS, Library, needs, read_library
-from . import pip, records, windows
+from . import linker_conf, pip, records, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
@@ -141,15 +141,17 @@ def _opened(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Library
 def _read(found: LibrarySet, path: str) -> Library:
     """Read a library that is not a part of cuDNN; another processor than that of cuDNN is an error."""
     library = read_library(path, found.root)
-    if library.error or library.elf.machine in {part.elf.machine for part in found.sound}:
+    machines = {part.elf.machine for part in found.sound}  # none if all parts are gone
+    if library.error or not machines or library.elf.machine in machines:
         return library
     name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
     return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
 
 
 def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
-    """Report a library that is not a part of cuDNN and cannot be opened."""
-    if not library.error:
+    """Report a library that is not a part of cuDNN and cannot be opened, or is another one."""
+    soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in CUDA))
+    if not library.error and (not soname or soname == library.file or not of_cuda):
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
     if owner := records.owner_of(library.path):
@@ -158,8 +160,12 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
         package, commands = _system_package(library.file, found.root, " --reinstall")
         again = Fix(f"install {package} again", commands) if commands else again
-    code = FILE_CODES.get(library.error.kind, "damaged-library")
-    text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    if library.error:
+        code = FILE_CODES.get(library.error.kind, "damaged-library")
+        text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
+    else:
+        link = f", a link to {library.real}," if library.real != library.path else ""
+        code, text = "wrong-library", f"{library.path}{link} is {soname}"
     severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     fix = {"path": pip.inside(library.path, found.root)}
     yield finding(code, text, severity=severity, repair=again, path=library.path, fix=fix)
@@ -191,12 +197,17 @@ def _check_builtins(
     found: LibrarySet, nvrtc: Library, wheel: str, severity: Severity | None
 ) -> Iterator[Finding]:
     """Check the library that libnvrtc opens to compile, whose name has the version of CUDA."""
-    folder = os.path.dirname(nvrtc.real)
-    names = [name for name in _files.names_in(folder) if re.match(r"libnvrtc-builtins.*\.so", name)]
-    for name in names:
-        yield from _broken(found, _read(found, os.path.join(folder, name)))
+    paths = {  # the files may be links to folders of their own
+        name: os.path.join(folder, name)
+        for folder in map(os.path.dirname, (nvrtc.real, nvrtc.path))
+        for name in _files.names_in(folder)
+        if re.match(r"libnvrtc-builtins.*\.so", name)
+    }
+    names = list(paths)
+    for path in paths.values():
+        yield from _broken(found, _read(found, path))
     # The version of libnvrtc is in its real name or in that of its wheel.
-    owner = records.owner_of(nvrtc.real).partition("==")[2]
+    owner = (records.owner_of(nvrtc.path) or records.owner_of(nvrtc.real)).partition("==")[2]
     version = re.match(r"\d+\.\d+", owner or nvrtc.real.rpartition(".so.")[2])
     wanted = f"libnvrtc-builtins.so.{version[0]}" if version and found.cuda > 11 else ""
     if nvrtc.error or (names and (not wanted or wanted in names)):
@@ -223,7 +234,11 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     sites = filter(None, (records.site_of(found.folder), *found.sites))
     yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
     steps = ("system", *STEPS) if name in SYSTEM else STEPS
+    if not here:  # with `searched`, the cache of the linker in the image, which may be missing
+        yield from linker_conf.folders(found.root)
     yield from (folder for _, folder in searched(steps, spec, context))
+    if prefix := records.prefix_of(found.folder, found.root):  # which the Python of conda searches first
+        yield os.path.join(prefix, "lib")
     if ours:
         yield from folders_of(sys.base_prefix)
 
@@ -231,4 +246,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
         for folder in library.elf.runpath + library.elf.rpath:
-            yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))
+            here = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder)
+            if here == folder and os.path.isabs(folder):  # of the image
+                here = os.path.join(found.root, folder.lstrip("/"))
+            yield os.path.normpath(here)

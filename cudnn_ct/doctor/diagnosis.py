@@ -15,6 +15,7 @@ from .._libraries import old_version
 from . import (
     checks,
     companions,
+    conda,
     driver,
     libraryset,
     load_check,
@@ -24,6 +25,7 @@ from . import (
     repair,
     requirements,
     search,
+    windows,
 )
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
@@ -113,10 +115,15 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        if found := libraryset.read(place.folder, located.root):
+        if windows.is_misplaced(place.folder, located.root):
+            findings += windows.misplaced(place.folder, located.root)
+        elif found := libraryset.read(place.folder, located.root):
+            own = records.site_of(found.folder)
+            linked = (place.site,) if place.site not in ("", own) else ()
+            found = replace(found, sites=linked)
             users = packages.needs(found, located.sites, shared=path is None)
             found = packages.with_needs(found, (*users, *asked.needs))
-            found = found if records.site_of(found.folder) else replace(found, sites=located.sites)
+            found = found if own or linked else replace(found, sites=located.sites)
             sets.append(found)
             findings += static(found, asked, deep)
         else:
@@ -148,7 +155,7 @@ def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Findi
     """Run all checks that only read files."""
     for check in (
         *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
-        packages.check_dependents, load_check.check_libc, load_check.check_memory,
+        packages.check_dependents, conda.check, load_check.check_libc, load_check.check_memory,
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)
@@ -244,8 +251,8 @@ _REQUIREMENTS = {"unexpected-version", "unexpected-cuda", "no-gpu-code", "no-dri
 
 # Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
-    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "shadowed", "preloaded", "missing-system-library",
-    "old-system-library", "missing-cublaslt", "memory-limit",
+    *_REQUIREMENTS, "header-mismatch", "link-elsewhere", "lost-link", "shadowed", "preloaded",
+    "missing-system-library", "old-system-library", "missing-cublaslt", "memory-limit",
 }  # fmt: skip
 
 
@@ -263,23 +270,33 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
     for site in located.sites:
         folder = records.wheel_folder(site)
         present = any(_files.cudnn_files(folder))
+        if windows.is_misplaced(folder, located.root):
+            yield from windows.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)
         if found and found.owners:
             found = packages.with_needs(found, (*packages.needs(found), *asked.needs))
-            text = f"pip lists {found.owners[0].label} as installed, but {found.folder} contains no library"
-            yield found.finding("missing-library", text, severity=severity, path=found.folder)
+            label, link = found.owners[0].label, _files.dangling(folder, located.root)
+            text = f"pip lists {label} as installed, but {found.folder} contains no library"
+            text += f": {link} is a link to a folder that does not exist" if link else ""
+            code = "broken-link" if link else "missing-library"
+            yield found.finding(code, text, severity=severity, path=link or found.folder)
             if severity == Severity.ERROR:
                 yield from companions.check(found)
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
-    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too."""
-    again = found.repair
-    if not any(again.commands and each.commands == again.commands for each in findings):
-        return findings
+    """Replace the fix of a library that must be deleted, if the fix of another finding deletes it too.
+
+    Also if the packages need different cuDNNs, because it is a file of one of them.
+    """
+    again, site = found.repair, records.site_of(found.folder)
+    recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
+    kept = recorded if repair.divided(found) else set()
+    also = any(again.commands and each.commands == again.commands for each in findings)
+    paths = kept.union(found.leftovers) if also else kept
     return [
         replace(each, fix=again.text, commands=again.commands)
-        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in found.leftovers
+        if each.code in ("stray-library", "unowned-library") and each.evidence["path"] in paths
         else each
         for each in findings
     ]

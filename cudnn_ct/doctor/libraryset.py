@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
+from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
 from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
@@ -57,6 +57,12 @@ class LibrarySet(Installation):
         paths = [library.path for library in self.libraries.values()] or [self.folder]
         return all(path.lower().endswith((".dll", "/bin")) for path in paths)
 
+    @property
+    def missing(self) -> list[str]:
+        """The parts that a cuDNN of this set, version and system must have and that do not exist."""
+        names = ("", *required(self.version, self.kind, self.windows))
+        return [name for name in names if name not in self.libraries]
+
     def file_name(self, part: str = "") -> str:
         """Return the file name of a part."""
         return f"cudnn{'_' if part else ''}{part}64_9.dll" if self.windows else file_name(part)
@@ -94,15 +100,17 @@ class LibrarySet(Installation):
             for library in self.libraries.values()
             if self.is_stray(library) or (library.error and os.path.islink(library.path))
         )
-        return tuple(dict.fromkeys([*wrong, *self.unowned]))
+        gone = _files.dangling(self.folder, self.root)
+        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone])]))
 
     @property
     def recorders(self) -> list[records.Distribution]:
         """The packages that record libraries of this folder."""
         site = records.site_of(self.folder)
         inside = os.path.relpath(self.folder, site) + "/" if site else "//"
-        names = (f"{inside}libcudnn", f"{inside}cudnn")
-        return [owner for owner in self.owners if any(path.startswith(names) for path in owner.record)]
+        same = str.lower if self.windows else str  # Windows ignores case
+        names = (same(f"{inside}libcudnn"), same(f"{inside}cudnn"))
+        return [owner for owner in self.owners if any(same(path).startswith(names) for path in owner.record)]
 
     @property
     def majors(self) -> dict[str, int]:
@@ -121,7 +129,7 @@ class LibrarySet(Installation):
     def cuda(self) -> int:
         """The most frequent CUDA major version of its libraries; 0 if unknown."""
         known = Counter(self.majors.values())
-        named = re.search(r"-cu(\d+)", self.owners[0].name) if self.owners and not self.libraries else None
+        named = re.search(r"-cu(\d+)", self.owners[0].name) if self.owners else None
         return known.most_common(1)[0][0] if known else int(named[1]) if named else 0
 
     @property
@@ -157,7 +165,8 @@ def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet |
     # No library is opened, and damaged files raise no error.
     if not deleted and not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
-    real = _files.real(folder, root)
+    # A link to a folder that does not exist is a part of the installation, which a fix must delete.
+    real = folder if _files.dangling(folder, root) else _files.real(folder, root)
     found = LibrarySet(real, *read_folder(folder, read_library, root), root)
     owners = records.owners(real)
     live = records.live(owners, write(found.version))
@@ -172,6 +181,8 @@ def _unowned(found: LibrarySet) -> Iterator[str]:
     site = records.site_of(found.folder)
     known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
     names = list(_files.cudnn_files(found.folder))
+    if found.windows:  # which ignores case
+        known = {name.path for name in names if name.path.lower() in set(map(str.lower, known))}
     owned = {name.part: name.path for name in names if name.path in known}
     for name in names:
         if name.path not in known and not _files.equal(name.path, owned.get(name.part, "")):

@@ -62,7 +62,8 @@ def why_not(found: LibrarySet) -> str:
 
 def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
     """Load a cuDNN for which ``why_not`` is empty; return the findings and the report of the first child."""
-    plan = {"mode": "cudnn", "shim": found.shim}
+    files = [library.real for library in found.libraries.values()]
+    plan = {"mode": "cudnn", "shim": found.shim, "files": files}
     plans: list[tuple[dict[str, Any], dict[str, str]]] = [(plan, {})]
     plans += [] if found.jit else [(plan, {"CUDNN_LIB_CONFIG": "FULL"})]
     first, *full = sandbox.run(plans, timeout, found.driver_functions)
@@ -198,7 +199,9 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
             yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
-    missing = [part for part in SILENT if part not in {name.part for name in names} and not found.jit]
+    loaded = {name.part for name in names}  # also under the names of the targets of links
+    loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}
+    missing = [part for part in SILENT if part not in loaded and not found.jit]
     if missing and files is not None and report.last("finalize").get("status") == 0:
         text = f"cuDNN reports success without {' and '.join(map(file_name, missing))}"
         yield found.finding("jit-only", text, missing=missing)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import _files
 from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
@@ -28,7 +28,7 @@ LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace 
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
 BUNDLED = ("torch/lib",)  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
-ROOTS = (("etc", "usr"), ("Windows", "Users"))  # folders of the root of a system
+ROOTS = (("etc", "usr"), ("nix/store",), ("Windows", "Users"))  # folders of the root of a system
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -43,6 +43,7 @@ class Place:
     folder: str
     via: str
     findings: tuple[Finding, ...] = ()
+    site: str = ""  # the folder with metadata of packages from which links lead to it
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,12 @@ def named(path: str) -> Places:
     root = path if is_root else "/"
     odd: list[Finding] = []
     sites = [site_of(path)]
-    folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd, sites))
-    found = tuple(_followed(folder, f"below {path}", root) for folder in folders)
+    folders: dict[str, str] = {}
+    for folder in _below(path, root, odd, sites):
+        folders.setdefault(_files.real(folder, root), site_of(folder))
+    found = tuple(
+        replace(_followed(folder, f"below {path}", root), site=site) for folder, site in folders.items()
+    )
     return Places(found, root, tuple(odd), tuple(filter(None, sites)))
 
 
@@ -134,7 +139,8 @@ def _rejected(explicit: str) -> str:
 def _of_file(path: str) -> Places:
     if _files.library_name(path) or _files.library_name(_files.real(path)):
         place = _followed(os.path.dirname(path), "named", "/")
-        if os.path.dirname(_files.real(path)) != place.folder and not place.findings:
+        parts = any(name.part for name in _files.cudnn_files(place.folder)) and _files.library_name(path)
+        if os.path.dirname(_files.real(path)) != place.folder and not place.findings and not parts:
             place = _elsewhere(path, _files.real(path), "named")
         return Places((place,))
     raise CannotLookError(f"{path} is not a library of cuDNN")
@@ -148,7 +154,7 @@ def _followed(folder: str, via: str, root: str) -> Place:
         target = _files.real(shim.path, root)
         if not parts and os.path.dirname(target) != _files.real(folder, root) and os.path.exists(target):
             return _elsewhere(shim.path, target, via)
-    return Place(_files.real(folder, root), via)
+    return Place(_files.real(folder, root), via, site=site_of(folder))
 
 
 def _elsewhere(link: str, target: str, via: str) -> Place:
@@ -208,16 +214,16 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         odd += _renamed([entry.path for entry in listed if _RENAMED.fullmatch(entry.name)], root)
         if any(entry.name.endswith(".dist-info") for entry in listed):
             sites.append(folder)
-        names = (_files.library_name(entry.name) for entry in listed)
-        holding = [folder] if any(name and name.version for name in names) else []
+        files = (_files.library_name(entry.name) for entry in listed)
+        holding = [folder] if any(name and name.version for name in files) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
                 if folder != top or entry.name not in NOT_ON_DISK:
                     todo.append(entry.path)
             elif entry.name in LINKED and entry.is_symlink():
                 link = _files.real(entry.path, root)
-                places = (os.path.join(link, name) for name in ("", "lib", "cudnn/lib"))
-                holding += filter(_holds_cudnn, places)
+                names = [name for name in ("", "lib", "cudnn/lib") if _holds_cudnn(os.path.join(link, name))]
+                holding += [os.path.join(entry.path, name).rstrip("/") for name in names]
         found += len(holding)
         yield from holding
     odd += _closed(closed, root)

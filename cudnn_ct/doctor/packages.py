@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,15 +14,15 @@ from .._bad_combinations import defects, rows, within
 from . import pip, records
 from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
+from .metadata import Packages, canonical
 from .records import OURS, Distribution, site_of
 from .repair import Need, meets
 from .sha256 import sha256, sha256_of
 
-__all__ = ["check_dependents", "check_records", "known_bad", "known_defects", "needs", "requirements"]
+__all__ = ["check_dependents", "check_records", "known_bad", "known_defects", "needs"]
 
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
-_HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 
 
 def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
@@ -40,7 +39,11 @@ def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
     for owner in found.owners:
         if owner.problem:
             yield found.finding("broken-record", owner.problem, package=owner.name)
-        rows = [(os.path.join(site, path), *row) for path, row in owner.record.items()]
+        names = {name.path.lower(): name.path for name in _files.cudnn_files(found.folder)}
+        paths = {path: os.path.join(site, path) for path in owner.record}
+        if found.windows:  # which ignores case
+            paths = {path: names.get(full.lower(), full) for path, full in paths.items()}
+        rows = [(paths[path], *row) for path, row in owner.record.items()]
         large = [path for path, _, size in rows if deep and size > SMALL and _is_ours(found, path)]
         hashes = sha256_of(filter(os.path.isfile, large))
         different = [each for row in rows for each in _check_file(found, owner, *row, missing, hashes)]
@@ -56,13 +59,8 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
     """Report the installed packages that need another cuDNN."""
     have = {owner.name: owner.version for owner in found.owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
-    disk = write(found.version) if found.version else version
     for need in filter(lambda need: need.path, found.needs):
-        if need.package in have or not need.package:
-            good = meets(have.get(need.package, disk), need.versions)
-        else:  # no package owns this cuDNN: compare with the package that would contain it
-            good = not found.owners and need.package == found.package
-        if not good:
+        if not is_met(found, need):
             text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
             if not need.achievable:
@@ -73,6 +71,19 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
             )
 
 
+def is_met(found: LibrarySet, need: Need) -> bool:
+    """Return whether a cuDNN meets a requirement of a package."""
+    have = {owner.name: owner.version for owner in found.owners}
+    if need.built:  # any package may provide it
+        same = need.cuda == found.cuda or not (need.cuda and found.cuda)
+        disk = write(found.version) if found.version else next(iter(have.values()), "")
+        return same and meets(disk, need.versions)
+    if need.package in have:
+        return meets(have[need.package], need.versions)
+    # No package owns this cuDNN: compare with the package that would contain it.
+    return not found.owners and need.package == found.package
+
+
 def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
     """Add the requirements for cuDNN, and those for other libraries of CUDA."""
     ours = tuple(need for need in needs if not need.package or need.package.startswith("nvidia-cudnn"))
@@ -81,19 +92,25 @@ def with_needs(found: LibrarySet, needs: Sequence[Need]) -> LibrarySet:
 
 def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> Iterator[Need]:
     """List the requirements of the packages that use this cuDNN; all of them if ``shared``."""
-    own = site_of(found.folder)
-    for site in dict.fromkeys(filter(None, [own, *sites])):
+    own, linked = site_of(found.folder), found.sites  # from which links lead to it
+    home = _root(own) if own else records.prefix_of(found.folder, found.root) or "/usr"
+    for site in dict.fromkeys(filter(None, [own, *linked, *sites])):
         names = [name for name in _files.names_in(site) if re.match(r"[^~].*\.dist-info$", name)]
-        other = any(map(OURS.match, names)) and (site != own or found.jit)
-        if other or not (site == own or shared or _root(site) == _root(own)):
+        mine = site in (own, *linked)
+        other = any(map(OURS.match, names)) and (not mine or found.jit)
+        if other or not (mine or shared or _root(site) == home):
             continue  # its packages use another cuDNN
         folders: dict[str, list[str]] = {}
         for name in names:
-            folders.setdefault(name.partition("-")[0].lower(), []).append(os.path.join(site, name))
-        for metadata in map(records.in_use, folders.values()):
-            consumer = os.path.basename(metadata)[: -len(".dist-info")].replace("_", "-").lower()
-            for package, versions in _wanted(metadata, consumer, found):
-                yield Need(package, versions, consumer, metadata)
+            folders.setdefault(canonical(name.partition("-")[0]), []).append(os.path.join(site, name))
+        used = {name: records.in_use(metadata) for name, metadata in folders.items()}
+        installed = Packages(used, _environment(site, found))
+        for name, metadata in used.items():
+            version = os.path.basename(metadata)[: -len(".dist-info")].partition("-")[2]
+            for package, versions in dict.fromkeys(installed.wheels(name)):
+                yield Need(package, versions, f"{name}-{version}", metadata)
+            for package, versions in _built_for(name, version, installed):
+                yield Need(package, versions, f"{name}-{version}", metadata, built=True)
 
 
 def known_bad(
@@ -114,14 +131,6 @@ def known_defects(found: LibrarySet, archs: Sequence[int] = ()) -> list[dict[str
     rows = defects(write(found.version)) if found.version else []
     near = [f"{arch // 10}.{arch % 10}" for arch in archs]
     return [row for row in rows if not near or any(within(each, row.get("arch", {})) for each in near)]
-
-
-def requirements(metadata: str, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the wheels of cuDNN and CUDA that a METADATA requires in an environment, and their versions."""
-    head = metadata[:_HEAD].partition("\n\n")[0]
-    for name, versions, marker in _REQUIRES.findall(head)[:_FEW_REQUIREMENTS]:
-        if not marker or _applies(marker, environment):
-            yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
 
 
 def _check_file(
@@ -166,29 +175,31 @@ def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> F
     return found.finding(code, text, files=paths, package=owner.label)
 
 
-def _wanted(folder: str, consumer: str, found: LibrarySet) -> Iterator[tuple[str, str]]:
-    try:
-        metadata = _files.text_of(os.path.join(folder, "METADATA"))
-    except OSError:
-        return
+def _environment(site: str, found: LibrarySet) -> dict[str, str]:
+    """Return the values of the markers of requirements in a site-packages."""
     arm = any(library.elf.machine == 183 for library in found.sound)
-    python = re.search(r"/python(3\.\d+)/", folder)
-    machine = ("ARM64" if arm else "AMD64") if found.windows else "aarch64" if arm else "x86_64"
-    environment = {
+    machines = ("AMD64", "ARM64") if found.windows else ("x86_64", "aarch64")
+    python = re.search(r"/python(3\.\d+)t?/", f"{site}/")
+    version = python[1] if python else f"3.{sys.version_info.minor}"
+    return {
         **(_WINDOWS if found.windows else _LINUX),
-        "platform_machine": machine,
-        "python_version": python[1] if python else f"3.{sys.version_info.minor}",
+        "platform_machine": machines[arm],
+        "python_version": version,
+        "python_full_version": f"{version}.0",
     }
-    yield from requirements(metadata, environment)
-    name, _, version = consumer.rpartition("-")
+
+
+def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[str, str]]:
+    """Yield the wheel of cuDNN that a package was built with, and the versions that it can use."""
     for row in rows("consumer"):
-        if row["package"] == name and within(version, row):
-            built = [("", row.get("versions", ""))]
-            if "extra" in row:  # other wheels may replace those that it was built with
-                built = list(requirements(metadata, {**environment, "extra": row["extra"]}))
-            for package, versions in built:  # the last number is that of the wheel
-                if package.startswith("nvidia-cudnn") or not package:
-                    yield "", re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+        if row["package"] != name or not within(version, row):
+            continue
+        extra = installed.wheels_of_extra(name, row["extra"]) if "extra" in row else []
+        ours = [each for each in extra if each[0].startswith("nvidia-cudnn")]
+        usual = f"nvidia-cudnn-cu{row['cuda']}" if "cuda" in row else ""
+        for package, versions in ours or ([(usual, "")] if "versions" in row else []):
+            # The last number is that of the wheel.
+            yield package, row.get("versions") or re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
 
 
 def _root(site: str) -> str:
@@ -201,38 +212,11 @@ def _root(site: str) -> str:
     return "/usr" if system or not site else root
 
 
-def _applies(marker: str, environment: Mapping[str, str]) -> bool:
-    """Evaluate the marker of a requirement; one that cannot be read does not apply."""
-
-    def holds(left: str, symbol: str, right: str) -> bool:
-        left, right = (environment.get(word, word.strip("'\"")) for word in (left, right))
-        if "in" in symbol:
-            return (left in right) == (symbol == "in")
-        return meets(left, symbol + right) if left[:1].isdigit() else (left == right) == (symbol == "==")
-
-    def truth(node: ast.expr) -> bool:
-        if isinstance(node, ast.BoolOp):
-            return (all if isinstance(node.op, ast.And) else any)(map(truth, node.values))
-        return isinstance(node, ast.Constant) and node.value is True
-
-    text = _COMPARISON.sub(lambda each: str(holds(*each.groups())), marker[:1000])
-    try:
-        return truth(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-_FEW_REQUIREMENTS = 50
-_WHEEL = r"nvidia[-_.](?:cudnn[-_.]cu\d+|(?:cublas|cuda[-_.]nvrtc|cuda[-_.]runtime)(?:[-_.]cu\d+)?)(?![\w.-])"
-_REQUIRES = re.compile(
-    rf"^Requires-Dist:[ \t]*({_WHEEL})[ \t]*\(?([^;)\n]{{0,200}})\)?[ \t]*(?:;(.*))?$", re.M | re.I
-)
-_COMPARISON = re.compile(r"""(\w+|'[^']*'|"[^"]*")\s*(not in|in|[<>=!~]=?=?)\s*(\w+|'[^']*'|"[^"]*")""")
 _WINDOWS = {
-    "os_name": "nt", "sys_platform": "win32", "platform_system": "Windows", "extra": "",
+    "os_name": "nt", "sys_platform": "win32", "platform_system": "Windows",
     "implementation_name": "cpython", "platform_python_implementation": "CPython",
 }  # fmt: skip
 _LINUX = {
-    "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux", "extra": "",
+    "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
     "implementation_name": "cpython", "platform_python_implementation": "CPython",
 }  # fmt: skip

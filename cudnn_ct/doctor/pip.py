@@ -68,13 +68,19 @@ class Pip:
                 f"rm -rf {store}",
             )
         if packages:
-            flags = self.flags.replace(" --user", "")
-            commands.append(f"{self._pip} uninstall{flags} -y {' '.join(map(shlex.quote, packages))}")
+            commands.append(self.uninstall(packages)[-1])
         options = f"{self.flags} --force-reinstall --no-deps --no-index --find-links {store}"
         commands += [f"{self._pip} install{options} {quoted}", f"rm -rf {store}"]
         if not keep:  # another version or CUDA may need other dependencies
             commands.append(f"{self._pip} install{self.flags} {quoted}")
         return tuple(commands)
+
+    def uninstall(self, packages: Sequence[str]) -> tuple[str, ...]:
+        """Uninstall packages; nothing for a folder without a Python."""
+        if self.loose or self.windows:
+            return ()
+        names, flags = " ".join(map(shlex.quote, packages)), self.flags.replace(" --user", "")
+        return (*self._start(), f"{self._pip} uninstall{flags} -y {names}")
 
     @property
     def _python(self) -> str:

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,7 +47,7 @@ def end_with(parent: int) -> None:
 
 
 def probe_cudnn(plan: dict[str, Any]) -> None:
-    """Open cuDNN by its real path, read its versions, and finalise a tensor descriptor."""
+    """Open cuDNN by its path, read its versions, and finalise a tensor descriptor."""
     emit("libcuda", how=_libcuda(plan))
     emit("begin", what="dlopen")
     try:
@@ -65,11 +66,11 @@ def probe_cudnn(plan: dict[str, Any]) -> None:
             emit("begin", what=name)
             status = getattr(cudnn, name)()
             emit("check", name=name, status=status, text=_last_error(cudnn) if status else "")
-    emit("maps", files=_maps())
+    emit("maps", files=_maps(plan["files"]))
     emit("begin", what="cudnnBackendFinalize")
     status = finalize(cudnn)
     emit("finalize", status=status, text=_last_error(cudnn) if status else "")
-    emit("maps", files=_maps())
+    emit("maps", files=_maps(plan["files"]))
 
 
 def probe_driver(plan: dict[str, Any]) -> None:
@@ -168,14 +169,15 @@ def _last_error(cudnn: ctypes.CDLL) -> str:
     return text.value.decode("utf-8", "replace").strip()
 
 
-def _maps() -> list[str] | None:
-    """List the libraries of CUDA in memory; None if ``/proc`` is not mounted."""
+def _maps(others: Sequence[str] = ()) -> list[str] | None:
+    """List the libraries of CUDA and ``others`` in memory; None if ``/proc`` is not mounted."""
     try:
         with open("/proc/self/maps", "rb") as maps:
             rows = [line.rstrip(b"\n").split(None, 5) for line in maps]
     except OSError:
         return None
-    return sorted({os.fsdecode(row[5]) for row in rows if len(row) == 6 and b"libcu" in row[5]})
+    files = {os.fsdecode(row[5]) for row in rows if len(row) == 6}
+    return sorted(file for file in files if "libcu" in file or file in others)
 
 
 if __name__ == "__main__":

@@ -13,20 +13,22 @@ from .. import _files
 from .._bad_combinations import version_numbers
 
 __all__ = [
-    "OURS", "Distribution", "RecordError", "in_use", "installed", "live", "owner_of", "owners",
-    "parse_record", "site_of", "wheel_folder",
+    "OURS", "WHEEL_FOLDERS", "Distribution", "RecordError", "in_use", "installed", "live",
+    "of_windows", "owner_of", "owners", "parse_record", "prefix_of", "site_of", "wheel_folder",
 ]  # fmt: skip
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 
 
+MAX_LEVELS = 8  # folders between a conda environment and its cuDNN
 _SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
 
 
 # Metadata whose name and version can be arguments of a command: an option of pip is not a name.
 _LABEL = re.compile(r"\w[\w.]*-\w[\w.!+]*\.dist-info", re.ASCII)
 
+_OF_WINDOWS = re.compile(r"^nvidia/\S+\.dll,", re.MULTILINE | re.IGNORECASE)
 WHEEL_FOLDERS = ("nvidia/cudnn/lib", "nvidia/cudnn/bin")  # on Linux, and on Windows
 
 
@@ -59,6 +61,17 @@ def site_of(folder: str) -> str:
         folder = parent
         if any(name.endswith(".dist-info") for name in _files.names_in(folder)):
             return folder
+    return ""
+
+
+def prefix_of(folder: str, root: str = "/") -> str:
+    """Find the conda environment that contains a folder; empty if none does."""
+    for _ in range(MAX_LEVELS):
+        if os.path.isdir(os.path.join(folder, "conda-meta")):
+            return folder
+        if folder in (root, os.path.dirname(folder)):
+            break
+        folder = os.path.dirname(folder)
     return ""
 
 
@@ -107,6 +120,18 @@ def installed(site: str, package: str) -> str:
     start = package.replace("-", "_") + "-"
     names = (name for name in _files.names_in(site) if name.lower().startswith(start))
     return next((name[len(start) : -len(".dist-info")] for name in names if name.endswith(".dist-info")), "")
+
+
+def of_windows(site: str) -> list[str]:
+    """List the requirements for the wheels of NVIDIA that installed libraries of Windows, such as x==1.0."""
+    pins = []
+    for name in _files.names_in(site):
+        with suppress(OSError):
+            if name.startswith("nvidia_") and _LABEL.fullmatch(name):
+                text = _files.text_of(os.path.join(site, name, "RECORD"))
+                package, _, version = name[: -len(".dist-info")].partition("-")
+                pins += [f"{package.replace('_', '-')}=={version}"] if _OF_WINDOWS.search(text) else []
+    return pins
 
 
 def wheel_folder(site: str) -> str:

@@ -16,7 +16,7 @@ from .finding import AGAIN, Fix
 if TYPE_CHECKING:
     from .libraryset import LibrarySet
 
-__all__ = ["Need", "consistent", "fix", "meets", "target"]
+__all__ = ["Need", "consistent", "divided", "fix", "meets", "target"]
 
 
 class Need(NamedTuple):
@@ -26,6 +26,12 @@ class Need(NamedTuple):
     versions: str  # a specifier such as ``>=9.1,<10``
     consumer: str  # the package, with its version, or the flag that requires it
     path: str = ""  # its metadata
+    built: bool = False  # whether it was built for such a cuDNN, which any package may provide
+
+    @property
+    def cuda(self) -> int:
+        """The CUDA major version of the wheel; 0 if the version alone counts."""
+        return int(self.package.rpartition("-cu")[2]) if self.package else 0
 
     @property
     def achievable(self) -> bool:
@@ -41,7 +47,7 @@ def fix(found: LibrarySet) -> Fix:
     have = {owner.name: owner.version for owner in found.owners}
     package, needs = target(found), [need for need in found.needs if need.achievable]
     specifiers = list(dict.fromkeys(need.versions for need in needs if need.versions))
-    if not package or not consistent(specifiers):
+    if divided(found):
         return Fix(f"use separate environments: {' and '.join(map(str, needs))}")
     unowned = f"{dotted(found.version)}.*" if found.version and not have else ""
     version = have.get(package, unowned if package == found.package else "")
@@ -53,7 +59,9 @@ def fix(found: LibrarySet) -> Fix:
         return AGAIN
     if not site:  # of an installer or of the system
         return Fix(f"install {pin}")
-    manager, others = pip.of(site, found.root, found.windows), sorted(have) if have.keys() - {package} else []
+    apart = found.jit != ("-jit-" in package)  # wheels of other sets have another folder
+    manager = pip.of(site, found.root, found.windows)
+    others = sorted(have) if have.keys() - {package} and not apart else []
     broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
     delete = [pip.inside(path, found.root) for path in _removal(found, manager.loose)]
     text = f"install {pin}{' again' if package in have and keep else ''}"
@@ -64,6 +72,12 @@ def fix(found: LibrarySet) -> Fix:
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
     return Fix(text, manager.replace(pin, delete, [each for each in others if each not in broken], keep))
+
+
+def divided(found: LibrarySet) -> bool:
+    """Return whether no cuDNN can meet all requirements, so that no command may replace it."""
+    specifiers = [need.versions for need in found.needs if need.achievable]
+    return not target(found) or not consistent(specifiers)
 
 
 def target(found: LibrarySet) -> str:

@@ -40,7 +40,8 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
             break  # its own libraries come first
         # Only names of version 9: .so.8 is never opened, and .so only after these.
         names = list(_files.cudnn_files(folder)) if folder and folder not in seen else []
-        if any(name.major == 9 for name in names):
+        # libcudnn.so.9 is opened by its path, and only its parts by their names.
+        if any(name.major == 9 and name.part for name in names):
             seen.add(folder)
             if any(os.path.dirname(_files.real(name.path)) != found.folder for name in names):
                 yield _shadow(found, entry)  # not of links to its own libraries

@@ -11,7 +11,7 @@ from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 
-__all__ = ["check_companions", "check_competition"]
+__all__ = ["check_companions", "check_competition", "is_misplaced", "misplaced"]
 
 # Windows searches these before the folders of Python packages and of PATH.
 SYSTEM = ("Windows/System32", "Windows")
@@ -48,8 +48,7 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
     for template, code, package, folder in COMPANIONS if found.cuda and machines else ():
         name = template.format(found.cuda)
         wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-        places = [os.path.join(each, name) for each in _folders(found, folder)]
-        path = next(filter(os.path.lexists, places), "")
+        path = next(filter(None, (_file(each, name) for each in _folders(found, folder))), "")
         if not path:
             text = f"the cuDNN of {found.folder} needs {name}, which was not found"
             site = records.site_of(found.folder)
@@ -68,14 +67,39 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
             yield finding(kind, f"cuDNN cannot open {name}: {reason}", repair=again, path=path)
 
 
+def is_misplaced(folder: str, root: str = "/") -> bool:
+    """Return whether libraries for Windows are in the site-packages of a Python for another system."""
+    site, names = (
+        records.site_of(folder),
+        [os.path.basename(name.path) for name in _files.cudnn_files(folder)],
+    )
+    manager = pip.of(site, root) if site and names and all(map(is_dll, names)) else None
+    return bool(manager and not manager.loose and not manager.windows)
+
+
+def misplaced(folder: str, root: str = "/") -> Iterator[Finding]:
+    """Report libraries for which `is_misplaced` is true, unless those for the other system exist too."""
+    site = records.site_of(folder)
+    if any(_files.cudnn_files(os.path.join(site, records.WHEEL_FOLDERS[0]))):
+        return
+    pins = records.of_windows(site)
+    commands = [command for pin in pins for command in pip.of(site, root).install(pin, keep=True)]
+    again = Fix(f"install {' and '.join(pins)} again", tuple(commands))
+    text = f"{folder} has the libraries for Windows, and the Python of {site} is for another system"
+    yield finding("foreign-machine", text, repair=again, path=folder)
+
+
+def is_dll(name: str) -> bool:
+    """Return whether a name is that of a library of Windows."""
+    return name.lower().endswith(".dll")
+
+
 def _first_folders(found: LibrarySet) -> list[str]:
     """List the folder of the program, python.exe, and those of the system."""
     site = records.site_of(found.folder)
     prefix = os.path.dirname(os.path.dirname(site)) if site else ""
     program = [prefix, os.path.join(prefix, "Scripts")] if prefix else []
-    system = (
-        [os.path.join(found.root, name) for name in SYSTEM] if found.root != "/" or os.name == "nt" else []
-    )
+    system = [_inside(found.root, name) for name in SYSTEM] if found.root != "/" or os.name == "nt" else []
     return [folder for folder in (*program, *system) if _files.names_in(folder)]
 
 
@@ -85,11 +109,25 @@ def _folders(found: LibrarySet, package: str) -> list[str]:
     nvidia = os.path.join(site, "nvidia") if site else os.path.dirname(os.path.dirname(found.folder))
     wheels = [os.path.join(nvidia, package, "bin"), os.path.join(nvidia, f"cu{found.cuda}", "bin", "x86_64")]
     wheels += [os.path.join(nvidia, f"cu{found.cuda}", "bin"), os.path.join(site, "torch", "lib")]
-    toolkits = os.path.join(found.root, "Program Files/NVIDIA GPU Computing Toolkit/CUDA")
+    toolkits = _inside(found.root, "Program Files/NVIDIA GPU Computing Toolkit/CUDA")
     versions = [name for name in _files.names_in(toolkits) if name.startswith(f"v{found.cuda}.")]
     return [
         found.folder,
         *wheels,
-        *(os.path.join(toolkits, name, "bin") for name in versions),
+        *(os.path.join(toolkits, name, folder) for name in versions for folder in ("bin", "bin/x64")),
         *_first_folders(found),
     ]
+
+
+def _file(folder: str, name: str) -> str:
+    """Return the path of a file in a folder; empty if it does not exist. Windows ignores case."""
+    path = os.path.join(folder, name)
+    names = (each for each in _files.names_in(folder) if each.lower() == name.lower())
+    return path if os.path.lexists(path) else next((os.path.join(folder, each) for each in names), "")
+
+
+def _inside(root: str, path: str) -> str:
+    """Return a path below a root, in the case of the names that exist."""
+    for name in path.split("/"):
+        root = _file(root, name) or os.path.join(root, name)
+    return root

@@ -20,7 +20,7 @@ from .translations import TRANSLATIONS, Translation
 
 __all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
 
-KINDS = ("graph", "gpu", "engine", "other")  # what must change, the most useful first
+KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
 MAX_KNOWN = 64  # explanations that are kept for further errors
 NOT_OFFERED = "cuDNN's heuristics do not offer this engine; it may fail when it is compiled"
@@ -37,8 +37,9 @@ def explain_graph(
     """Return why cuDNN supports a graph or not, on the device of a context or of a planner.
 
     The graph is planned once more with each engine, without compiling. If no engine supports it, and
-    ``changes`` is set, it is also planned with single properties changed; ``names`` has the names of tensors
-    in the changes, by uid. Takes milliseconds, and up to a second for a norm.
+    ``changes`` is set, it is also planned with single properties changed, and compiled with those that help;
+    ``names`` has the names of tensors in the changes, by uid. Takes milliseconds, up to a second for a norm,
+    and a second for each change.
     """
     where = f" on {context.description.get('deviceName', 'this GPU')}" if isinstance(context, Planner) else ""
     what = problem or f"a graph of {', '.join(one.row for one in graph.nodes)}"

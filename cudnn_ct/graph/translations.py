@@ -337,10 +337,10 @@ TRANSLATIONS = (
         "these engines are for other kinds of graph than {graph}",
     ),
     _row(
-        "engine",
+        "unknown",
         r"runtime_cublasLtHelper\.create_cublas_handle",
         "",
-        "a handle of cuBLASLt cannot be created: it needs a GPU",
+        "cuBLASLt could not be asked whether it supports the graph: it needs a GPU",
     ),
     _row(
         "engine",

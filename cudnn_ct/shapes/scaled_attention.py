@@ -27,6 +27,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+# Dtypes of a result. cuDNN 9.28 has engines for half precision on GPUs of compute capability 10.x alone.
+RESULTS = (*FLOAT8, "bfloat16", "float16")
+
 HEAD_MULTIPLE = 16  # cuDNN's kernels load 16 bytes of a head at once
 MAX_HEAD = {"q": 192, "v": 128}  # the longest that nvidia-cudnn-frontend tests
 
@@ -206,10 +209,10 @@ def _check_scales(scales: dict[str, TensorSpec | None]) -> None:
 
 def _result_dtype(dtype: str, out_dtype: Any, out: TensorSpec | None) -> str:
     name = as_dtype(out_dtype).name if out_dtype is not None else out.dtype if out is not None else dtype
-    if name not in FLOAT8:
+    if name not in RESULTS:
         raise NotSupportedError(
-            f"the result cannot be {name}: expected {' or '.join(FLOAT8)}; cuDNN has no engine for other "
-            "results on Hopper GPUs"
+            f"the result has an unsupported dtype: got {name}, expected {', '.join(RESULTS)}; convert it "
+            "afterwards"
         )
     return name
 
@@ -218,8 +221,8 @@ def _causal(causal: Any, queries: int, keys: int) -> bool:
     band = attention_band(causal, None)
     if band.corner == "bottom_right" and queries != keys:
         raise NotSupportedError(
-            "cuDNN's attention of float8 does not support bottom-right masks on Hopper GPUs: got "
-            f"{queries} queries and {keys} keys; pass as many queries as keys"
+            "attention of float8 supports bottom-right masks for as many queries as keys only: got "
+            f"{queries} queries and {keys} keys; pass causal='top_left', or as many queries as keys"
         )
     return band.right is not None
 

@@ -49,6 +49,21 @@ class Numbers(np.ndarray):
         return np.asarray(self)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_scaled_attention_writes_half_precision(fake: FakeCudnn, dtype: str) -> None:
+    arrays, _, _ = operands_of(CASES["plain"])
+    given = [np.ascontiguousarray(one) for one in arrays]
+    y, rounded = (
+        ct.scaled_attention(*map(ct.asarray, given), out_dtype=each).y for each in (dtype, "float8_e4m3")
+    )
+    assert y.dtype.name == dtype
+    values, expected = (one.numpy().astype(np.float32) for one in (y, rounded))
+    np.testing.assert_allclose(values, expected, rtol=1 / 14, atol=2.0**-9)  # of float8
+    empty = [one[:, :, :0] for one in given[1:]]
+    nothing = ct.scaled_attention(ct.asarray(given[0]), *map(ct.asarray, empty), out_dtype=dtype).y
+    assert not nothing.numpy().astype(np.float32).any()
+
+
 def test_scaled_attention_accepts_misaligned_operands(fake: FakeCudnn, host: Host) -> None:
     place = placing(lambda array: ForeignArray(host, array), 1, 0, 3, 5, 2)
     for name in ("plain", "causal, bshd"):
@@ -198,9 +213,9 @@ REJECTED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "got 3 queries and 4 keys",
     ),
     "out_dtype": (
-        lambda: ct.scaled_attention(*[heads()] * 3, out_dtype="bfloat16"),
+        lambda: ct.scaled_attention(*[heads()] * 3, out_dtype="float32"),
         NotSupportedError,
-        "the result cannot be bfloat16: expected float8_e4m3 or float8_e5m2",
+        "the result has an unsupported dtype: got float32, expected float8_e4m3, float8_e5m2, bfloat16, fl",
     ),
     "negative scale": (
         lambda: ct.scaled_attention(*[heads()] * 3, scale=-1),

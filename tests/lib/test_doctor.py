@@ -72,6 +72,21 @@ def test_doctor_finds_nothing_in_a_sound_cudnn(folder: Path, source: Source) -> 
     assert time.monotonic() - start < 10  # under 2 s; a busy machine may take longer
 
 
+@pytest.mark.parametrize("layout", ["objects", "repositories"])
+def test_doctor_and_loader_accept_files_that_are_links(site: Site, layout: str) -> None:
+    for number, file in enumerate([file for file in site.root.rglob("*.so*") if file.is_file()]):
+        names = {"objects": f"{number}/{number:064x}", "repositories": file.relative_to(site.root)}
+        target = site.root.parent / layout / names[layout]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(target)
+        file.symlink_to(target)
+    answer = examine(site.target)
+    assert (answer.codes(), answer.exit_code, answer.report["tiers"]["child"]) == (set(), 0, "done")
+    assert inspect(site.file("")).problems == ()
+    code = "import sys, cudnn_ct as ct; ct.config.library = sys.argv[1]; print(ct.version())"
+    assert in_python(code, site.lib) == str(site.source.set.number)
+
+
 SNIPPET = re.compile(r"python3? (?:-m cudnn_ct doctor|cudnn-doctor\.pyz) (-[^\n>]+)")
 
 

@@ -412,6 +412,65 @@ def test_supports_prints_a_table_and_json(unsupported: Path) -> None:
     assert "no engine for 1 graph" in done.stderr
 
 
+FLOAT8 = """
+import cudnn_ct as ct
+
+q = ct.empty((1, 2, 64, 64), "float8_e4m3")
+for dtype in (None, "bfloat16", "float16"):
+    ct.scaled_attention(q, q, q, out_dtype=dtype)
+"""
+
+
+def reports_of(program: Path, text: str, *gpus: str) -> tuple[list[list[dict[str, Any]]], int]:
+    """Return the rows of ``supports`` for each GPU, and its exit code."""
+    program.write_text(text)
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(program), "--json"]
+    command += [word for gpu in gpus for word in ("--gpu", gpu)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return [report["graphs"] for report in json.loads(done.stdout)["gpus"]], done.returncode
+
+
+def test_supports_names_no_change_that_does_not_compile(tmp_path: Path) -> None:
+    """The heuristics offer engines for these graphs in half precision on Ampere and Ada."""
+    (*older, b200), code = reports_of(tmp_path / "p.py", FLOAT8, "a100", "l4", "rtx4090", "h100", "b200")
+    *before_hopper, h100 = older
+    assert code == 1
+    for rows in before_hopper:
+        assert not any(row["engines"] or row["unknown"] for row in rows)
+        assert not any(
+            "change" in row["reason"] and "float" in row["reason"].partition("change")[2] for row in rows
+        )
+    assert [bool(row["engines"]) for row in h100] == [True, False, False]
+    if ct.version() >= 92800:
+        assert [bool(row["engines"]) for row in b200] == [True, True, True]
+
+
+PRODUCTS = """
+import cudnn_ct as ct
+
+for dtype in ("float16", "float32", "bfloat16"):
+    a = ct.empty((64, 64), dtype)
+    ct.matmul(a, a)
+"""
+
+
+def test_supports_does_not_know_what_cublaslt_supports(tmp_path: Path) -> None:
+    """Of the engines for a product of matrices, one asks cuBLASLt, which needs a GPU."""
+    (t4, a100), code = reports_of(tmp_path / "p.py", PRODUCTS, "t4", "a100")
+    assert [(bool(row["engines"]), row["unknown"]) for row in t4] == [(True, False), *[(False, True)] * 2]
+    assert all("cuBLASLt could not be asked" in row["reason"] for row in t4[1:])
+    assert [(bool(row["engines"]), row["unknown"]) for row in a100] == [(True, False)] * 3
+    assert code == 0
+
+
+def test_supports_prints_that_a_graph_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PRODUCTS)
+    command = [sys.executable, "-m", "cudnn_ct", "supports", str(tmp_path / "p.py"), "--gpu", "t4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["yes", "unknown", "unknown"]
+    assert "no engine" not in done.stderr
+
+
 NAMED = """
 import cudnn_ct as ct
 

@@ -592,7 +592,7 @@ def test_check_headers_notes_headers_on_the_include_path(
 
 
 LT, NVRTC, BUILTINS, CUDART = "cublasLt.so.99", "nvrtc.so.99", "nvrtc-builtins.so.99.1", "cudart.so.99"
-SOUND, FOREIGN = make_elf("x"), make_elf("x", machine=3)
+SOUND, FOREIGN = make_elf(), make_elf(machine=3)  # without a name
 
 
 # A library, its contents (None is a link to nothing), the findings, and sound libraries that follow it.
@@ -602,6 +602,9 @@ OPENED: list[tuple[str, bytes | None, str, list[str]]] = [
     (LT, SOUND[:300], "damaged-library error", [LT, NVRTC, BUILTINS]),
     (LT, FOREIGN, "foreign-machine error", [NVRTC, BUILTINS]),
     (LT, FOREIGN, "", [LT, NVRTC, BUILTINS]),  # the linker skips it
+    (LT, make_elf("libcublasLt.so.98"), "wrong-library error", [LT, NVRTC, BUILTINS]),
+    (LT, make_elf("libcublas.so.99"), "wrong-library error", [NVRTC, BUILTINS]),
+    (LT, make_elf(f"lib{LT}"), "", [NVRTC, BUILTINS]),
     (LT, None, "broken-link error", [NVRTC, BUILTINS]),
     (LT, None, "", [LT, NVRTC, BUILTINS]),
     (NVRTC, b"", "damaged-library warning", [LT]),
@@ -681,6 +684,8 @@ def test_check_companions_compares_the_versions_of_libnvrtc_and_its_builtins(
         ("{other}", ["shadowed error"]),
         (":{same}:{own}", ["shadowed warning"]),
         ("{eight}", ["other-cudnn note"]),  # libcudnn.so.8 is never opened
+        ("{alone}:{own}", ["other-cudnn note"]),  # the parts are those of its own
+        ("{part}:{own}", ["shadowed error"]),
     ],
 )
 def test_check_competition_reports_folders_before_its_own(
@@ -691,10 +696,13 @@ def test_check_competition_reports_folders_before_its_own(
     (tmp_path / "link").symlink_to(folders["own"])
     (tmp_path / "eight").mkdir()
     (tmp_path / "eight/libcudnn.so.8").touch()
+    for name, file in (("alone", "libcudnn.so.9"), ("part", "libcudnn_ops.so.9")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_bytes((folders["other"] / file).read_bytes())
     (tmp_path / "links").mkdir()
     for library in folders["own"].iterdir():
         (tmp_path / "links" / library.name).symlink_to(library)
-    more = {name: tmp_path / name for name in ("link", "links", "eight")}
+    more = {name: tmp_path / name for name in ("link", "links", "eight", "alone", "part")}
     path = path.format(**folders, **more)
     findings = search.check_competition(read(folders["own"]), {"LD_LIBRARY_PATH": path})
     told = [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]

@@ -101,6 +101,31 @@ def in_capitals(tree: Tree) -> None:
         file.rename(file.with_suffix(".DLL"))
 
 
+def shout(path: Path) -> None:
+    """Write the names of all files of a folder in capitals."""
+    for file in list(path.iterdir()):
+        file.rename(file.with_name(file.name.upper()))
+
+
+def newest(tree: Tree, version: str, without: str = "") -> None:
+    """Replace the libraries by those of a version with all parts."""
+    shutil.rmtree(tree.site / f"{CU12}.dist-info")
+    shutil.rmtree(tree.lib.parent / "include")
+    make_cudnn(tree.lib, version)
+    if without:
+        tree.dll(without).unlink()
+
+
+def toolkit_13(tree: Tree, folder: str) -> None:
+    """Replace the wheels by an archive of cuDNN for CUDA 13, and a toolkit."""
+    shutil.rmtree(tree.site)
+    tree.lib = tree.root / "Program Files/NVIDIA/CUDNN/v9.21/bin/13.0/x64"
+    make_cudnn(tree.lib, "9.20.0", 13)
+    for name in ("cublasLt64_13.dll", "nvrtc64_130_0.dll"):
+        path = tree.root / "Program Files/NVIDIA GPU Computing Toolkit/CUDA/v13.0" / folder / name
+        tree.write(path, make_pe(name))
+
+
 BLAS, HEADER = "nvidia/cublas/bin/cublasLt64_12.dll", "../include/cudnn_version.h"
 TOOLKIT = "Program Files/NVIDIA GPU Computing Toolkit/CUDA/v12.9/bin"
 OTHER_HEADER = b"#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n#define CUDNN_PATCHLEVEL 0\n"
@@ -141,6 +166,22 @@ BROKEN: dict[str, tuple[str, Callable[[Tree], object]]] = {
     "ops of another version": ("mixed-versions", lambda t: foreign(t, "ops")),
     "heuristic of another version": ("unresolved-symbols", lambda t: foreign(t, "heuristic")),
     "engines of another version": ("unresolved-symbols", lambda t: foreign(t, "engines_precompiled")),
+    "tensor_ir of 9.24 is gone": ("missing-library", lambda t: newest(t, "9.24.0", "engines_tensor_ir")),
+    "tensor_ir of 9.23.2 is gone": ("missing-library", lambda t: newest(t, "9.23.2", "engines_tensor_ir")),
+    "ext of 9.23.2 is gone": ("missing-library", lambda t: newest(t, "9.23.2", "ext")),
+    "ops is gone, and the others are in capitals": (
+        "missing-library",
+        lambda t: (t.dll("ops").unlink(), shout(t.lib)),
+    ),
+    "ops in capitals is cut": (
+        "damaged-library",
+        lambda t: (t.edit("ops", lambda old: old[:4100]), shout(t.lib)),
+    ),
+    "a toolkit without cublasLt": ("missing-cublaslt", lambda t: toolkit_13(t, "elsewhere")),
+    "another version in System32 in capitals": (
+        "shadowed-on-windows",
+        lambda t: (system(t, "9.1.0"), shout(t.root / "Windows/System32"), shout(t.root / "Windows")),
+    ),
     "a leftover engine": (
         "stray-library",
         lambda t: t.write(t.dll("engines_tensor_ir"), make_pe("cudnn_engines_tensor_ir64_9.dll")),
@@ -194,6 +235,13 @@ SOUND: dict[str, Callable[[Tree], object]] = {
     ),
     "names in capitals": in_capitals,
     "a toolkit": lambda t: shutil.move(t.site / "nvidia/cublas/bin", t.root / TOOLKIT),
+    "names in capitals with metadata": lambda t: shout(t.lib),
+    "some names in capitals": lambda t: t.dll("ops").rename(t.lib / "CUDNN_OPS64_9.dll"),
+    "libraries of CUDA in capitals": lambda t: [shout(t.site / "nvidia/cublas/bin")],
+    "a folder of the toolkit in capitals": lambda t: (
+        shutil.move(t.site / "nvidia/cublas/bin", t.root / TOOLKIT),
+        (t.root / "Program Files").rename(t.root / "PROGRAM FILES"),
+    ),
     "a venv without Scripts": lambda t: shutil.rmtree(t.site / "../../Scripts"),
 }
 
@@ -206,6 +254,23 @@ def test_doctor_finds_nothing_in_a_sound_windows_tree(tmp_path: Path, case: str)
     assert (codes(found), found.verdict) == (set(), "sound"), found.findings
     (cudnn,) = (each for each in found.sets if each.folder == str(tree.lib))
     assert (cudnn.version, cudnn.cuda, cudnn.windows) == ((9, 20, 0), 12, True)
+
+
+@pytest.mark.parametrize("folder", ["bin", "bin/x64"])
+def test_doctor_finds_the_libraries_of_a_toolkit_for_cuda_13(tmp_path: Path, folder: str) -> None:
+    tree = Tree(tmp_path / "C")
+    toolkit_13(tree, folder)
+    found = doctor.diagnose(tree.root)
+    assert (codes(found), [each.cuda for each in found.sets]) == (set(), [13])
+
+
+@pytest.mark.parametrize(("version", "required"), [("9.20.0", False), ("9.22.0", False), ("9.24.0", True)])
+def test_doctor_requires_the_libraries_that_a_version_ships(
+    tmp_path: Path, version: str, required: bool
+) -> None:
+    tree = Tree(tmp_path / "C")
+    newest(tree, version, "" if version == "9.20.0" else "engines_tensor_ir")
+    assert ("missing-library" in codes(doctor.diagnose(tree.root))) is required
 
 
 def test_requirements_apply_to_a_windows_tree(tmp_path: Path) -> None:

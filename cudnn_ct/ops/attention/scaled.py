@@ -84,7 +84,7 @@ def scaled_attention(
     amax : bool
         Whether to return the largest magnitude.
     out_dtype : dtype, optional
-        float8_e4m3 or float8_e5m2; that of q by default.
+        float8_e4m3 or float8_e5m2; that of q by default. bfloat16 and float16 need compute capability 10.x.
 
     Returns
     -------

@@ -16,6 +16,7 @@ from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.attention_rules import like_axes
+from ...shapes.epilogue import FLOAT8
 from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
@@ -193,6 +194,6 @@ def fills_of(problem: ScaledAttentionProblem) -> FillsPlan:
 
 
 def _fill_plan(name: str, spec: TensorSpec) -> Plan:
-    if name == "y":  # the zero of float8 has the bits of int8's
+    if name == "y" and spec.dtype in FLOAT8:  # whose zero has the bits of int8's
         return constant_plan(spec._replace(dtype="int8"), 0)
     return constant_plan(spec, MASKED if name == "stats" else 0.0)

@@ -1,0 +1,109 @@
+"""The doctor on roots of images whose linker searches folders that are named in files and libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cudnn_ct import doctor
+from cudnn_ct.doctor import linker_conf
+from tests.doctor_breakages import wrong
+from tests.elf_files import make_cudnn, make_elf
+
+STORE = "nix/store"
+
+
+def put(root: Path, folder: str, *names: str) -> None:
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (root / folder / name).write_bytes(make_elf(name))
+
+
+def make_arch(root: Path) -> None:
+    """Write an image of Arch Linux, whose CUDA is in /opt."""
+    put(root, "etc/ld.so.conf.d")
+    (root / "etc/ld.so.conf").write_text("# folders\ninclude /etc/ld.so.conf.d/*.conf\n")
+    (root / "etc/ld.so.conf.d/cuda.conf").write_text("/opt/cuda/lib64 # comment\n/opt/cuda/extras\n")
+    put(root, "opt/cuda/targets/x86_64-linux/lib", "libcublasLt.so.12", "libnvrtc.so.12")
+    (root / "opt/cuda/lib64").symlink_to("targets/x86_64-linux/lib")
+    make_cudnn(root / "usr/lib", "9.27.0", cuda=12)
+
+
+def make_nix(root: Path) -> None:
+    """Write an image of Nix, whose libraries name the folders of other packages."""
+    for folder in ("etc", "usr"):
+        (root / folder).mkdir(parents=True)
+    put(root, f"{STORE}/b-cublas/lib", "libcublasLt.so.12")
+    put(root, f"{STORE}/c-zlib/lib", "libz.so.1")
+    runpath = f"/{STORE}/b-cublas/lib:/{STORE}/c-zlib/lib:$ORIGIN"
+    make_cudnn(
+        root / f"{STORE}/a-cudnn/lib",
+        "9.27.0",
+        cuda=12,
+        system={"libz.so.1": []},
+        runpath=runpath,
+    )
+
+
+def nix_without_usr(root: Path) -> None:
+    make_nix(root)
+    for folder in ("etc", "usr"):
+        (root / folder).rmdir()
+
+
+def nix_with_links(root: Path) -> None:
+    """Link a folder in the runpath absolutely, inside the image."""
+    make_nix(root)
+    (root / f"{STORE}/b-cublas/lib").rename(root / f"{STORE}/b-real")
+    (root / f"{STORE}/b-cublas/lib").symlink_to(f"/{STORE}/b-real")
+
+
+def arch_with_relative_include(root: Path) -> None:
+    make_arch(root)
+    (root / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\n")
+
+
+def arch_with_links(root: Path) -> None:
+    make_arch(root)
+    (root / "etc/ld.so.conf").rename(root / "usr/ld.so.conf")
+    (root / "etc/ld.so.conf").symlink_to("/usr/ld.so.conf")
+
+
+IMAGES = [
+    make_arch,
+    arch_with_relative_include,
+    arch_with_links,
+    make_nix,
+    nix_without_usr,
+    nix_with_links,
+]
+
+
+@pytest.mark.parametrize("make", IMAGES)
+def test_doctor_follows_the_folders_of_an_image(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "root")
+    found = doctor.diagnose(tmp_path / "root", run=False)
+    assert (wrong(found), found.verdict) == (frozenset(), "sound")
+
+
+def test_doctor_reads_no_folder_of_this_machine_for_an_image(tmp_path: Path) -> None:
+    here, root = tmp_path / "here/lib", tmp_path / "root"
+    put(here, ".", "libcublasLt.so.12")
+    put(root, "etc/ld.so.conf.d")
+    put(root, "usr")
+    (root / "etc/ld.so.conf").write_text(f"{here}\n")
+    make_cudnn(root / "opt/cudnn/lib", "9.27.0", cuda=12, runpath=str(here))
+    assert {code for code, _ in wrong(doctor.diagnose(root, run=False))} == {"missing-cublaslt"}
+    put(root, str(here).lstrip("/"), "libcublasLt.so.12")  # the same folder inside the image
+    assert wrong(doctor.diagnose(root, run=False)) == frozenset()
+
+
+def test_linker_conf_ends_for_circles_and_missing_files(tmp_path: Path) -> None:
+    put(tmp_path, "etc/d")
+    conf = "include /etc/ld.so.conf\ninclude d/* gone/*\n/a\nrelative\n/\n  /b/c  \ninclude\n"
+    (tmp_path / "etc/ld.so.conf").write_text(conf)
+    (tmp_path / "etc/d/x").write_text("include /etc/d/x\n/d\n")
+    assert list(linker_conf.folders(str(tmp_path))) == [f"{tmp_path}/{name}" for name in ("a", "b/c", "d")]
+    assert list(linker_conf.folders(str(tmp_path / "gone"))) == []

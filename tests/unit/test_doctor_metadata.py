@@ -1,0 +1,102 @@
+"""Requirements of installed packages: extras of other packages, and the CUDA that a package was built for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from cudnn_ct import doctor
+from cudnn_ct.doctor import packages
+from cudnn_ct.doctor.metadata import Packages
+from tests.doctor_sites import read
+from tests.elf_files import make_cudnn
+
+LINUX = {"sys_platform": "linux", "python_version": "3.11", "python_full_version": "3.11.0"}
+PIN, CUDNN = "nvidia-cudnn-cu12==9.10.2.21", ("nvidia-cudnn-cu12", "==9.10.2.21")
+
+
+def make_packages(folder: Path, metadata: Mapping[str, Sequence[str]]) -> Packages:
+    """Write the metadata of packages with requirements."""
+    folders = {name: folder / f"{name.replace('-', '_')}-1.0.dist-info" for name in metadata}
+    for name, info in folders.items():
+        write_metadata(info, metadata[name])
+    return Packages({name: str(info) for name, info in folders.items()}, LINUX)
+
+
+def write_metadata(folder: Path, needs: Sequence[str]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Name: x\n" + "".join(f"Requires-Dist: {each}\n" for each in needs))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"a": [PIN]}, [CUDNN]),
+        ({"a": [f"{PIN}; extra == 'x'"]}, []),
+        ({"a": ["b[x]"], "b": [f"{PIN}; extra == 'x'"]}, [CUDNN]),
+        ({"a": ["b[x]==1"], "b": [f"{PIN} ; extra == 'y'"]}, []),
+        ({"a": ["b"], "b": [f"{PIN}; extra == 'x'"]}, []),
+        ({"a": ["B.B [ y , X_1 ] (>=1)"], "b-b": [f"{PIN}; extra == 'x-1'"]}, [CUDNN]),
+        ({"a": ["b[x]; sys_platform == 'win32'"], "b": [f"{PIN}; extra == 'x'"]}, []),
+        ({"a": ["b[x]"], "b": ["c[y]; extra == 'x'"], "c": [f"{PIN}; 'y' == extra"]}, [CUDNN]),
+        ({"a": ["b[x]"], "b": ["b[y]; extra == 'x'", f"{PIN}; extra == 'y'"]}, [CUDNN]),
+        ({"a": ["b[x]", "a[z]"], "b": ["a[x]; extra == 'x'", "b[x]; extra == 'x'"]}, []),  # circles
+        ({"a": ["missing[x]"]}, []),
+        (
+            {"a": ["b[x]"], "b": [f"{PIN}; (python_version > '3.9' or os_name == 'nt') and extra=='x'"]},
+            [CUDNN],
+        ),
+        ({"a": ["b[x]"], "b": [f"{PIN}; extra == 'x' and python_full_version < '3.9'"]}, []),
+    ],
+)
+def test_wheels_follows_extras_of_installed_packages(
+    tmp_path: Path, metadata: dict[str, list[str]], expected: list[tuple[str, str]]
+) -> None:
+    assert list(dict.fromkeys(make_packages(tmp_path, metadata).wheels("a"))) == expected
+
+
+def test_wheels_ends_for_long_chains_and_many_requirements(tmp_path: Path) -> None:
+    chain = {f"p{number}": [f"p{number + 1}[x]", f"p{number + 2}[x]"] for number in range(60)}
+    chain["p0"] += [f"p1[x{number}]" for number in range(2000)]
+    assert len(list(make_packages(tmp_path, chain).wheels("p0"))) == 0
+
+
+CONSUMERS = {
+    "jax_cuda12_plugin-0.10.2": ["nvidia-cudnn-cu12<10.0,>=9.8; extra == 'with-cuda'"],
+    "jax_cuda13_plugin-0.10.2": ["nvidia-cudnn-cu13<10.0,>=9.12.0.46; extra == 'with-cuda'"],
+    "onnxruntime_gpu-1.22.0": ["nvidia-cudnn-cu12~=9.0; extra == 'cudnn'"],
+    "onnxruntime_gpu-1.20.0": [],
+    "onnxruntime_gpu-9.0": ["nvidia-cudnn-cu13~=9.0; extra == 'cudnn'"],  # a later version for CUDA 13
+    "ctranslate2-4.8.5": ["numpy"],
+    "tensorflow-2.21.0": ["nvidia-cudnn-cu12<10.0,>=9.3.0.75; extra == 'and-cuda'"],
+    "tensorflow-2.18.0": ["nvidia-cudnn-cu12==9.3.0.75; extra == 'and-cuda'"],
+}
+
+
+@pytest.mark.parametrize("cuda", [12, 13])
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_doctor_compares_the_cuda_of_packages_with_that_of_cudnn(
+    tmp_path: Path, consumer: str, cuda: int
+) -> None:
+    write_metadata(tmp_path / f"{consumer}.dist-info", CONSUMERS[consumer])
+    found = read(make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0", cuda=cuda).parent)
+    found = packages.with_needs(found, tuple(packages.needs(found)))
+    told = [each.message for each in packages.check_dependents(found)]
+    wanted = 13 if "cuda13" in consumer or "-9.0" in consumer else 12
+    assert bool(told) == (cuda != wanted), told
+    assert all(f"nvidia-cudnn-cu{wanted}" in each for each in told)
+
+
+def test_fix_installs_the_version_that_an_extra_pins(tmp_path: Path) -> None:
+    site = tmp_path / "lib/python3.11/site-packages"
+    toolkit = ["nvidia-cublas==13.1.0.3.*; extra == 'cublas'"]
+    make_packages(site, {"torch": ["cuda-toolkit[cublas]==1.0"], "cuda-toolkit": toolkit})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3.11").touch()
+    make_cudnn(site / "nvidia/cudnn/lib", "9.27.0", cuda=13)
+    (missing,) = (
+        each for each in doctor.diagnose(site, run=False).findings if each.code == "missing-cublaslt"
+    )
+    assert missing.commands[-1].endswith(" -m pip install 'nvidia-cublas==13.1.0.3.*'")
