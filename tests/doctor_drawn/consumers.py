@@ -1,0 +1,111 @@
+"""Packages that use cuDNN: the requirements of their published metadata, and the cuDNN they are built for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from tests.doctor_drawn import files, wheels
+
+LINUX = ' ; platform_system == "Linux" and platform_machine == "x86_64"'
+LINUX_CUDA = ' ; sys_platform == "linux" and extra == "with-cuda"'
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """One release: its Requires-Dist lines about NVIDIA's libraries.
+
+    ``cuda`` and ``allows`` are the cuDNN that it needs, whether its metadata or only its code requires it.
+    """
+
+    name: str
+    version: str
+    module: str
+    cuda: str
+    allows: str
+    requires: tuple[str, ...] = ()
+
+    def accepts(self, wheel: wheels.Wheel) -> bool:
+        """Whether this package works with a cuDNN."""
+        return wheel.cuda == self.cuda and wheel.version in SpecifierSet(self.allows)
+
+    def install(self, site: Path) -> None:
+        """Write a module and the metadata."""
+        module = f"{self.module}/__init__.py"
+        files.write(site / module, b"")
+        extras = set(re.findall(r"""extra == ['"]([\w-]+)""", " ".join(self.requires)))
+        lines = [f"Metadata-Version: 2.1\nName: {self.name}\nVersion: {self.version}\n"]
+        lines += [f"Provides-Extra: {extra}\n" for extra in sorted(extras)]
+        lines += [f"Requires-Dist: {line}\n" for line in self.requires]
+        wheels.install_metadata(site, self.name, self.version, "".join(lines), [module])
+
+
+CONSUMERS = (
+    Consumer(
+        "torch",
+        "2.8.0",
+        "torch",
+        "12",
+        "==9.10.2.21",
+        (
+            "nvidia-cuda-nvrtc-cu12==12.8.93" + LINUX,
+            "nvidia-cuda-runtime-cu12==12.8.90" + LINUX,
+            "nvidia-cudnn-cu12==9.10.2.21" + LINUX,
+            "nvidia-cublas-cu12==12.8.4.1" + LINUX,
+        ),
+    ),
+    Consumer(
+        "jax-cuda12-plugin",
+        "0.8.0",
+        "jax_cuda12_plugin",
+        "12",
+        ">=9.8,<10.0",
+        (
+            "nvidia-cublas-cu12>=12.1.3.1" + LINUX_CUDA,
+            "nvidia-cuda-runtime-cu12>=12.1.105" + LINUX_CUDA,
+            "nvidia-cudnn-cu12<10.0,>=9.8" + LINUX_CUDA,
+            "nvidia-cuda-nvrtc-cu12>=12.1.55" + LINUX_CUDA,
+        ),
+    ),
+    Consumer(
+        "jax-cuda13-plugin",
+        "0.8.0",
+        "jax_cuda13_plugin",
+        "13",
+        ">=9.12.0.46,<10.0",
+        (
+            "nvidia-cublas>=13.0.0.19" + LINUX_CUDA,
+            "nvidia-cuda-runtime>=13.0.48" + LINUX_CUDA,
+            "nvidia-cudnn-cu13<10.0,>=9.12.0.46" + LINUX_CUDA,
+            "nvidia-cuda-nvrtc>=13.0.48" + LINUX_CUDA,
+        ),
+    ),
+    Consumer(
+        "onnxruntime-gpu",
+        "1.22.0",
+        "onnxruntime",
+        "12",
+        ">=9,<10",
+        (
+            'nvidia-cuda-nvrtc-cu12~=12.0 ; extra == "cuda"',
+            'nvidia-cuda-runtime-cu12~=12.0 ; extra == "cuda"',
+            'nvidia-cudnn-cu12~=9.0 ; extra == "cudnn"',
+        ),
+    ),
+    Consumer(
+        "tensorflow",
+        "2.19.0",
+        "tensorflow",
+        "12",
+        ">=9.3,<10",
+        (
+            "nvidia-cublas-cu12 ==12.5.3.2 ; extra == 'and-cuda'",
+            "nvidia-cudnn-cu12 ==9.3.0.75 ; extra == 'and-cuda'",
+        ),
+    ),
+    Consumer("ctranslate2", "4.6.0", "ctranslate2", "12", ">=9,<10"),
+    Consumer("cupy-cuda12x", "13.6.0", "cupy", "12", ">=8,<10"),
+)

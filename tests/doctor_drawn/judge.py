@@ -1,0 +1,116 @@
+"""Judge the doctor's answer about a site by the truths of its operations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.doctor_drawn import run, shell
+from tests.doctor_drawn.sites import Site, Truth
+
+
+@dataclass
+class Verdict:
+    """The judgement of one answer; ``None`` for questions that do not arise."""
+
+    noticed: bool | None = None
+    cause: bool | None = None
+    fix: bool | None = None
+    destructive: bool = False
+    false_alarm: bool | None = None
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is wrong with the answer."""
+        wrong = (self.noticed, self.cause, self.fix)
+        return False not in wrong and not self.destructive and not self.false_alarm
+
+
+def matches(finding: dict[str, Any], truth: Truth) -> bool:
+    """Whether a finding has the cause of a truth, and names the file, package or variable."""
+    told = " ".join([finding["message"], finding["fix"], json.dumps(finding["evidence"], ensure_ascii=False)])
+    return finding["code"] in truth.codes and any(name in told for name in truth.names)
+
+
+def judge(site: Site, ask: run.Runner = run.ask) -> Verdict:
+    """Run the doctor, judge its findings, carry out its commands, and run it again."""
+    verdict = Verdict()
+    answer = ask(site)
+    found = answer.findings
+    told = ", ".join(f"{each['code']} ({each['message'][:160]})" for each in found[:3])
+    if not site.truths:
+        verdict.false_alarm = answer.code != 0
+        if verdict.false_alarm:
+            verdict.reasons.append(f"false alarm, exit code {answer.code}: {told or answer.error}")
+        return verdict
+    verdict.noticed = answer.code in (1, 2, 3) and bool(found)
+    if not verdict.noticed:
+        verdict.reasons.append(f"not noticed, exit code {answer.code}: {answer.error}")
+        verdict.cause = verdict.fix = False
+        return verdict
+    truths = list(site.truths.values())
+    verdict.cause = any(matches(found[0], truth) for truth in truths)
+    if not verdict.cause:
+        verdict.reasons.append(f"the first finding is not the cause: {told}")
+    judge_fix(site, answer, verdict, ask)
+    return verdict
+
+
+def files_of(site: Site) -> set[Path]:
+    """Every file of the site, without cuDNN's own."""
+    cudnn = ("nvidia/cudnn/", "nvidia_cudnn_", ".cudnn-doctor")
+    return {path for path in site.root.rglob("*")
+            if not path.is_dir() and not any(part in str(path) for part in cudnn)}  # fmt: skip
+
+
+def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner) -> None:
+    """Carry out the advice and judge what it left."""
+    truths = list(site.truths.values())
+    blamed = {name for truth in truths for name in truth.names}
+    before = files_of(site)
+    sound = {path.name for path in site.folder.glob("libcudnn*") if path.name not in site.truths}
+    unknown = False
+    try:
+        for command in answer.report.get("commands", []):
+            try:
+                shell.run(site, command)
+            except shell.UnavailableError:
+                unknown = True
+    except shell.CommandError as error:
+        verdict.fix = False
+        verdict.reasons.append(f"a command fails: {error}")
+    except shell.DestructiveError as error:
+        verdict.fix, verdict.destructive = False, True
+        verdict.reasons.append(f"destructive: {error}")
+    lost = {path for path in before - files_of(site) if path.name not in blamed and not path.is_symlink()}
+    lost = {path for path in lost if not any(path.name.startswith(name.split(".so")[0]) for name in blamed)}
+    if lost and not unknown:
+        verdict.destructive = True
+        verdict.reasons.append(f"destructive: deletes {sorted(map(str, lost))[:3]}")
+    if verdict.fix is False or unknown:
+        verdict.fix = verdict.fix is not False
+        return
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
+        if name in site.truths and name in site.environment:
+            advice = " ".join(each["fix"] for each in answer.findings if matches(each, site.truths[name]))
+            if f"unset {name}" in advice or "remove" in advice:
+                del site.environment[name]
+    again = ask(site)
+    left = again.findings
+    hand = [truth for truth in truths if truth.by_hand]
+    explained = all(any(each["code"] in truth.codes for truth in hand) for each in left[:1])
+    verdict.fix = again.code == 0 or bool(hand and left and explained)
+    if not verdict.fix:
+        told = ", ".join(f"{each['code']} ({each['message'][:120]})" for each in left[:2])
+        verdict.reasons.append(f"after the fix: {told or again.error}")
+        now = {path.name for path in site.folder.glob("libcudnn*")} if site.folder.is_dir() else set()
+        if answer.report.get("commands") and sound - now:
+            verdict.destructive = True
+            verdict.reasons.append(f"destructive: {sorted(sound - now)} are gone")
+    advised = any("pip install" in line for line in answer.report.get("commands", []))
+    if advised and site.owner != "pip" and all(truth.by_hand for truth in truths):
+        verdict.fix = False
+        verdict.reasons.append("the commands use pip, which did not install this cuDNN")

@@ -1,0 +1,507 @@
+"""Breakages, each of which states what is wrong with the site afterwards, and harmless changes.
+
+An operation returns False, and changes nothing, if the site does not have what it breaks.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from packaging.version import Version
+
+from tests.doctor_drawn import consumers, files, wheels
+from tests.doctor_drawn.sites import SYSTEM_FOLDERS, Site, Truth
+
+Operation = Callable[[random.Random, Site], bool]
+
+MISSING = {"missing-library", "no-cudnn"}
+DAMAGED = {"damaged-library"}
+MIXED = {"mixed-versions", "mixed-cuda", "unresolved-symbols", "altered-file", "foreign-shim", "jit-only",
+         "check-failed", "mixed-at-run-time", "finalize-failed"}  # fmt: skip
+PAGE = b"<!DOCTYPE html><html><head><title>404 Not Found</title></head></html>\n"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 32 + b"\nsize 137432\n"
+
+
+def blame(
+    site: Site, operation: str, key: str, codes: set[str], *names: str, by_hand: bool | None = None
+) -> bool:
+    """Record a truth about the thing ``key``, in place of an older one about it."""
+    hand = site.owner != "pip" if by_hand is None else by_hand
+    site.truths[key] = Truth(operation, frozenset(codes), names or (key,), hand)
+    return True
+
+
+def any_library(rng: random.Random, site: Site) -> str:
+    """The name of a library that no operation has changed."""
+    return rng.choice([name for name in site.libraries() if name not in site.truths])
+
+
+def small_library(rng: random.Random, site: Site) -> str | None:
+    """The name of an unchanged library that can be copied in no time."""
+    small = [name for name in site.libraries()
+             if name not in site.truths and site.library(name).is_file()
+             and site.library(name).stat().st_size < 12 << 20]  # fmt: skip
+    return rng.choice(small) if small else None
+
+
+def others(site: Site) -> list[wheels.Wheel]:
+    """The wheels of other versions or other versions of CUDA."""
+    return [each for each in wheels.cudnns() if each != site.wheel]
+
+
+def delete(rng: random.Random, site: Site) -> bool:
+    """Delete a library."""
+    delete_library(site, any_library(rng, site))
+    return True
+
+
+def delete_library(site: Site, name: str) -> Truth:
+    """Delete the file of a library, with the links that lead to it, and return the truth about it."""
+    for path in {site.library(name), *site.folder.glob(name.split(".so")[0] + ".so*")}:
+        files.remove(path)
+    blame(site, "delete", name, MISSING)
+    return site.truths[name]
+
+
+def delete_many(rng: random.Random, site: Site) -> bool:
+    """Copy only some of the libraries, as images that are made by hand do."""
+    if site.truths:
+        return False
+    kept = set(rng.sample(site.libraries(), rng.randint(1, 3)))
+    gone = [name for name in site.libraries() if name not in kept]
+    for name in gone:
+        for path in {site.library(name), *site.folder.glob(name.split(".so")[0] + ".so*")}:
+            files.remove(path)
+    return blame(site, "delete_many", "libraries", MISSING, *gone)
+
+
+def truncate(rng: random.Random, site: Site) -> bool:
+    """Cut a library, as an interrupted copy does."""
+    name = any_library(rng, site)
+    path = site.library(name)
+    files.cut(path, max(1, int(path.stat().st_size * rng.choice([0, 0.0001, 0.1, 0.5, 0.9, 0.9999]))))
+    return blame(site, "truncate", name, DAMAGED)
+
+
+def empty(rng: random.Random, site: Site) -> bool:
+    """Replace a library by an empty file."""
+    name = any_library(rng, site)
+    files.write(site.library(name), b"")
+    return blame(site, "empty", name, DAMAGED)
+
+
+def junk(rng: random.Random, site: Site) -> bool:
+    """Replace a library by a web page, a Git LFS pointer, or zeros."""
+    name = any_library(rng, site)
+    files.write(site.library(name), rng.choice([PAGE, POINTER, bytes(70000)]))
+    return blame(site, "junk", name, DAMAGED)
+
+
+def dangle(rng: random.Random, site: Site) -> bool:
+    """Replace a library by a link to nothing or to itself."""
+    name = any_library(rng, site)
+    path = site.library(name)
+    files.remove(path)
+    path.symlink_to(rng.choice([path.name, "/nowhere/" + path.name, "../gone/" + path.name]))
+    return blame(site, "dangle", name, {"broken-link"}, name, path.name)
+
+
+def swap(rng: random.Random, site: Site) -> bool:
+    """Put in the library of another version or another CUDA."""
+    whole = [name for name in site.libraries() if name not in site.truths]
+    choices = [(each, name) for each in others(site) for name in whole if name in each.names()]
+    if not choices:
+        return False
+    other, name = rng.choice(choices)
+    files.place(other.source(name), site.library(name))
+    return blame(site, "swap", name, MIXED)
+
+
+def overlay(rng: random.Random, site: Site) -> bool:
+    """Copy all libraries of another version over these, without metadata."""
+    if site.owner == "dpkg" or site.layout in ("annex", "archive", "conda", "farm") or site.truths:
+        return False
+    choices = others(site)
+    if not choices:
+        return False
+    other = rng.choice(choices)
+    for path in other.libraries():
+        files.place(other.source(Path(path).name), site.folder / Path(path).name)
+    return blame(site, "overlay", "libraries", MIXED | {"stale-metadata", "stray-library", "unowned-library",
+                 "header-mismatch"}, "libcudnn", site.wheel.name)  # fmt: skip
+
+
+def machine(rng: random.Random, site: Site) -> bool:
+    """Put in a library for another processor."""
+    name = any_library(rng, site)
+    path = site.library(name)
+    source = path.resolve()
+    copy = path.with_name("copy.tmp")
+    files.skeleton(source, copy)
+    with copy.open("r+b") as stream:
+        stream.seek(18)
+        stream.write(struct.pack("<H", rng.choice([183, 21, 243])))  # aarch64, PowerPC, RISC-V
+    os.replace(copy, path)
+    return blame(site, "machine", name, {"foreign-machine"})
+
+
+def private(rng: random.Random, site: Site) -> bool:
+    """Let only the owner read a library or enter the folder."""
+    if rng.random() < 0.3:
+        if site.layout in ("system", "conda"):
+            return False
+        site.folder.chmod(0o700)
+        return blame(site, "private", "folder", {"private-file"}, str(site.folder), by_hand=False)
+    name = small_library(rng, site)
+    if name is None:
+        return False
+    path = site.library(name)
+    files.own(path)
+    path.chmod(rng.choice([0o600, 0o640, 0o700]))
+    return blame(site, "private", name, {"private-file"}, name, path.name, by_hand=False)
+
+
+def writable(rng: random.Random, site: Site) -> bool:
+    """Let any user write a library."""
+    name = small_library(rng, site)
+    if name is None:
+        return False
+    path = site.library(name)
+    files.own(path)
+    path.chmod(rng.choice([0o666, 0o777, 0o646]))
+    return blame(site, "writable", name, {"world-writable"}, name, path.name, by_hand=False)
+
+
+def header(rng: random.Random, site: Site) -> bool:
+    """Put the header of another version next to the libraries."""
+    headers = list(site.folder.parent.glob("include/cudnn_version*.h"))
+    if not headers or site.owner != "pip" or "header" in site.truths:
+        return False
+    for path in headers:
+        text = path.read_text().replace(f"#define CUDNN_MINOR {site.wheel.key[1]}", "#define CUDNN_MINOR 5")
+        files.write(path, text.encode())
+    return blame(site, "header", "header", {"header-mismatch", "altered-file"}, "cudnn_version")
+
+
+def header_gone(rng: random.Random, site: Site) -> bool:
+    """Delete a header that pip installed."""
+    headers = sorted(site.folder.parent.glob("include/cudnn_[agoc]*.h"))
+    if not headers or site.owner != "pip" or site.layout == "annex":
+        return False
+    path = rng.choice(headers)
+    files.remove(path)
+    return blame(site, "header_gone", path.name, {"missing-file"})
+
+
+def stray(rng: random.Random, site: Site) -> bool:
+    """Leave a library that only a newer version has."""
+    known = set(site.libraries())
+    extra = [(each, Path(path).name) for each in others(site) for path in each.libraries()
+             if Path(path).name not in known]  # fmt: skip
+    if not extra:
+        return False
+    other, name = rng.choice(extra)
+    files.place(other.source(name), site.folder / name)
+    return blame(site, "stray", name, {"stray-library", "unowned-library"}, by_hand=False)
+
+
+def two_wheels(rng: random.Random, site: Site) -> bool:
+    """Install the wheel for another CUDA over this one, in either order."""
+    choices = [each for each in others(site) if each.name != site.wheel.name]
+    if not choices or site.packages is None or site.owner != "pip" or site.layout == "annex" or site.truths:
+        return False
+    other = rng.choice(choices)
+    other.install(site.packages)
+    if rng.random() < 0.5:
+        site.wheel.lay(site.packages)
+    return blame(site, "two_wheels", "libraries", {"two-owners"}, other.name)
+
+
+def uninstalled_other(rng: random.Random, site: Site) -> bool:
+    """Install the wheel for another CUDA and uninstall it again: files of this one are gone with it."""
+    choices = [each for each in others(site) if each.name != site.wheel.name]
+    if not choices or site.packages is None or site.owner != "pip" or site.layout == "annex" or site.truths:
+        return False
+    other = rng.choice(choices)
+    for path, _ in other.sources:
+        files.remove(site.packages / path)
+    return blame(site, "uninstalled_other", "libraries", MISSING, "libcudnn", site.wheel.name)
+
+
+def stale(rng: random.Random, site: Site) -> bool:
+    """Leave the metadata of another version of the same wheel."""
+    if site.packages is None or site.owner != "pip" or "metadata" in site.truths:
+        return False
+    major, minor, *rest = site.wheel.version.split(".")
+    version = ".".join([major, str(int(minor) + rng.choice([-1, 1])), *rest])
+    info = site.packages / site.wheel.info
+    copy = site.packages / site.wheel.info.replace(site.wheel.version, version)
+    for path in info.iterdir():
+        if path.is_file():
+            text = path.read_text().replace(site.wheel.version, version)
+            files.write(copy / path.name, text.encode())
+    return blame(site, "stale", "metadata", {"stale-metadata"}, version, copy.name)
+
+
+def record_junk(rng: random.Random, site: Site) -> bool:
+    """Make pip's RECORD unreadable, or delete it."""
+    if site.packages is None or site.owner != "pip" or "metadata" in site.truths:
+        return False
+    path = site.packages / site.wheel.info / "RECORD"
+    kind = rng.choice(["gone", "garbage", "empty"])
+    files.remove(path)
+    if kind != "gone":
+        files.write(path, b"\x00\xff\xfe garbage" * 9 if kind == "garbage" else b"")
+    return blame(site, "record_junk", "metadata", {"broken-record", "stale-metadata"}, "RECORD")
+
+
+def flip(rng: random.Random, site: Site) -> bool:
+    """Change one byte of the code of libcudnn."""
+    if site.owner != "pip" or site.layout == "annex" or "libcudnn.so.9" in site.truths:
+        return False
+    path = site.library("libcudnn.so.9")
+    data = bytearray(path.read_bytes())
+    offset = data.find(b"\x00" * 64, len(data) // 2)
+    offset = offset + 32 if offset > 0 else len(data) // 2
+    data[offset] ^= 1
+    files.write(path, bytes(data))
+    return blame(
+        site, "flip", "libcudnn.so.9", {"altered-file", "damaged-library", "probe-crashed", "load-failed"}
+    )
+
+
+def zero_tables(rng: random.Random, site: Site) -> bool:
+    """Overwrite the dynamic symbol names of a library by zeros; the size stays."""
+    name = small_library(rng, site)
+    if name is None:
+        return False
+    path = site.library(name)
+    data = path.read_bytes()
+    offset = struct.unpack_from("<Q", data, 40)[0]
+    size, number = struct.unpack_from("<HH", data, 58)
+    rows = [struct.unpack_from("<IIQQQQ", data, offset + size * row) for row in range(number)]
+    start, length = next((row[4], row[5]) for row in rows if row[1] == 3 and row[2] & 2)  # allocated STRTAB
+    files.write(path, data[:start] + bytes(length) + data[start + length :])
+    return blame(site, "zero_tables", name, DAMAGED | MIXED | {"wrong-library"})
+
+
+def cublas_gone(rng: random.Random, site: Site) -> bool:
+    """Remove libcublasLt: its file, or the whole package."""
+    path = site.companion("libcublasLt")
+    if path is None or "cublas" in site.truths or (site.layout in ("farm",)):
+        return False
+    names = [name for name in wheels.COMPANIONS[site.wheel.cuda] if "cublas" in name]
+    if site.packages and rng.random() < 0.5:
+        for info in site.packages.glob(names[0].replace("-", "_") + "-*.dist-info"):
+            files.remove(info)
+    files.remove(path.resolve())
+    files.remove(path)
+    return blame(
+        site, "cublas_gone", "cublas", {"missing-cublaslt"}, "libcublasLt", by_hand=site.packages is None
+    )
+
+
+def cublas_cut(rng: random.Random, site: Site) -> bool:
+    """Cut libcublasLt, or make it empty."""
+    path = site.companion("libcublasLt")
+    if path is None or "cublas" in site.truths:
+        return False
+    path = path.resolve()
+    files.cut(path, rng.choice([1, 5000, path.stat().st_size // 2]))
+    return blame(site, "cublas_cut", "cublas", {"damaged-library"}, "libcublasLt")
+
+
+def nvrtc_gone(rng: random.Random, site: Site) -> bool:
+    """Delete libnvrtc, which engines of cuDNN up to 9.20 need."""
+    path = site.companion("libnvrtc")
+    if path is None or site.wheel.key >= (9, 21) or site.layout == "farm" or "nvrtc" in site.truths:
+        return False
+    for each in path.parent.glob("libnvrtc.so*"):
+        files.remove(each)
+    return blame(site, "nvrtc_gone", "nvrtc", {"missing-nvrtc"}, "libnvrtc", by_hand=site.packages is None)
+
+
+def other_folder(site: Site, rng: random.Random) -> tuple[Path, wheels.Wheel] | None:
+    """A folder with the libraries of another version, outside of the installation."""
+    choices = others(site)
+    if not choices:
+        return None
+    other = rng.choice(choices)
+    folder = site.root / "other" / other.version / "lib"
+    for path in other.libraries():
+        files.place(other.source(Path(path).name), folder / Path(path).name)
+    return folder, other
+
+
+def path_shadow(rng: random.Random, site: Site) -> bool:
+    """Put another cuDNN on LD_LIBRARY_PATH, with any of its spellings."""
+    if site.image or "LD_LIBRARY_PATH" in site.truths:
+        return False
+    found = other_folder(site, rng)
+    if found is None:
+        return False
+    folder, _ = found
+    old = site.environment.get("LD_LIBRARY_PATH", "")
+    kind = rng.choice(["plain", "first", "semicolon", "slash", "empty", "relative"])
+    if kind in ("empty", "relative"):
+        site.work = folder if kind == "empty" else folder.parent
+        entry = {"empty": "", "relative": "lib"}[kind]
+        site.environment["LD_LIBRARY_PATH"] = f"{entry}:/usr/local/nvidia/lib" + (f":{old}" if old else "")
+    else:
+        entry = {"plain": f"{folder}", "first": f"{folder}:/usr/lib", "semicolon": f"/usr/local/x;{folder}",
+                 "slash": f"{folder}//"}[kind]  # fmt: skip
+        site.environment["LD_LIBRARY_PATH"] = entry + (f":{old}" if old else "")
+    return blame(site, "path_shadow", "LD_LIBRARY_PATH", {"shadowed", "mixed-at-run-time"}, "LD_LIBRARY_PATH",
+                 str(folder), by_hand=False)  # fmt: skip
+
+
+def preload(rng: random.Random, site: Site) -> bool:
+    """Preload a library of another cuDNN."""
+    if site.image or "LD_PRELOAD" in site.environment:
+        return False
+    found = other_folder(site, rng)
+    if found is None:
+        return False
+    name = rng.choice(["libcudnn_graph.so.9", "libcudnn.so.9"])
+    separator = rng.choice([" ", ":"])
+    site.environment["LD_PRELOAD"] = rng.choice(["", "/lib/x86_64-linux-gnu/libz.so.1" + separator]) + str(
+        found[0] / name
+    )
+    return blame(site, "preload", "LD_PRELOAD", {"preloaded"}, "LD_PRELOAD", by_hand=False)
+
+
+def pin(rng: random.Random, site: Site) -> bool:
+    """Install a package that requires another cuDNN."""
+    if site.packages is None or site.owner != "pip":
+        return False
+    known = {each.name for each in site.consumers}
+    choices = [
+        each
+        for each in consumers.CONSUMERS
+        if not each.accepts(site.wheel)
+        and each.name not in known
+        and each.name not in ("tensorflow", "cupy-cuda12x")
+    ]  # they work with others, or without
+    if not choices:
+        return False
+    consumer = rng.choice(choices)
+    able = [wheel for wheel in wheels.cudnns() if consumer.accepts(wheel)
+            and all(each.accepts(wheel) for each in site.consumers)]  # fmt: skip
+    consumer.install(site.packages)
+    site.consumers.append(consumer)
+    return blame(
+        site, "pin", f"pin of {consumer.name}", {"consumer-mismatch"}, consumer.name, by_hand=not able
+    )
+
+
+def expect(rng: random.Random, site: Site) -> bool:
+    """Require another version."""
+    if site.flags and any("=" in flag or flag.startswith("--m") for flag in site.flags):
+        return False
+    now = Version(site.wheel.version)
+    flags = rng.choice(
+        [["--min", f"9.{now.minor + 1}"], ["--max", f"9.{now.minor - 1}"], ["--expect", f"9.{now.minor + 2}"]]
+    )
+    site.flags += flags
+    return blame(
+        site, "expect", "version", {"unexpected-version"}, site.wheel.version[:4], flags[1], by_hand=True
+    )
+
+
+def system_gone(rng: random.Random, site: Site) -> bool:
+    """Remove a library of the system from an image."""
+    if not site.image:
+        return False
+    name = rng.choice(["libz.so.1", "libstdc++.so.6", "libgcc_s.so.1"])
+    if name in site.truths:
+        return False
+    files.remove(site.root / "usr/lib/x86_64-linux-gnu" / name)
+    for path in site.root.rglob(name):
+        files.remove(path)
+    return blame(site, "system_gone", name, {"missing-system-library"}, by_hand=True)
+
+
+def restore(rng: random.Random, site: Site) -> bool:
+    """Undo an earlier operation on one library: put the right file back."""
+    undone = [name for name in site.truths if name in site.libraries() and site.truths[name].operation in
+              ("delete", "truncate", "empty", "junk", "dangle", "swap", "machine", "flip")]  # fmt: skip
+    if not undone or site.layout in ("annex", "archive", "conda", "system", "farm"):
+        return False
+    name = rng.choice(undone)
+    files.remove(site.folder / name)
+    site.wheel.lay_file(site.wheel.source(name), site.folder / name)
+    del site.truths[name]
+    return True
+
+
+def harmless_variable(rng: random.Random, site: Site) -> bool:
+    """Set variables that change nothing."""
+    name, value = rng.choice([
+        ("LD_LIBRARY_PATH", str(site.folder)), ("LD_LIBRARY_PATH", "/nonexistent:/usr/local/nvidia/lib64"),
+        ("LD_LIBRARY_PATH", ""), ("LD_LIBRARY_PATH", ":"), ("LD_PRELOAD", ""),
+        ("CUDA_HOME", "/usr/local/cuda"),
+        ("CUDNN_PATH", str(site.folder.parent)), ("CUDNN_LOGLEVEL_DBG", "0"), ("PYTHONPATH", "/nonexistent"),
+        ("LC_ALL", "C"), ("CUDA_VISIBLE_DEVICES", ""), ("LD_BIND_NOW", "1"), ("PATH", "/usr/bin:/bin"),
+    ])  # fmt: skip
+    if name in site.environment or name in site.truths:
+        return False
+    site.environment[name] = value
+    return True
+
+
+def harmless_files(rng: random.Random, site: Site) -> bool:
+    """Add files that do not belong to cuDNN, or that programs leave next to it."""
+    kind = rng.choice(["link", "note", "other", "times", "backup"])
+    if kind == "link":
+        if (site.folder / "libcudnn.so").is_symlink() or site.layout == "annex":
+            return False
+        (site.folder / "libcudnn.so").symlink_to("libcudnn.so.9")
+    elif kind == "note":
+        files.write(site.folder / "README.txt", b"text\n")
+        files.write(site.folder / "__pycache__/x.cpython-311.pyc", b"\0" * 16)
+    elif kind == "other":
+        source = next(
+            Path(each) / "libz.so.1" for each in SYSTEM_FOLDERS if (Path(each) / "libz.so.1").exists()
+        )
+        files.place(source.resolve(), site.folder.parent / "tools/libnotours.so.1")
+    elif kind == "times":
+        name = small_library(rng, site)
+        if name is None or not site.library(name).is_file():
+            return False
+        files.own(site.library(name))
+        os.utime(site.library(name), (0, 0))
+    else:
+        files.write(site.root / "backup/libcudnn.so.9.tar", b"\0" * 1024)
+    return True
+
+
+def harmless_package(rng: random.Random, site: Site) -> bool:
+    """Install a package that has nothing to do with cuDNN."""
+    if site.packages is None:
+        return False
+    name = rng.choice(["requests", "nvidia-ml-py", "numpy", "cudnn-tools"])
+    module = name.replace("-", "_")
+    files.write(site.packages / module / "__init__.py", b"")
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    wheels.install_metadata(site.packages, name, "1.0", metadata, [f"{module}/__init__.py"])
+    return True
+
+
+def little_memory(rng: random.Random, site: Site) -> bool:
+    """Limit the address space of the doctor to two gigabytes, which reading files must not need."""
+    if "--static" not in site.flags:
+        return False
+    site.memory = 2 << 30
+    return True
+
+
+BREAKAGES: tuple[Operation, ...] = (
+    delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
+    header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
+    cublas_gone, cublas_cut, nvrtc_gone, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
+)  # fmt: skip
+HARMLESS: tuple[Operation, ...] = (harmless_variable, harmless_files, harmless_package, little_memory)
