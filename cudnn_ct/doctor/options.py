@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the arguments; they replace those of the nearest pyproject.toml."""
     parser = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(given)
+    options: argparse.Namespace = parser.parse_args(given)
     if not options.explain:
         path, table = _settings()
         options = parser.parse_args([*_as_arguments(table, path, parser), *given])
