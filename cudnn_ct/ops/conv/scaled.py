@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...graph.offline import compute_capability
@@ -29,6 +30,7 @@ __all__ = ["conv_scale_bias_activation", "select"]
 
 
 @documented(conv)
+@known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
@@ -48,6 +50,7 @@ def conv_scale_bias_activation(
     workspace_limit: int | None = None,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convolve, scale each channel, add and activate: ``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -102,6 +105,8 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_scale_bias_activation, unknown)
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
     params = Params(
         padding, stride, dilation, groups, precision, activation, coefficient,
