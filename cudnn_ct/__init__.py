@@ -109,7 +109,8 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = import_module("._hints", __name__).attribute_hint(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=None)
     value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Never
 
 from . import array_shapes
+from ._hints import known_keywords, unknown_keyword
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
@@ -23,8 +24,14 @@ __all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 NO_NUMBERS = "cSUOmM"
 
 
+@known_keywords
 def empty(
-    shape: Shape, dtype: DTypeLike = "float32", *, layout: Layout = "nchw", stream: StreamLike | None = None
+    shape: Shape,
+    dtype: DTypeLike = "float32",
+    *,
+    layout: Layout = "nchw",
+    stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Allocate an array on the current device; its contents are undefined.
 
@@ -53,6 +60,8 @@ def empty(
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
+    if unknown:
+        raise unknown_keyword(empty, unknown)
     lengths: Any = shape
     if not isinstance(shape, tuple | list):
         with suppress(TypeError):  # it may be an array of lengths
@@ -65,6 +74,7 @@ def empty(
         return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
 
 
+@known_keywords
 def full(
     shape: Shape,
     value: float,
@@ -72,6 +82,7 @@ def full(
     *,
     layout: Layout = "nchw",
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Allocate an array on the current device with every element ``value``.
 
@@ -96,12 +107,20 @@ def full(
     >>> ct.full((2,), 7).numpy()
     array([7., 7.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(full, unknown)
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
 
 
+@known_keywords
 def zeros(
-    shape: Shape, dtype: DTypeLike = "float32", *, layout: Layout = "nchw", stream: StreamLike | None = None
+    shape: Shape,
+    dtype: DTypeLike = "float32",
+    *,
+    layout: Layout = "nchw",
+    stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Allocate an array of zeros on the current device.
 
@@ -124,15 +143,19 @@ def zeros(
     >>> ct.zeros((3,), "int32").numpy()
     array([0, 0, 0], dtype=int32)
     """
+    if unknown:
+        raise unknown_keyword(zeros, unknown)
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
 
+@known_keywords
 def asarray(
     obj: object,
     dtype: DTypeLike | None = None,
     *,
     layout: Layout | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convert anything array-like to a :class:`DeviceArray`.
 
@@ -174,6 +197,8 @@ def asarray(
     >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
+    if unknown:
+        raise unknown_keyword(asarray, unknown)
     kind = None if dtype is None else as_dtype(dtype)
     name = None if layout is None else as_choice(layout, LAYOUTS, "layout")
     if array_shapes.active():

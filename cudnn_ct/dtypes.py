@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._hints import dtype_hint
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -86,7 +88,8 @@ def as_dtype(dtype: Any) -> DType:
     try:
         return _look_up(dtype)
     except (KeyError, TypeError):
-        raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {', '.join(DTYPES)}") from None
+        known, hint = ", ".join(DTYPES), dtype_hint(dtype, DTYPES)
+        raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {known}{hint}") from None
 
 
 @lru_cache(maxsize=256)  # reading the name of a NumPy dtype takes a microsecond

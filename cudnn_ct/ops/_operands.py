@@ -49,7 +49,7 @@ def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Str
     """
     if array_shapes.active():
         return array_shapes.STREAM
-    if type(x).__module__ in ("numpy", "builtins"):  # raise before a device is needed
+    if not isinstance(x, DeviceArray) and _is_host_array(x):  # raise before a device is needed
         raise not_on_device(x, name)
     if stream is None:
         found = streams.in_use.get()
@@ -64,6 +64,12 @@ def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Str
     if stream is None:
         return streams.current_stream(device)
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)
+
+
+def _is_host_array(obj: Any) -> bool:
+    """Return whether an object is known to be in host memory; arrays that only `foreign` can read are not."""
+    plain = type(obj).__module__ in ("numpy", "builtins")
+    return plain or (hasattr(obj, "__dlpack_device__") and interop.in_host_memory(obj))
 
 
 def read_arrays(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from .._config import config
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
@@ -29,6 +32,7 @@ __all__ = ["activation", "activation_backward"]
 
 
 @documented()
+@known_keywords
 def activation(
     x: ArrayLike,
     *,
@@ -39,6 +43,7 @@ def activation(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * act(x) + beta * out`` element by element.
 
@@ -68,12 +73,15 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coefficient=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(activation, unknown)
     return execute(
         _ACTIVATION, ("x",), (x,), (mode, coefficient, propagate_nan), alpha, beta, (out,), stream
     )[0]
 
 
 @documented(activation)
+@known_keywords
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -85,6 +93,7 @@ def activation_backward(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`activation` with regard to x: ``alpha * gradient + beta * out``.
 
@@ -111,6 +120,8 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(activation_backward, unknown)
     return execute(
         _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coefficient, True), alpha, beta, (out,), stream
     )[0]

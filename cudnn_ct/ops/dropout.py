@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn
 
 from .. import _lib, context
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda import memory as memories
@@ -190,12 +191,14 @@ class DropoutState:
 
 
 @documented()
+@known_keywords
 def dropout(
     x: ArrayLike,
     state: DropoutState,
     *,
     out: ArrayLike | tuple[ArrayLike | None, DropoutMask | None] | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DropoutResult:
     """Drop elements at random, and divide the others by the probability that they stay.
 
@@ -225,6 +228,8 @@ def dropout(
     >>> np.unique(y.numpy())
     array([0., 2.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(dropout, unknown)
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
     y_out, mask = result_slots(out, DropoutResult._fields)
@@ -238,6 +243,7 @@ def dropout(
 
 
 @documented(dropout)
+@known_keywords
 def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,
@@ -245,6 +251,7 @@ def dropout_backward(
     *,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`dropout`: zero for dropped elements, divided as in it for the others.
 
@@ -273,6 +280,8 @@ def dropout_backward(
     >>> np.array_equal(ct.dropout_backward(x, mask, state).numpy(), y.numpy())
     True
     """
+    if unknown:
+        raise unknown_keyword(dropout_backward, unknown)
     _check_state(state)
     _check_mask(mask, state)
     operands, params = (dy, mask.bits), (mask.like, state._descriptor)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Never
 
 from .._bindings.enums import LRNMode
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..descriptors import LRNDescriptor
 from ..plans.axes import images
@@ -24,6 +26,7 @@ __all__ = ["lrn", "lrn_backward"]
 
 
 @documented()
+@known_keywords
 def lrn(
     x: ArrayLike,
     *,
@@ -35,6 +38,7 @@ def lrn(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Divide each element by a power of the squares around it in other channels.
 
@@ -63,10 +67,13 @@ def lrn(
     >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
     array([0.5, 0.4, 0.3], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(lrn, unknown)
     return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
 
 @documented(lrn)
+@known_keywords
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -80,6 +87,7 @@ def lrn_backward(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`lrn` with regard to x: ``alpha * gradient + beta * out``.
 
@@ -99,6 +107,8 @@ def lrn_backward(
     >>> ct.lrn_backward(dy, x, ct.lrn(x, **factors), **factors).numpy()
     array([[[-3.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(lrn_backward, unknown)
     arguments = (n, lrn_alpha, lrn_beta, k)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 

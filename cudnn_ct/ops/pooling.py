@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf, prod
+from typing import Never
 
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
@@ -30,6 +32,7 @@ __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
 @documented()
+@known_keywords
 def pool(
     x: ArrayLike,
     *,
@@ -42,6 +45,7 @@ def pool(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * (largest element, average or sum of each window) + beta * out``.
 
@@ -77,12 +81,15 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(pool, unknown)
     return execute(
         _POOL, ("x",), (x,), (window, stride, padding, mode, propagate_nan), alpha, beta, (out,), stream
     )[0]
 
 
 @documented(pool)
+@known_keywords
 def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -97,6 +104,7 @@ def pool_backward(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`pool` with regard to x: ``alpha * gradient + beta * out``.
 
@@ -121,6 +129,8 @@ def pool_backward(
     >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(pool_backward, unknown)
     arguments = (window, stride, padding, mode, propagate_nan)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 

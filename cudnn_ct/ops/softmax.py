@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Never
 
 from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
@@ -25,6 +27,7 @@ __all__ = ["softmax", "softmax_backward"]
 
 
 @documented()
+@known_keywords
 def softmax(
     x: ArrayLike,
     *,
@@ -35,6 +38,7 @@ def softmax(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``.
 
@@ -65,10 +69,13 @@ def softmax(
     >>> ct.softmax(x, axis=0).numpy()[0]  # any axes of any rank
     array([0.2689414, 0.2689414], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(softmax, unknown)
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 
 @documented(softmax)
+@known_keywords
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
@@ -80,6 +87,7 @@ def softmax_backward(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`softmax` with regard to its input: ``alpha * gradient + beta * out``.
 
@@ -105,6 +113,8 @@ def softmax_backward(
     >>> ct.softmax_backward(dy, y).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(softmax_backward, unknown)
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Never
 
+from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import tensors_of
@@ -32,6 +34,7 @@ __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
 @documented()
+@known_keywords
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -43,6 +46,7 @@ def op_tensor(
     propagate_nan: bool = True,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out`` element by element.
 
@@ -75,6 +79,8 @@ def op_tensor(
     >>> ct.op_tensor(a, b, op="max").numpy()
     array([[3., 5.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(op_tensor, unknown)
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
@@ -83,6 +89,7 @@ def op_tensor(
 
 
 @documented(op_tensor)
+@known_keywords
 def add(
     a: ArrayLike,
     b: ArrayLike,
@@ -91,6 +98,7 @@ def add(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * (a + b) + beta * out``.
 
@@ -114,11 +122,14 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(add, unknown)
     return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
 
 @documented()
-def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> DeviceArray:
+@known_keywords
+def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Multiply an array by a number, in place.
 
     Parameters
@@ -142,11 +153,14 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(scale, unknown)
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
 @documented(scale)
-def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> DeviceArray:
+@known_keywords
+def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
     Parameters
@@ -166,6 +180,8 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(fill, unknown)
     return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
 
 
@@ -181,6 +197,7 @@ class FillState(CallState):
 
 
 @documented()
+@known_keywords
 def transform(
     x: ArrayLike,
     *,
@@ -191,6 +208,7 @@ def transform(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * x + beta * out`` in another memory layout or dtype.
 
@@ -222,6 +240,8 @@ def transform(
     >>> ct.transform(x, dtype="float16").numpy()
     array([[1., 2.]], dtype=float16)
     """
+    if unknown:
+        raise unknown_keyword(transform, unknown)
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
+from .._hints import known_keywords, unknown_keyword
 from ..typing import ConvMode, Layout, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
+from .filter_hint import filter_hint
 from .parse import as_choice, as_int, as_list, per_axis
 from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
@@ -109,6 +111,7 @@ def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:
     return layout if layout in spec.layouts else spec.layouts[0]
 
 
+@known_keywords
 def conv_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
@@ -118,6 +121,7 @@ def conv_output_shape(
     dilation: PerAxis = 1,
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
+    **unknown: Never,
 ) -> Shape:
     """Return the shape of ``conv(x, w)``, without a device.
 
@@ -147,6 +151,8 @@ def conv_output_shape(
     >>> conv_output_shape((1, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2)
     (1, 64, 112, 112)
     """
+    if unknown:
+        raise unknown_keyword(conv_output_shape, unknown)
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
     as_choice(mode, MODES, "mode")
@@ -210,6 +216,7 @@ def conv_problem(
     )
 
 
+@known_keywords
 def conv_transpose_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
@@ -219,6 +226,7 @@ def conv_transpose_output_shape(
     dilation: PerAxis = 1,
     groups: int = 1,
     output_padding: PerAxis = 0,
+    **unknown: Never,
 ) -> Shape:
     """Return the shape of ``conv_transpose(x, w)``: an image whose convolution with w has the shape of x.
 
@@ -247,11 +255,14 @@ def conv_transpose_output_shape(
     >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
+    if unknown:
+        raise unknown_keyword(conv_transpose_output_shape, unknown)
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if not 3 <= len(x) <= 5 or len(w) != len(x):
         raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
     if x[1] != w[0]:
-        raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}")
+        hint = f"; pass w.transpose{(1, 0, *range(2, len(w)))} (permute in torch)" if x[1] == w[1] else ""
+        raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}{hint}")
     pairs, strides, dilations = conv_geometry(w[2:], padding, stride, dilation)
     extras = per_axis(output_padding, len(strides), "output_padding", 0)
     if any(extra >= s for extra, s in zip(extras, strides, strict=True)):
@@ -275,10 +286,6 @@ def conv_geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tu
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
     """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis."""
     if isinstance(padding, str):
-        if padding.lower() == "same":
-            raise ValueError(
-                f"padding must be one of {', '.join(PADDINGS)}: got {padding!r}; use 'half' for odd windows"
-            )
         spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
         size = {"valid": lambda _: 0, "half": lambda span: span // 2, "full": lambda span: span - 1}
         sizes = map(size[as_choice(padding, PADDINGS, "padding")], spans)
@@ -296,12 +303,14 @@ def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
     if not 3 <= len(x) <= 5:
         raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
     if len(w) != len(x):
-        raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}")
+        hint = filter_hint(x, w, groups) if isinstance(groups, int) else ""
+        raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}{hint}")
     groups = as_int(groups, "groups")
     if groups < 1:
         raise ValueError(f"groups must be at least 1: got {groups}")
     if x[1] != w[1] * groups:
-        raise ValueError(f"x has {x[1]} channels; w expects {w[1]} x groups {groups} = {w[1] * groups}")
+        hint = filter_hint(x, w, groups)
+        raise ValueError(f"x has {x[1]} channels; w expects {w[1]} x groups {groups} = {w[1] * groups}{hint}")
     if w[0] % groups:
         raise ValueError(f"w has {w[0]} filters, which {groups} groups do not divide")
     if 0 in w[2:]:
@@ -318,6 +327,7 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
             raise ValueError(
                 f"the output would be empty along spatial axis {axis}: the input has {n} + padding "
                 f"{before + after} = {padded}, the window spans ({k} - 1) x dilation {d} + 1 = {span}"
+                f"{filter_hint(x, w, 1) if x[1] == w[1] else ''}"
             )
         spatial.append((padded - span) // s + 1)
     return check_shape((x[0], w[0], *spatial), "output shape")

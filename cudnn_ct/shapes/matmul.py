@@ -133,7 +133,7 @@ def matmul_shape(a: Shape, b: Shape) -> Shape:
         axis = "axis -2" if len(b) > 1 else "axis 0"
         raise ValueError(
             f"b has a wrong shape: got {b}, expected {terms} elements along {axis}, as a of shape {a} has "
-            "along its last axis"
+            f"along its last axis{'; pass a transposed view, as b.T' if b[-1] == terms else ''}"
         )
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._hints import word_hint
 from .specs import INT_MAX, Shape
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def as_choice(value: Any, allowed: tuple[Name, ...], name: str) -> Name:
     """Return one of ``allowed``, from its name or from an enum member of that name."""
     text = value if isinstance(value, str) else getattr(value, "name", None)
     if not isinstance(text, str) or text.lower() not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}: got {value!r}")
+        raise ValueError(
+            f"{name} must be one of {', '.join(allowed)}: got {value!r}{word_hint(value, allowed)}"
+        )
     return text.lower()  # type: ignore[return-value]  # it is one of them
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
+from .._hints import known_keywords, unknown_keyword
 from ..typing import Padding, PerAxis
 from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
@@ -60,8 +61,14 @@ def pool_problem(
     return LayerProblem.of("pooling", params, specs, result)
 
 
+@known_keywords
 def pool_output_shape(
-    x_shape: Iterable[int], *, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0
+    x_shape: Iterable[int],
+    *,
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    **unknown: Never,
 ) -> Shape:
     """Return the shape of ``pool(x)``, without a device.
 
@@ -88,6 +95,8 @@ def pool_output_shape(
     >>> pool_output_shape((8, 2048, 7, 7), window="global")
     (8, 2048, 1, 1)
     """
+    if unknown:
+        raise unknown_keyword(pool_output_shape, unknown)
     windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
     x = check_images(x_shape)
     axes = zip(x[2:], pairs, windows, strides, strict=True)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import prod
 from typing import Literal, NamedTuple
 
+from .._hints import word_hint
 from ..dtypes import DType, as_dtype
 from ..typing import Activation, ConvMode, DTypeLike, Layout, OpTensorOp, ReduceOp
 
@@ -193,7 +194,9 @@ def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     (60, 1, 15, 3)
     """
     if not isinstance(layout, str) or layout.lower() not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}: got {layout!r}")
+        raise ValueError(
+            f"layout must be one of {', '.join(LAYOUTS)}: got {layout!r}{word_hint(layout, LAYOUTS)}"
+        )
     if layout.lower() == "nhwc":
         if not 3 <= len(shape) <= 5:
             raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes): got {shape}")

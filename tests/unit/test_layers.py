@@ -19,8 +19,8 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
     (
-        *("_bindings", "_algorithm_names", "_variables", "errors", "dtypes", "typing", "_background"),
-        *("_caches", "_config", "_handle", "shapes"),
+        *("_bindings", "_algorithm_names", "_variables", "errors", "_hints", "dtypes", "typing"),
+        *("_background", "_caches", "_config", "_handle", "shapes"),
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),

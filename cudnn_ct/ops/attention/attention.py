@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
@@ -36,6 +37,7 @@ _GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")
 
 
 @documented()
+@known_keywords
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -60,6 +62,7 @@ def attention(
     strict: bool = False,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> AttentionResult[DeviceArray]:
     """Compute scaled dot product attention: ``y = softmax(scale * q @ k.T + bias) @ v``.
 
@@ -136,6 +139,8 @@ def attention(
     >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
     array([1., 2.], dtype=float16)
     """
+    if unknown:
+        raise unknown_keyword(attention, unknown)
     absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
     outs = result_slots(out, AttentionResult._fields, absent=absent)
     names, arrays, longest = _QKV, (q, k, v), NO_LENGTHS
@@ -159,6 +164,7 @@ def attention(
 
 
 @documented(attention)
+@known_keywords
 def attention_backward(
     dy: ArrayLike,
     q: ArrayLike,
@@ -185,6 +191,7 @@ def attention_backward(
     strict: bool = False,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> AttentionGradients[DeviceArray]:
     """Compute the gradients of :func:`attention`, which is called with ``return_stats=True`` before.
 
@@ -224,6 +231,8 @@ def attention_backward(
     >>> ct.attention_backward(dy, q, q, dy, y, stats).dv.numpy()[0, 0, :, 0]
     array([1., 1.], dtype=float16)
     """
+    if unknown:
+        raise unknown_keyword(attention_backward, unknown)
     with_bias = as_bool(dbias, "dbias")
     absent = "" if with_bias else "dbias=False"
     outs = result_slots(out, AttentionGradients._fields, absent=absent)

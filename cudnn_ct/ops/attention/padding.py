@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -29,12 +31,14 @@ __all__ = ["clear_padding"]
 
 
 @documented()
+@known_keywords
 def clear_padding(
     x: ArrayLike,
     lengths: ArrayLike | Sequence[int],
     *,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Return x with zeros behind the lengths of its sequences, whatever is there.
 
@@ -61,6 +65,8 @@ def clear_padding(
     >>> ct.clear_padding(v, [2]).numpy()[0, 0, :, 0]
     array([nan, nan,  0.], dtype=float16)
     """
+    if unknown:
+        raise unknown_keyword(clear_padding, unknown)
     if is_in_host(lengths):
         where = stream_of(x, "x", stream)
         x, stream = as_operand(x, "x", where), where

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from ... import algo_cache
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...plans.base import SelectedPlan
 from ...shapes.parse import as_bool
@@ -28,6 +29,7 @@ __all__ = ["scaled_attention"]
 
 
 @documented(matmul)
+@known_keywords
 def scaled_attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -49,6 +51,7 @@ def scaled_attention(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ScaledAttentionResult[DeviceArray]:
     """Compute scaled dot product attention of float8 operands, with scales.
 
@@ -113,6 +116,8 @@ def scaled_attention(
     >>> y.numpy()[0, 0, :, 0].astype("float32"), float(amax.numpy()[0])
     (array([2., 2.], dtype=float32), 2.0)
     """
+    if unknown:
+        raise unknown_keyword(scaled_attention, unknown)
     given = {
         "q": q,
         "k": k,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from ... import context
+from ..._hints import known_keywords, unknown_keyword
 from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
@@ -34,6 +37,7 @@ __all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
 
 @documented(conv)
+@known_keywords
 def conv_algorithms(
     first: ArrayLike,
     second: ArrayLike,
@@ -53,6 +57,7 @@ def conv_algorithms(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> Algorithms:
     """List all candidates that cuDNN has for a convolution, with the time of each.
 
@@ -92,6 +97,8 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_algorithms, unknown)
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
     params = ConvParams(
@@ -126,6 +133,7 @@ def conv_algorithms(
 
 
 @documented(conv, conv_algorithms)
+@known_keywords
 def conv_plan(
     first: ArrayLike,
     second: ArrayLike,
@@ -146,6 +154,7 @@ def conv_plan(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ConvPlan:
     """Prepare a convolution, to call it on other operands of the same kind with the least host time.
 
@@ -174,6 +183,8 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_plan, unknown)
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     params = (
         shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -184,6 +195,7 @@ def conv_plan(
 
 
 @documented(conv_bias_activation)
+@known_keywords
 def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,
@@ -206,6 +218,7 @@ def conv_bias_activation_plan(
     alpha2: float = 1,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ConvPlan:
     """Prepare :func:`conv_bias_activation`, as :func:`conv_plan` prepares a convolution.
 
@@ -233,6 +246,8 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_bias_activation_plan, unknown)
     given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

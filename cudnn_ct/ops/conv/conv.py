@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Never
 
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -30,6 +32,7 @@ __all__ = [
 
 
 @documented()
+@known_keywords
 def conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -48,6 +51,7 @@ def conv(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convolve: ``y = alpha * conv(x, w) + beta * out``.
 
@@ -126,6 +130,8 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv, unknown)
     params = (
         None, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -134,6 +140,7 @@ def conv(
 
 
 @documented(conv)
+@known_keywords
 def conv_backward_data(
     dy: ArrayLike,
     w: ArrayLike,
@@ -153,6 +160,7 @@ def conv_backward_data(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Differentiate a convolution by its input: ``dx = alpha * conv'(dy, w) + beta * out``.
 
@@ -184,6 +192,8 @@ def conv_backward_data(
     >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_backward_data, unknown)
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -192,6 +202,7 @@ def conv_backward_data(
 
 
 @documented(conv)
+@known_keywords
 def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
@@ -211,6 +222,7 @@ def conv_backward_filter(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Differentiate a convolution by its filters: ``dw = alpha * conv'(dy, x) + beta * out``.
 
@@ -242,6 +254,8 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_backward_filter, unknown)
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -250,6 +264,7 @@ def conv_backward_filter(
 
 
 @documented()
+@known_keywords
 def conv_backward_bias(
     dy: ArrayLike,
     *,
@@ -257,6 +272,7 @@ def conv_backward_bias(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Differentiate a convolution by a bias per channel: ``db = alpha * (sum of dy) + beta * out``.
 
@@ -282,10 +298,13 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_backward_bias, unknown)
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
 
 @documented(conv)
+@known_keywords
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,
@@ -305,6 +324,7 @@ def conv_transpose(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
@@ -335,6 +355,8 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_transpose, unknown)
     params = (
         output_padding, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -33,6 +34,7 @@ MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 
 
 @documented(conv_scale_bias_activation)
+@known_keywords
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -53,6 +55,7 @@ def scaled_conv(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ScaledConvResult[DeviceArray]:
     """Convolve float8 images with float8 filters and scales, add and activate.
 
@@ -107,6 +110,8 @@ def scaled_conv(
     >>> y.shape, float(amax.numpy()[0])
     ((1, 32, 2, 2), 144.0)
     """
+    if unknown:
+        raise unknown_keyword(scaled_conv, unknown)
     optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
     computed = as_bool(amax, "amax")

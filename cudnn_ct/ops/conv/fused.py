@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
@@ -22,6 +23,7 @@ __all__ = ["FUSED", "conv_bias_activation"]
 
 
 @documented(conv)
+@known_keywords
 def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
@@ -44,6 +46,7 @@ def conv_bias_activation(
     alpha2: float = 1,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * z + b)``.
 
@@ -85,6 +88,8 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_bias_activation, unknown)
     given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...shapes.checks import result_slots
 from ...shapes.specs import TensorSpec
@@ -25,6 +26,7 @@ __all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bia
 
 
 @documented(conv_batch_norm_statistics)
+@known_keywords
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,
     w: ArrayLike,
@@ -42,6 +44,7 @@ def conv_backward_data_relu_batch_norm(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ConvBatchNormGradients[DeviceArray]:
     """Compute the gradients of ``conv(relu(norm(x)), w)`` before the relu, and of the batch normalisation.
 
@@ -94,6 +97,8 @@ def conv_backward_data_relu_batch_norm(
     >>> step.dz.numpy()[0, 0], float(step.dscale.numpy()[0])
     (array([ 0., 10.], dtype=float16), 10.0)
     """
+    if unknown:
+        raise unknown_keyword(conv_backward_data_relu_batch_norm, unknown)
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
     outs = result_slots(out, ConvBatchNormGradients._fields)
@@ -102,6 +107,7 @@ def conv_backward_data_relu_batch_norm(
 
 
 @documented(conv_batch_norm_statistics)
+@known_keywords
 def conv_backward_filter_scale_bias_relu(
     dy: ArrayLike,
     x: ArrayLike,
@@ -117,6 +123,7 @@ def conv_backward_filter_scale_bias_relu(
     workspace_limit: int | None = None,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of ``conv(relu(x * scale + bias), w)`` with respect to w.
 
@@ -157,6 +164,8 @@ def conv_backward_filter_scale_bias_relu(
     >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (8, 8, 1)).numpy()[0, 0]
     array([351.5], dtype=float16)
     """
+    if unknown:
+        raise unknown_keyword(conv_backward_filter_scale_bias_relu, unknown)
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))
     return execute(FILTER, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]

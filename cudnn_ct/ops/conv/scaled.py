@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
@@ -27,6 +28,7 @@ __all__ = ["conv_scale_bias_activation", "select"]
 
 
 @documented(conv)
+@known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
@@ -46,6 +48,7 @@ def conv_scale_bias_activation(
     workspace_limit: int | None = None,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Convolve, scale each channel, add and activate: ``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -100,6 +103,8 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(conv_scale_bias_activation, unknown)
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
     params = Params(
         padding, stride, dilation, groups, precision, activation, coefficient,

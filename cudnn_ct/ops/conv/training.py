@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...legal.rules import without_wrong_tf32
@@ -33,6 +34,7 @@ __all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", 
 
 
 @documented(conv_scale_bias_activation)
+@known_keywords
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
@@ -47,6 +49,7 @@ def conv_batch_norm_statistics(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ConvStatisticsResult[DeviceArray]:
     """Convolve, and sum the result and its squares for each channel: ``y = conv(relu(x * scale + bias), w)``.
 
@@ -92,6 +95,8 @@ def conv_batch_norm_statistics(
     >>> y.numpy(), sums.numpy(), squares.numpy()
     (array([[[-1., -2., -4.]]], dtype=float32), array([-7.], dtype=float32), array([21.], dtype=float32))
     """
+    if unknown:
+        raise unknown_keyword(conv_batch_norm_statistics, unknown)
     optional = {"scale": scale, "bias": bias}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
     params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
@@ -101,6 +106,7 @@ def conv_batch_norm_statistics(
 
 
 @documented(conv_scale_bias_activation)
+@known_keywords
 def batch_norm_finalize(
     sums: ArrayLike,
     square_sums: ArrayLike,
@@ -118,6 +124,7 @@ def batch_norm_finalize(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormFinalizeResult[DeviceArray]:
     """Compute the statistics of a batch normalisation from sums, and its scale and bias for each channel.
 
@@ -166,6 +173,8 @@ def batch_norm_finalize(
     >>> done.mean.numpy(), done.invstd.numpy(), done.eq_bias.numpy()
     (array([1.], dtype=float32), array([0.5], dtype=float32), array([-0.5], dtype=float32))
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_finalize, unknown)
     given = {
         "sums": sums,
         "square_sums": square_sums,

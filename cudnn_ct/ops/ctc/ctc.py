@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 from ... import context
 from ..._caches import BoundedDict
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -54,6 +55,7 @@ LABEL_NAMES = ("labels", "label_lengths", "input_lengths")
 
 
 @documented()
+@known_keywords
 def ctc_loss(
     logits: ArrayLike,
     labels: ArrayLike | Sequence[int] | Sequence[Sequence[int]],
@@ -66,6 +68,7 @@ def ctc_loss(
     algo: Literal["deterministic", "non_deterministic"] = "deterministic",
     out: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> CTCLoss[DeviceArray]:
     """Compute ``-log p(labels)`` for each sequence, and its gradient.
 
@@ -131,6 +134,8 @@ def ctc_loss(
     >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(ctc_loss, unknown)
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):
         ctx = context.current(where)

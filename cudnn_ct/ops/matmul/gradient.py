@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...cuda.stream import Stream
@@ -26,6 +27,7 @@ _RESULTS = ("out", "db of out", "dbias of out")
 
 
 @documented(matmul)
+@known_keywords
 def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,
@@ -39,6 +41,7 @@ def matmul_backward(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> MatmulGradients[DeviceArray]:
     """Compute the gradients of ``alpha * (a @ b) + bias``.
 
@@ -80,6 +83,8 @@ def matmul_backward(
     array([[ 7.],
            [10.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(matmul_backward, unknown)
     with_bias = as_bool(bias_gradient, "bias_gradient")
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)
     where = stream_of(dy, "dy", stream, (a, b, *slots))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from ... import algo_cache
 from ..._config import config
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
@@ -23,6 +24,7 @@ __all__ = ["matmul", "select"]
 
 
 @documented()
+@known_keywords
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -39,6 +41,7 @@ def matmul(
     workspace_limit: int | None = None,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Multiply matrices, add and activate: ``y = act(alpha * (a @ b) + bias + residual)``.
 
@@ -97,6 +100,8 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(matmul, unknown)
     optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
     given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)

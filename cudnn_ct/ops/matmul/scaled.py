@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -24,6 +25,7 @@ MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H20
 
 
 @documented(matmul)
+@known_keywords
 def scaled_matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -41,6 +43,7 @@ def scaled_matmul(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> ScaledMatmulResult[DeviceArray]:
     """Multiply float8 matrices with scales, add and activate.
 
@@ -88,6 +91,8 @@ def scaled_matmul(
     >>> y.shape, float(amax.numpy()[0])
     ((16, 16), 64.0)
     """
+    if unknown:
+        raise unknown_keyword(scaled_matmul, unknown)
     optional = {
         "bias": bias,
         "residual": residual,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -38,6 +39,7 @@ _GRADIENTS = ("out", "dscale of out", "dbias of out")
 
 
 @documented()
+@known_keywords
 def instance_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -48,6 +50,7 @@ def instance_norm(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormResult[DeviceArray]:
     """Normalise each channel of each image by its own mean and variance (Ulyanov et al. 2016).
 
@@ -83,12 +86,15 @@ def instance_norm(
     array([[[-1.,  1.],
             [ 3.,  3.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(instance_norm, unknown)
     given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
     results = execute(_FORWARD, ("x", "scale", "bias"), given, (epsilon,), alpha, beta, outs, stream)
     return BatchNormResult(*results)
 
 
 @documented(instance_norm)
+@known_keywords
 def instance_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -101,6 +107,7 @@ def instance_norm_backward(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`instance_norm`.
 
@@ -131,6 +138,8 @@ def instance_norm_backward(
     >>> ct.instance_norm_backward(dy, x, ct.asarray([1], "float32")).dbias.numpy()
     array([3.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(instance_norm_backward, unknown)
     statistics = {"mean": mean, "invstd": invstd}
     operands = {"x": x, "dy": dy, "scale": scale}
     operands |= {name: array for name, array in statistics.items() if array is not None}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Never
+
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -19,6 +22,7 @@ __all__ = ["ada_layer_norm", "ada_layer_norm_backward", "layer_norm", "layer_nor
 
 
 @documented()
+@known_keywords
 def layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -31,6 +35,7 @@ def layer_norm(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> LayerNormResult[DeviceArray]:
     """Normalise the last axes of x by their mean and variance (Ba, Kiros and Hinton 2016).
 
@@ -79,6 +84,8 @@ def layer_norm(
     array([[-1.,  5.],
            [-1.,  5.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(layer_norm, unknown)
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(LAYER, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -86,6 +93,7 @@ def layer_norm(
 
 
 @documented(layer_norm)
+@known_keywords
 def layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -98,6 +106,7 @@ def layer_norm_backward(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> LayerNormGradients[DeviceArray]:
     """Compute the gradients of :func:`layer_norm`.
 
@@ -128,12 +137,15 @@ def layer_norm_backward(
     >>> ct.layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([0., 3.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(layer_norm_backward, unknown)
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(LAYER_GRADIENT, operands, True, choice, out, stream))
 
 
 @documented(layer_norm)
+@known_keywords
 def ada_layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -146,6 +158,7 @@ def ada_layer_norm(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> LayerNormResult[DeviceArray]:
     """Normalise the last axes of x as :func:`layer_norm`, with scale and bias of each sample.
 
@@ -180,6 +193,8 @@ def ada_layer_norm(
     array([[ -1.,   1.],
            [-10.,  10.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(ada_layer_norm, unknown)
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(ADAPTIVE, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -187,6 +202,7 @@ def ada_layer_norm(
 
 
 @documented(layer_norm_backward)
+@known_keywords
 def ada_layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -199,6 +215,7 @@ def ada_layer_norm_backward(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> LayerNormGradients[DeviceArray]:
     """Compute the gradients of :func:`ada_layer_norm`.
 
@@ -228,6 +245,8 @@ def ada_layer_norm_backward(
     >>> ct.ada_layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([[0., 3.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(ada_layer_norm_backward, unknown)
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(ADAPTIVE_GRADIENT, operands, True, choice, out, stream))

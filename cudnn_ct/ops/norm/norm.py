@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
@@ -53,6 +54,7 @@ _OPERANDS = ("x", "scale", "bias")
 
 
 @documented()
+@known_keywords
 def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
@@ -69,6 +71,7 @@ def batch_norm_training(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormResult[DeviceArray]:
     """Normalise a batch by its own mean and variance, then scale and shift it (Ioffe and Szegedy 2015).
 
@@ -125,6 +128,8 @@ def batch_norm_training(
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_training, unknown)
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
@@ -137,6 +142,7 @@ def batch_norm_training(
 
 
 @documented(batch_norm_training)
+@known_keywords
 def batch_norm_inference(
     x: ArrayLike,
     scale: ArrayLike,
@@ -150,6 +156,7 @@ def batch_norm_inference(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * (scale * (x - mean) / sqrt(var + epsilon) + bias) + beta * out``.
 
@@ -170,11 +177,14 @@ def batch_norm_inference(
     >>> ct.batch_norm_inference(x, scale, bias, mean, var).numpy()
     array([[5.], [9.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_inference, unknown)
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
     return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
 
 
 @documented(batch_norm_training)
+@known_keywords
 def batch_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -190,6 +200,7 @@ def batch_norm_backward(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_training` (Ioffe and Szegedy 2015).
 
@@ -226,6 +237,8 @@ def batch_norm_backward(
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_backward, unknown)
     names, given = ["x", "dy", "scale"], [x, dy, scale]
     for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
         if array is not None:
@@ -240,6 +253,7 @@ def batch_norm_backward(
 
 
 @documented(batch_norm_inference)
+@known_keywords
 def batch_norm_inference_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -253,6 +267,7 @@ def batch_norm_inference_backward(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_inference`, whose mean and variance are constants.
 
@@ -284,6 +299,8 @@ def batch_norm_inference_backward(
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_inference_backward, unknown)
     where = stream_of(dy, "dy", stream, (x, scale, mean, var, out))
     at: dict[str, Any] = {"mode": mode, "stream": where}
     given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
@@ -308,7 +325,10 @@ def batch_norm_inference_backward(
     return BatchNormGradients(dx, dscale, dbias, None)
 
 
-def batch_norm_overflow_detected(*, wait: bool = False, stream: StreamLike | None = None) -> bool | None:
+@known_keywords
+def batch_norm_overflow_detected(
+    *, wait: bool = False, stream: StreamLike | None = None, **unknown: Never
+) -> bool | None:
     """Return whether a persistent kernel of this thread reported an overflow since the previous call.
 
     Parameters
@@ -338,6 +358,8 @@ def batch_norm_overflow_detected(*, wait: bool = False, stream: StreamLike | Non
     >>> ct.batch_norm_overflow_detected(wait=True)
     False
     """
+    if unknown:
+        raise unknown_keyword(batch_norm_overflow_detected, unknown)
     where = streams.resolve_stream(stream)
     with streams.on_device(where.device):
         ctx, status = context.current(where), ctypes.c_int()

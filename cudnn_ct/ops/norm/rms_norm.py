@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Never
+
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...shapes.layer_norm import RMSNormGradients, RMSNormResult
 from ...shapes.parse import as_bool
@@ -14,6 +17,7 @@ __all__ = ["rms_norm", "rms_norm_backward"]
 
 
 @documented(layer_norm)
+@known_keywords
 def rms_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -26,6 +30,7 @@ def rms_norm(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> RMSNormResult[DeviceArray]:
     """Divide the last axes of x by their root mean square (Zhang and Sennrich 2019).
 
@@ -50,6 +55,8 @@ def rms_norm(
     array([[0.849, 2.263],
            [0.849, 2.263]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(rms_norm, unknown)
     choice = (algo, deterministic, workspace_limit)
     fields = RMSNormResult._fields
     results = row_norm_forward(RMS, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -57,6 +64,7 @@ def rms_norm(
 
 
 @documented(layer_norm)
+@known_keywords
 def rms_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -69,6 +77,7 @@ def rms_norm_backward(
     workspace_limit: int | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> RMSNormGradients[DeviceArray]:
     """Compute the gradients of :func:`rms_norm`.
 
@@ -102,6 +111,8 @@ def rms_norm_backward(
     >>> ct.rms_norm_backward(dy, x, scale, step.invrms).dscale.numpy().round(3)
     array([0.   , 5.657], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(rms_norm_backward, unknown)
     operands = {"dy": dy, "x": x, "scale": scale, "invrms": invrms}
     choice = (algo, deterministic, workspace_limit)
     with_bias = as_bool(bias_gradient, "bias_gradient")

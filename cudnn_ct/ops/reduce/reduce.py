@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Never
 
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
@@ -52,6 +53,7 @@ _INDEXED = Operation(
 
 
 @documented()
+@known_keywords
 def reduce(
     x: ArrayLike,
     *,
@@ -64,6 +66,7 @@ def reduce(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * (op over some axes of x) + beta * out``.
 
@@ -107,11 +110,14 @@ def reduce(
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(reduce, unknown)
     params = (op, axis, keepdims, propagate_nan, deterministic)
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
 
 
 @documented(reduce)
+@known_keywords
 def reduce_with_indices(
     x: ArrayLike,
     *,
@@ -123,6 +129,7 @@ def reduce_with_indices(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> IndexedReduction[DeviceArray]:
     """Compute :func:`reduce` for the smallest or largest elements, and return their positions as well.
 
@@ -152,5 +159,7 @@ def reduce_with_indices(
     >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
+    if unknown:
+        raise unknown_keyword(reduce_with_indices, unknown)
     params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
     return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))

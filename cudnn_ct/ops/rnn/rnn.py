@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
 from ... import context
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
 from ...autotune.table import Algorithms
@@ -133,6 +134,7 @@ class RNN(RNNGradients, RNNWeights):
     math: str
     clip: tuple[float, float] | None
 
+    @known_keywords
     def __init__(
         self,
         mode: RNNMode,
@@ -150,7 +152,10 @@ class RNN(RNNGradients, RNNWeights):
         algo: Algo | None = None,
         clip: tuple[float, float] | None = None,
         seed: int = 0,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            raise unknown_keyword(RNN.__init__, unknown)
         known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
         self.algo = algo if algo is None or isinstance(algo, Candidate) else as_choice(algo, known, "algo")
         described = partial(

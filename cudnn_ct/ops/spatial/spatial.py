@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Never
+
+from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...shapes.checks import result_slots
@@ -32,8 +35,14 @@ __all__ = [
 
 
 @documented()
+@known_keywords
 def affine_grid(
-    theta: ArrayLike, shape: Shape, *, out: ArrayLike | None = None, stream: StreamLike | None = None
+    theta: ArrayLike,
+    shape: Shape,
+    *,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
 
@@ -62,12 +71,19 @@ def affine_grid(
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(affine_grid, unknown)
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
 @documented()
+@known_keywords
 def affine_grid_backward(
-    dgrid: ArrayLike, *, out: ArrayLike | None = None, stream: StreamLike | None = None
+    dgrid: ArrayLike,
+    *,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute the gradient of :func:`affine_grid` with regard to the transforms.
 
@@ -90,10 +106,13 @@ def affine_grid_backward(
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(affine_grid_backward, unknown)
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
 
 @documented()
+@known_keywords
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
@@ -102,6 +121,7 @@ def grid_sample(
     beta: float = 0,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Compute ``alpha * (x at the positions of a grid) + beta * out``.
 
@@ -130,10 +150,13 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(grid_sample, unknown)
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
 
 @documented(grid_sample)
+@known_keywords
 def grid_sample_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -143,6 +166,7 @@ def grid_sample_backward(
     beta: float = 0,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> GridSampleGradients[DeviceArray]:
     """Compute the gradients of :func:`grid_sample` with regard to x and to the grid.
 
@@ -168,12 +192,15 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(grid_sample_backward, unknown)
     names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
     results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
     return GridSampleGradients(*results)
 
 
 @documented()
+@known_keywords
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
@@ -182,6 +209,7 @@ def spatial_transformer(
     scale_width: float = 1,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> DeviceArray:
     """Sample images by affine grids: :func:`grid_sample` by :func:`affine_grid`.
 
@@ -208,6 +236,8 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(spatial_transformer, unknown)
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
     shape = transformed_shape(x.shape, scale_height, scale_width)
@@ -217,6 +247,7 @@ def spatial_transformer(
 
 
 @documented(spatial_transformer)
+@known_keywords
 def spatial_transformer_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -226,6 +257,7 @@ def spatial_transformer_backward(
     scale_width: float = 1,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
+    **unknown: Never,
 ) -> SpatialTransformerGradients[DeviceArray]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
 
@@ -250,6 +282,8 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
+    if unknown:
+        raise unknown_keyword(spatial_transformer_backward, unknown)
     where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
     operands = [as_operand(array, name, where) for name, array in given.items()]

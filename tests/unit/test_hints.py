@@ -1,0 +1,251 @@
+"""Mistakes of users of torch, JAX, CuPy and NumPy, and the spelling that each error names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _hints
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.shapes.filter_hint import filter_hint
+
+OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
+FUNCTIONS = {
+    name: value
+    for name in ct.__all__
+    if inspect.isfunction(value := getattr(ct, name)) and value.__module__.startswith(OPERATIONS)
+}
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+X, W, V = zeros(2, 8, 16, 16), zeros(4, 8, 3, 3), zeros(8)
+
+# Calls of other libraries with the names of this one, by the hint that the error must have.
+KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
+    # torch.nn.functional
+    "conv2d-bias": (lambda: ct.conv(X, W, bias=V), "call ct.conv_bias_activation(x, w, bias"),
+    "conv2d-padding_mode": (lambda: ct.conv(X, W, padding_mode="circular"), "padding is zeros"),
+    "conv_transpose2d-bias": (lambda: ct.conv_transpose(X, W, bias=V), "call ct.add(y, bias)"),
+    "conv2d-device": (lambda: ct.conv(X, W, device="cuda"), "with ct.use(device=0)"),
+    "max_pool2d-ceil_mode": (lambda: ct.pool(X, window=2, ceil_mode=True), "rounded down"),
+    "max_pool2d-return_indices": (
+        lambda: ct.pool(X, window=2, return_indices=True),
+        "call ct.reduce_with_indices",
+    ),
+    "avg_pool2d-count_include_pad": (lambda: ct.pool(X, window=2, count_include_pad=True), "write mode="),
+    "softmax-dim": (lambda: ct.softmax(X, dim=1), "write axis="),
+    "softmax-dtype": (lambda: ct.softmax(X, dtype="float32"), "x.astype(dtype)"),
+    "relu-inplace": (lambda: ct.activation(X, inplace=True), "write out=x"),
+    "leaky_relu-negative_slope": (lambda: ct.activation(X, negative_slope=0.1), "write coefficient="),
+    "layer_norm-eps": (lambda: ct.layer_norm(X, V, eps=1e-5), "write epsilon="),
+    "layer_norm-normalized_shape": (lambda: ct.layer_norm(X, V, normalized_shape=(8,)), "of scale"),
+    "rms_norm-weight": (lambda: ct.rms_norm(X, V, weight=V), "write scale="),
+    "batch_norm-eps": (lambda: ct.batch_norm_inference(X, V, V, V, V, eps=1), "write epsilon="),
+    "batch_norm-training": (
+        lambda: ct.batch_norm_inference(X, V, V, V, V, training=True),
+        "call ct.batch_norm_training",
+    ),
+    "sdpa-is_causal": (lambda: ct.attention(X, X, X, is_causal=True), "write causal="),
+    "sdpa-attn_mask": (lambda: ct.attention(X, X, X, attn_mask=X), "write bias="),
+    "sdpa-dropout_p": (lambda: ct.attention(X, X, X, dropout_p=0.1), "write dropout="),
+    "sdpa-enable_gqa": (lambda: ct.attention(X, X, X, enable_gqa=True), "multiple of the heads"),
+    "dropout-p": (lambda: ct.dropout(X, None, p=0.5), "ct.DropoutState(p)"),  # type: ignore[arg-type]
+    "grid_sample-align_corners": (lambda: ct.grid_sample(X, X, align_corners=False), "corners are aligned"),
+    "grid_sample-padding_mode": (lambda: ct.grid_sample(X, X, padding_mode="zeros"), "are 0"),
+    "affine_grid-size": (lambda: ct.affine_grid(X, (1, 1, 2, 2), size=(1, 1, 2, 2)), "write shape="),
+    "local_response_norm-size": (lambda: ct.lrn(X, size=5), "write n="),
+    "sum-keepdim": (lambda: ct.reduce(X, keepdim=True), "write keepdims="),
+    "ctc_loss-zero_infinity": (lambda: ct.ctc_loss(X, [1], [1], [1], zero_infinity=True), "out_of_bound="),
+    "ctc_loss-reduction": (lambda: ct.ctc_loss(X, [1], [1], [1], reduction="mean"), "one loss per sequence"),
+    "zeros-size": (lambda: ct.zeros((1,), size=(1,)), "write shape="),
+    "zeros-device": (lambda: ct.zeros((1,), device="cuda"), "with ct.use(device=0)"),
+    "LSTM-bidirectional": (lambda: ct.RNN("lstm", 4, 4, bidirectional=True), "direction='bidirectional'"),
+    "LSTM-batch_first": (lambda: ct.RNN("lstm", 4, 4, batch_first=True), "layout='batch_major'"),
+    "LSTM-proj_size": (lambda: ct.RNN("lstm", 4, 4, proj_size=2), "write projection_size="),
+    # jax.lax and jax.nn
+    "lax-window_strides": (lambda: ct.conv(X, W, window_strides=(1, 1)), "write stride="),
+    "lax-rhs_dilation": (lambda: ct.conv(X, W, rhs_dilation=(1, 1)), "write dilation="),
+    "lax-lhs_dilation": (lambda: ct.conv(X, W, lhs_dilation=(2, 2)), "call ct.conv_transpose"),
+    "lax-feature_group_count": (lambda: ct.conv(X, W, feature_group_count=2), "write groups="),
+    "lax-dimension_numbers": (lambda: ct.conv(X, W, dimension_numbers="NHWC"), "(N, C, *spatial)"),
+    "lax-preferred_element_type": (lambda: ct.conv(X, W, preferred_element_type=1), "that of out="),
+    "nn-query_seq_lengths": (lambda: ct.attention(X, X, X, query_seq_lengths=1), "write lengths_q="),
+    "flax-strides": (lambda: ct.pool(X, window=2, strides=2), "write stride="),
+    # CuPy, NumPy and cuDNN
+    "cupy-pad": (lambda: ct.conv(X, W, pad=1), "write padding="),
+    "cupy-dilations": (lambda: ct.conv(X, W, dilations=1), "write dilation="),
+    "numpy-axes": (lambda: ct.reduce(X, axes=1), "write axis="),
+    "numpy-dtype": (lambda: ct.reduce(X, dtype="float32"), "x.astype(dtype)"),
+    "numpy-order": (lambda: ct.empty((1,), order="F"), "layout='nchw'"),
+    "blas-transpose_b": (lambda: ct.matmul(X, X, transpose_b=True), "transposed view"),
+    "pooling-kernel_size": (lambda: ct.pool(X, window=2, kernel_size=2), "write window="),
+    "batch-gamma": (lambda: ct.batch_norm_training(X, V, V, gamma=V), "write scale="),
+    "bias-for-b": (lambda: ct.conv_bias_activation(X, W, V, bias=V), "write b="),
+    "residual-for-z": (lambda: ct.conv_bias_activation(X, W, V, residual=V), "write z="),
+    "misspelt": (lambda: ct.conv(X, W, paddding=1), "write padding="),
+    "unknown": (lambda: ct.fill(X, 1, colour=1), "expected one of x, value, stream"),
+    "shape": (lambda: ct.conv_output_shape((1,), (1,), kernel=1, pads=1), "expected one of x_shape, w_shape"),
+    "pool-shape": (lambda: ct.pool_output_shape((1,), window=1, strides=1), "write stride="),
+}
+
+SHAPES: dict[str, tuple[Callable[[], object], str]] = {
+    "padding-same": (lambda: ct.conv(X, W, padding="same"), "use 'half'"),
+    "padding-SAME_LOWER": (lambda: ct.conv(X, W, padding="SAME_LOWER"), "use 'half'"),
+    "nhwc-x": (lambda: ct.conv(zeros(2, 16, 16, 8), W), "pass x.transpose(0, 3, 1, 2)"),
+    "nhwc-both": (
+        lambda: ct.conv(zeros(2, 16, 16, 8), zeros(4, 3, 3, 8)),
+        "x.transpose(0, 3, 1, 2) and w.transpose(0, 3, 1, 2)",
+    ),
+    "hwio-w": (lambda: ct.conv(X, zeros(3, 3, 8, 4)), "pass w.transpose(3, 2, 0, 1)"),
+    "no-batch": (lambda: ct.conv(zeros(8, 16, 16), W), "pass x.reshape(1, 8, 16, 16)"),
+    "swapped": (lambda: ct.conv(W, X), "x and w seem to be swapped"),
+    "swapped-channels": (lambda: ct.conv(zeros(4, 8, 3, 3), zeros(2, 8, 16, 16)), "seem to be swapped"),
+    "depthwise": (lambda: ct.conv(X, zeros(8, 1, 3, 3)), "write groups=8"),
+    "transposed-filters": (lambda: ct.conv_transpose(X, W), "pass w.transpose(1, 0, 2, 3)"),
+    "linear-weights": (lambda: ct.matmul(zeros(2, 8), zeros(3, 8)), "as b.T"),
+    "avg": (lambda: ct.pool(X, window=2, mode="avg"), "write 'average'"),  # type: ignore[arg-type]
+    "mean": (lambda: ct.reduce(X, op="mean"), "write 'avg'"),  # type: ignore[arg-type]
+    "sum": (lambda: ct.reduce(X, op="sum"), "write 'add'"),  # type: ignore[arg-type]
+    "argmax": (lambda: ct.reduce(X, op="argmax"), "ct.reduce_with_indices"),  # type: ignore[arg-type]
+    "gelu": (lambda: ct.activation(X, mode="gelu"), "write ct.Graph()"),  # type: ignore[arg-type]
+    "channels_last": (lambda: ct.zeros((1, 1, 1, 1), layout="channels_last"), "write 'nhwc'"),  # type: ignore[arg-type]
+    "elman": (lambda: ct.RNN("tanh", 4, 4), "write 'rnn_tanh'"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_unknown_keyword_names_the_right_spelling(name: str) -> None:
+    call, hint = KEYWORDS[name]
+    with pytest.raises(TypeError, match=r"unexpected keyword argument .*" + re.escape(hint)) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_wrong_shape_or_word_names_the_right_one(name: str) -> None:
+    call, hint = SHAPES[name]
+    with ct.record_plans(shapes_only=True), pytest.raises(ValueError, match=re.escape(hint)) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
+    function = FUNCTIONS[name]
+    parameters = inspect.signature(function).parameters.values()
+    assert all(one.kind is not one.VAR_KEYWORD for one in parameters)
+    required = [one for one in parameters if one.default is one.empty]
+    operands = [None for one in required if one.kind is one.POSITIONAL_OR_KEYWORD]
+    named = {one.name: None for one in required if one.kind is one.KEYWORD_ONLY}
+    hint = "write out=" if "out" in inspect.signature(function).parameters else ""
+    pattern = rf"^{name}\(\) got an unexpected keyword argument 'outt'; {hint}"
+    with pytest.raises(TypeError, match=pattern):
+        function(*operands, **named, outt=None)
+
+
+ATTRIBUTES = {
+    "relu": "ct.activation(x, mode='relu')",
+    "conv2d": "ct.conv(x, w)",
+    "conv_general_dilated": "ct.conv(x, w)",
+    "max_pool2d": "ct.pool(x, window=..., mode='max')",
+    "avg_pool": "ct.pool(x, window=..., mode='average')",
+    "scaled_dot_product_attention": "ct.attention(q, k, v)",
+    "log_softmax": "ct.softmax(x, algo='log')",
+    "linear": "ct.matmul(x, w.T, bias=b)",
+    "mean": "ct.reduce(x, op='avg')",
+    "argmax": "ct.reduce_with_indices(",
+    "from_numpy": "ct.asarray(x)",
+    "LSTM": "ct.RNN('lstm'",
+    "gelu": "ct.Graph()",
+    "layernorm": "ct.layer_norm",
+    "sofmax": "ct.softmax",
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_name_of_another_library_names_ours(name: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(f"'{name}'; write {ATTRIBUTES[name]}")):
+        getattr(ct, name)
+    assert not hasattr(ct, "__path_of_nothing__")
+
+
+def test_hinted_names_exist() -> None:
+    texts = [
+        *_hints._ATTRIBUTES.values(),
+        *(text for rows in _hints._ADVICE.values() for text in rows.values()),
+    ]
+    for text in texts:
+        for name in re.findall(r"\bct\.(\w+)", text):
+            assert hasattr(ct, name), text
+    for text in _hints._ATTRIBUTES.values():
+        first = re.match(r"\w+", text)
+        assert first is not None
+        assert first[0] == "the" or hasattr(ct, first[0]), text
+    modules = {path.stem for path in Path(ct.__file__).parent.iterdir()}
+    assert not {*_hints._ATTRIBUTES} & {*ct.__all__, *modules}
+    ours = {name for function in FUNCTIONS.values() for name in inspect.signature(function).parameters}
+    ours |= set(inspect.signature(ct.RNN).parameters)
+    assert {name for names in _hints._KEYWORDS.values() for name in names} <= ours
+
+
+class Dtype:
+    """A dtype of torch, which has no name but its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ours"),
+    [
+        (Dtype("torch.float16"), "float16"),
+        (Dtype("torch.bfloat16"), "bfloat16"),
+        (Dtype("torch.float8_e4m3fn"), "float8_e4m3"),
+        ("fp16", "float16"),
+        ("bf16", "bfloat16"),
+        (Dtype("torch.long"), "int64"),
+    ],
+    ids=str,
+)
+def test_dtype_of_another_library_names_ours(dtype: Any, ours: str) -> None:
+    with pytest.raises(TypeError, match=rf"; write '{ours}'$"):
+        as_dtype(dtype)
+    with pytest.raises(TypeError, match=r"bool$"):
+        as_dtype(Dtype("torch.complex64"))
+
+
+class CpuTensor:
+    """A tensor of torch in host memory."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: object) -> None:
+        raise AssertionError("is not exported")
+
+
+@pytest.mark.parametrize(
+    "operand", [CpuTensor(), zeros(1, 1, 1, 1), [1.0], 3], ids=lambda x: type(x).__name__
+)
+def test_operand_in_host_memory_names_asarray_before_a_device_is_needed(operand: Any) -> None:
+    with pytest.raises(TypeError, match=r"^x must be an array on the device, .*; ct.asarray\(x\) makes one"):
+        ct.conv(operand, operand)
+
+
+def test_filter_that_no_mistake_explains_has_no_hint() -> None:
+    assert filter_hint((1, 6, 9, 7), (4, 8, 3, 3), 1) == ""
+    assert filter_hint((1, 6, 8), (4, 8, 3, 3), 1) == ""
+    assert filter_hint((1, 0, 8), (0, 1, 3), 1) == ""
