@@ -108,6 +108,8 @@ __all__ = sorted([*_MODULE_OF, *_MODULES])
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
+    if name.startswith("_"):  # `from .. import _module` in the doctor, which older versions of Python run
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _MODULE_OF:
         hint = import_module("._hints", __name__).attribute_hint(name, __all__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=None)

@@ -136,7 +136,10 @@ _ignored: set[str] = set()  # names, for measurements of whether a fact still ho
 
 
 def ignore(names: Collection[str]) -> None:
-    """Ignore the facts of these names, and no others."""
+    """Ignore the facts of these names, and no others; raise ValueError for other names."""
+    unknown = set(names) - {row["name"] for row in _rows()}
+    if unknown:
+        raise ValueError(f"names are not those of facts: got {', '.join(sorted(unknown))}")
     _ignored.clear()
     _ignored.update(names)
     _of_operation.cache_clear()

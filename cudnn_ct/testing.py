@@ -78,6 +78,11 @@ def without_facts(*names: str) -> Iterator[None]:
     ------
     None
 
+    Raises
+    ------
+    ValueError
+        A name is not that of a fact.
+
     Notes
     -----
     Engines that are known to compute wrong results, or to lose the CUDA context, may be chosen in the block.

@@ -116,6 +116,8 @@ def test_facts_can_be_ignored_in_a_block() -> None:
         return {fact.name for fact in facts.facts("engine", "conv", target)}
 
     assert "conv-select" in names()
+    with pytest.raises(ValueError, match="not those of facts: got conv-selects"):
+        facts.ignore(["conv-selects"])
     with testing.without_facts("conv-select"):
         assert "conv-select" not in names()
     assert "conv-select" in names()

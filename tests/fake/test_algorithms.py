@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import testing
+from cudnn_ct import facts, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.request import POLICIES, SYNONYMS
 from cudnn_ct.autotune.store import store
@@ -282,7 +282,8 @@ def test_key_of_a_stored_result_has_all_arguments_and_settings(
     ct.conv_backward_data(out, w, x.shape, algo=TIME)
     keys = store().export()
     assert len(keys) == len(calls) + 3
-    assert all(key.startswith("cuDNN 91900 | a device of the tests | ConvProblem(") for key in keys)
+    start = f"cuDNN 91900 facts {facts.digest()} | a device of the tests | ConvProblem("
+    assert all(key.startswith(start) for key in keys)
 
 
 @pytest.mark.parametrize(

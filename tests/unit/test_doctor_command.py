@@ -329,7 +329,7 @@ def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_pa
     assert "\033" not in written
     assert "\033[1;31merror" in report.text(diagnosis, colour=True)
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
-    odd = finding("no-driver", "100 % of it: a, b", reason="x")
+    odd = finding("no-driver", "100 % of it: a, b", advice="x")
     annotation, verdict = formats.github(doctor.Diagnosis("x", (), (odd,)), Severity.ERROR).splitlines()
     assert annotation.startswith("::notice title=cudnn-ct doctor%3A no-driver::100 %25 of it: a, b%0A")
     assert verdict == "x: no cuDNN was examined"
@@ -350,7 +350,7 @@ def test_report_formats_text_and_annotations(diagnosis: doctor.Diagnosis, tmp_pa
 def test_diagnosis_exit_code_depends_on_severity(
     diagnosis: doctor.Diagnosis, examined: bool, codes: str, strict: bool, exit_code: int
 ) -> None:
-    findings = tuple(finding(code, "x", path="p") for code in codes.split())
+    findings = tuple(finding(code, "x", path="p", advice="do it") for code in codes.split())
     assert doctor.Diagnosis("x", diagnosis.sets * examined, findings).exit_code(Severity(strict)) == exit_code
 
 
