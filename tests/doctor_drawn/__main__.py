@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.doctor_drawn import draw, files, judge, run
+from tests.doctor_drawn import draw, files, judge, run, wheels
 
 
 @dataclass
@@ -93,7 +93,8 @@ def main() -> int:
         row = one(options.seed, options.only, root, show=True)
         print(row.verdict)
         return 0 if row.verdict.right else 1
-    print(f"seed {options.seed}", flush=True)
+    known = ", ".join(f"{each.name[-4:]} {each.version}" for each in wheels.cudnns())
+    print(f"seed {options.seed}, with {known}: other wheels give other draws", flush=True)
     labels = [str(number) for number in range(options.breakages)] + [
         f"s{number}" for number in range(options.sound)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.doctor_drawn import operations, sites
+from tests.doctor_drawn import files, operations, sites
 
 
 def breakage(seed: int, number: int, root: Path) -> tuple[sites.Site, list[str]]:
@@ -20,7 +20,7 @@ def breakage(seed: int, number: int, root: Path) -> tuple[sites.Site, list[str]]
             done += apply(rng, site, operations.HARMLESS, 1)
         if site.truths:
             return site, done
-        sites.files.remove(root / f"{attempt}")
+        files.remove(root / f"{attempt}")
     raise AssertionError("no operation applies to 50 sites")
 
 

@@ -71,7 +71,13 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
     truths = list(site.truths.values())
     blamed = {name for truth in truths for name in truth.names}
     before = files_of(site)
-    sound = {path.name for path in site.folder.glob("libcudnn*") if path.name not in site.truths}
+    paths = {name: site.environment.get(name, "") for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
+    mixed = "libraries" in site.truths  # which of the files are sound is not known
+    sound = (
+        set()
+        if mixed
+        else {path.name for path in site.folder.glob("libcudnn*") if path.name not in site.truths}
+    )
     unknown = False
     try:
         for command in answer.report.get("commands", []):
@@ -93,14 +99,19 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
     if verdict.fix is False or unknown:
         verdict.fix = verdict.fix is not False
         return
-    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
-        if name in site.truths and name in site.environment:
-            advice = " ".join(each["fix"] for each in answer.findings if matches(each, site.truths[name]))
-            if f"unset {name}" in advice or "remove" in advice:
-                del site.environment[name]
+    for name, value in paths.items():
+        truth = site.truths.get(name)
+        advice = " ".join(each["fix"] for each in answer.findings if truth and matches(each, truth))
+        if f"unset {name}" in advice or "remove" in advice:
+            kept = site.former.get(name)
+            site.environment.pop(name, None)
+            if kept and value:
+                site.environment[name] = kept
     again = ask(site)
     left = again.findings
     hand = [truth for truth in truths if truth.by_hand]
+    if any(truth.operation in ("pin", "expect") for truth in hand) and not answer.report.get("commands"):
+        hand = truths  # no version of cuDNN suits all packages and flags: a person must choose first
     explained = all(any(each["code"] in truth.codes for truth in hand) for each in left[:1])
     verdict.fix = again.code == 0 or bool(hand and left and explained)
     if not verdict.fix:

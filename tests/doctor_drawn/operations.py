@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from tests.doctor_drawn import consumers, files, wheels
-from tests.doctor_drawn.sites import SYSTEM_FOLDERS, Site, Truth
+from tests.doctor_drawn.sites import SYSTEM_FOLDERS, Site, Truth, pinned, relabel
 
 Operation = Callable[[random.Random, Site], bool]
 
@@ -35,17 +35,22 @@ def blame(
     return True
 
 
-def any_library(rng: random.Random, site: Site) -> str:
-    """The name of a library that no operation has changed."""
-    return rng.choice([name for name in site.libraries() if name not in site.truths])
+def whole(site: Site, most: int | None = None) -> list[str]:
+    """The names of the libraries that no operation has changed, with at most ``most`` bytes."""
+    names = [name for name in site.libraries() if name not in site.truths and site.library(name).is_file()]
+    return [name for name in names if most is None or site.library(name).stat().st_size < most]
+
+
+def any_library(rng: random.Random, site: Site) -> str | None:
+    """The name of an unchanged library."""
+    names = whole(site)
+    return rng.choice(names) if names else None
 
 
 def small_library(rng: random.Random, site: Site) -> str | None:
     """The name of an unchanged library that can be copied in no time."""
-    small = [name for name in site.libraries()
-             if name not in site.truths and site.library(name).is_file()
-             and site.library(name).stat().st_size < 12 << 20]  # fmt: skip
-    return rng.choice(small) if small else None
+    names = whole(site, 12 << 20)
+    return rng.choice(names) if names else None
 
 
 def others(site: Site) -> list[wheels.Wheel]:
@@ -55,7 +60,10 @@ def others(site: Site) -> list[wheels.Wheel]:
 
 def delete(rng: random.Random, site: Site) -> bool:
     """Delete a library."""
-    delete_library(site, any_library(rng, site))
+    name = any_library(rng, site)
+    if name is None:
+        return False
+    delete_library(site, name)
     return True
 
 
@@ -63,7 +71,7 @@ def delete_library(site: Site, name: str) -> Truth:
     """Delete the file of a library, with the links that lead to it, and return the truth about it."""
     for path in {site.library(name), *site.folder.glob(name.split(".so")[0] + ".so*")}:
         files.remove(path)
-    blame(site, "delete", name, MISSING)
+    blame(site, "delete", name, MISSING, name, "contains no library")
     return site.truths[name]
 
 
@@ -76,12 +84,14 @@ def delete_many(rng: random.Random, site: Site) -> bool:
     for name in gone:
         for path in {site.library(name), *site.folder.glob(name.split(".so")[0] + ".so*")}:
             files.remove(path)
-    return blame(site, "delete_many", "libraries", MISSING, *gone)
+    return blame(site, "delete_many", "libraries", MISSING, *gone, "contains no library")
 
 
 def truncate(rng: random.Random, site: Site) -> bool:
     """Cut a library, as an interrupted copy does."""
     name = any_library(rng, site)
+    if name is None:
+        return False
     path = site.library(name)
     files.cut(path, max(1, int(path.stat().st_size * rng.choice([0, 0.0001, 0.1, 0.5, 0.9, 0.9999]))))
     return blame(site, "truncate", name, DAMAGED)
@@ -90,6 +100,8 @@ def truncate(rng: random.Random, site: Site) -> bool:
 def empty(rng: random.Random, site: Site) -> bool:
     """Replace a library by an empty file."""
     name = any_library(rng, site)
+    if name is None:
+        return False
     files.write(site.library(name), b"")
     return blame(site, "empty", name, DAMAGED)
 
@@ -97,6 +109,8 @@ def empty(rng: random.Random, site: Site) -> bool:
 def junk(rng: random.Random, site: Site) -> bool:
     """Replace a library by a web page, a Git LFS pointer, or zeros."""
     name = any_library(rng, site)
+    if name is None:
+        return False
     files.write(site.library(name), rng.choice([PAGE, POINTER, bytes(70000)]))
     return blame(site, "junk", name, DAMAGED)
 
@@ -104,6 +118,8 @@ def junk(rng: random.Random, site: Site) -> bool:
 def dangle(rng: random.Random, site: Site) -> bool:
     """Replace a library by a link to nothing or to itself."""
     name = any_library(rng, site)
+    if name is None:
+        return False
     path = site.library(name)
     files.remove(path)
     path.symlink_to(rng.choice([path.name, "/nowhere/" + path.name, "../gone/" + path.name]))
@@ -112,8 +128,7 @@ def dangle(rng: random.Random, site: Site) -> bool:
 
 def swap(rng: random.Random, site: Site) -> bool:
     """Put in the library of another version or another CUDA."""
-    whole = [name for name in site.libraries() if name not in site.truths]
-    choices = [(each, name) for each in others(site) for name in whole if name in each.names()]
+    choices = [(each, name) for each in others(site) for name in whole(site) if name in each.names()]
     if not choices:
         return False
     other, name = rng.choice(choices)
@@ -138,6 +153,8 @@ def overlay(rng: random.Random, site: Site) -> bool:
 def machine(rng: random.Random, site: Site) -> bool:
     """Put in a library for another processor."""
     name = any_library(rng, site)
+    if name is None:
+        return False
     path = site.library(name)
     source = path.resolve()
     copy = path.with_name("copy.tmp")
@@ -261,7 +278,7 @@ def record_junk(rng: random.Random, site: Site) -> bool:
 
 def flip(rng: random.Random, site: Site) -> bool:
     """Change one byte of the code of libcudnn."""
-    if site.owner != "pip" or site.layout == "annex" or "libcudnn.so.9" in site.truths:
+    if site.owner != "pip" or site.layout == "annex" or "libcudnn.so.9" not in whole(site):
         return False
     path = site.library("libcudnn.so.9")
     data = bytearray(path.read_bytes())
@@ -338,14 +355,18 @@ def other_folder(site: Site, rng: random.Random) -> tuple[Path, wheels.Wheel] | 
 
 
 def path_shadow(rng: random.Random, site: Site) -> bool:
-    """Put another cuDNN on LD_LIBRARY_PATH, with any of its spellings."""
-    if site.image or "LD_LIBRARY_PATH" in site.truths:
+    """Put another cuDNN on LD_LIBRARY_PATH, with any of its spellings.
+
+    The RPATH of cuDNN 9.27 and newer precedes LD_LIBRARY_PATH, so that its libraries do not mix.
+    """
+    if site.image or "LD_LIBRARY_PATH" in site.truths or site.wheel.key >= (9, 27):
         return False
     found = other_folder(site, rng)
     if found is None:
         return False
     folder, _ = found
     old = site.environment.get("LD_LIBRARY_PATH", "")
+    site.former["LD_LIBRARY_PATH"] = old
     kind = rng.choice(["plain", "first", "semicolon", "slash", "empty", "relative"])
     if kind in ("empty", "relative"):
         site.work = folder if kind == "empty" else folder.parent
@@ -375,7 +396,7 @@ def preload(rng: random.Random, site: Site) -> bool:
 
 
 def pin(rng: random.Random, site: Site) -> bool:
-    """Install a package that requires another cuDNN."""
+    """Install a package that requires another cuDNN, with the libraries of CUDA that it requires."""
     if site.packages is None or site.owner != "pip":
         return False
     known = {each.name for each in site.consumers}
@@ -393,6 +414,11 @@ def pin(rng: random.Random, site: Site) -> bool:
             and all(each.accepts(wheel) for each in site.consumers)]  # fmt: skip
     consumer.install(site.packages)
     site.consumers.append(consumer)
+    for name in wheels.COMPANIONS[consumer.cuda]:  # its other requirements are met
+        if not any(site.packages.glob(name.replace("-", "_") + "-*.dist-info")):
+            version = pinned(name, [consumer])
+            each = wheels.companion(name)
+            (relabel(each, version) if version else each).install(site.packages)
     return blame(
         site, "pin", f"pin of {consumer.name}", {"consumer-mismatch"}, consumer.name, by_hand=not able
     )
@@ -410,6 +436,17 @@ def expect(rng: random.Random, site: Site) -> bool:
     return blame(
         site, "expect", "version", {"unexpected-version"}, site.wheel.version[:4], flags[1], by_hand=True
     )
+
+
+def setting(rng: random.Random, site: Site) -> bool:
+    """Name a library that does not exist in CUDNN_CT_LIBRARY."""
+    if site.subject is not None:
+        return False
+    site.environment["CUDNN_CT_LIBRARY"] = str(
+        site.root / rng.choice(["gone/libcudnn.so.9", "libcudnn.so.8"])
+    )
+    site.truths.clear()  # the doctor examines no other cuDNN then
+    return blame(site, "setting", "CUDNN_CT_LIBRARY", {"wrong-setting"}, by_hand=True)
 
 
 def system_gone(rng: random.Random, site: Site) -> bool:
@@ -457,7 +494,7 @@ def harmless_files(rng: random.Random, site: Site) -> bool:
     """Add files that do not belong to cuDNN, or that programs leave next to it."""
     kind = rng.choice(["link", "note", "other", "times", "backup"])
     if kind == "link":
-        if (site.folder / "libcudnn.so").is_symlink() or site.layout == "annex":
+        if (site.folder / "libcudnn.so").is_symlink() or not (site.folder / "libcudnn.so.9").is_file():
             return False
         (site.folder / "libcudnn.so").symlink_to("libcudnn.so.9")
     elif kind == "note":
@@ -470,12 +507,20 @@ def harmless_files(rng: random.Random, site: Site) -> bool:
         files.place(source.resolve(), site.folder.parent / "tools/libnotours.so.1")
     elif kind == "times":
         name = small_library(rng, site)
-        if name is None or not site.library(name).is_file():
+        if name is None:
             return False
         files.own(site.library(name))
         os.utime(site.library(name), (0, 0))
     else:
         files.write(site.root / "backup/libcudnn.so.9.tar", b"\0" * 1024)
+    return True
+
+
+def harmless_metadata(rng: random.Random, site: Site) -> bool:
+    """Delete the metadata of cuDNN, as images do to save space; no package requires it."""
+    if site.packages is None or site.consumers or site.truths or site.owner != "pip":
+        return False
+    files.remove(site.packages / site.wheel.info)
     return True
 
 
@@ -503,5 +548,12 @@ BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
     cublas_gone, cublas_cut, nvrtc_gone, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
+    setting,
 )  # fmt: skip
-HARMLESS: tuple[Operation, ...] = (harmless_variable, harmless_files, harmless_package, little_memory)
+HARMLESS: tuple[Operation, ...] = (
+    harmless_variable,
+    harmless_files,
+    harmless_package,
+    harmless_metadata,
+    little_memory,
+)

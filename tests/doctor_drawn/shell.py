@@ -183,7 +183,7 @@ def pip(site: Site, python: str, words: list[str]) -> None:
             wheel = find(name)
             files.write(folder / f"{wheel.name.replace('-', '_')}-{wheel.version}-py3-none-any.whl", b"")
         return
-    packages = environment(site, python, options, values)
+    packages = environment(site, python, [action, *options], values)
     for name in names:
         if action == "uninstall":
             uninstall(packages, Requirement(name).name)
@@ -194,8 +194,20 @@ def pip(site: Site, python: str, words: list[str]) -> None:
             elif "--upgrade" in options:
                 files.remove(packages / "nvidia")  # pip replaces the whole top-level folder
             wheel.install(packages)
+            if "--no-deps" not in options:
+                install_required(packages, wheel)
         else:
             raise CommandError(f"unknown action of pip: {action}")
+
+
+def install_required(packages: Path, wheel: wheels.Wheel) -> None:
+    """Install the requirements of a wheel that are not installed, and theirs."""
+    for line in re.findall(r"(?m)^Requires-Dist: (.*)$", wheel.metadata):
+        name = Requirement(line).name
+        if not any(packages.glob(name.replace("-", "_") + "-*.dist-info")):
+            required = find(line)
+            required.install(packages)
+            install_required(packages, required)
 
 
 def environment(site: Site, python: str, options: list[str], values: dict[str, str]) -> Path:
@@ -208,6 +220,8 @@ def environment(site: Site, python: str, options: list[str], values: dict[str, s
         if site.layout == "user":
             return site.packages
         raise DestructiveError("--user installs into the home folder of this user")
+    if site.layout == "user" and "uninstall" in options:
+        return site.packages  # pip searches the user's site-packages too
     prefix = inside(site, python).parent.parent
     if not site.packages.is_relative_to(prefix):
         raise DestructiveError(f"{python} installs into another environment")

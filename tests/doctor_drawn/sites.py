@@ -53,7 +53,9 @@ class Site:
     image: bool = False
     memory: int | None = None
     truths: dict[str, Truth] = field(default_factory=dict)
-    harmless: list[str] = field(default_factory=list)
+    former: dict[str, str] = field(
+        default_factory=dict
+    )  # values of variables before an operation changed them
 
     def library(self, name: str) -> Path:
         """The file of a library, behind the links of a layout that links to versions or objects."""
@@ -160,10 +162,16 @@ def target(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
 
 
 def farm(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
-    """One repository for each wheel, as Bazel unpacks them, and a site-packages of links to their folders."""
+    """One repository for each wheel, as Bazel unpacks them, and a site-packages of links to folders or files.
+
+    A folder of cuDNN that is a link leads its RUNPATH astray. A package must then open the libraries of CUDA
+    first, as torch and JAX do.
+    """
     packages = root / "app.runfiles/venv/lib" / PYTHON / "site-packages"
     packages.mkdir(parents=True)
     chosen = draw_consumers(rng, wheel)
+    openers = any(each.name.startswith(("torch", "jax")) for each in chosen)
+    folders = openers and rng.random() < 0.7
     for name in [*wheels.COMPANIONS[wheel.cuda], wheel.name]:
         each = wheel if name == wheel.name else wheels.companion(name)
         version = pinned(name, chosen)
@@ -174,13 +182,11 @@ def farm(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
         for path in (repository / "nvidia").iterdir():
             link = packages / "nvidia" / path.name
             link.parent.mkdir(exist_ok=True)
-            if (
-                link.is_symlink()
-            ):  # several wheels of CUDA 13 share a folder: it becomes one of links to files
+            if link.is_symlink():  # the wheels of CUDA 13 share a folder: it becomes one of links to files
                 old = link.resolve()
                 link.unlink()
                 link_files(old, link)
-            if link.exists():
+            if link.exists() or not folders:
                 link_files(path, link)
             else:
                 link.symlink_to(path)
@@ -224,7 +230,9 @@ def archive(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
     versioned(wheel, top / "lib")
     files.write(top / "LICENSE", b"license\n")
     toolkit(root / f"cuda-{wheel.cuda}", wheel)
-    site = Site(root, "archive", wheel, top / "lib", top / rng.choice(["", "lib"]), None, "none")
+    site = Site(
+        root, "archive", wheel, top / "lib", top / rng.choice(["", "lib"]), None, "none", base_python()
+    )
     site.environment["LD_LIBRARY_PATH"] = str(root / f"cuda-{wheel.cuda}/lib64")
     if rng.random() < 0.5:
         site.environment["CUDNN_PATH"] = str(top)
@@ -261,8 +269,8 @@ def machine(root: Path, name: str = "debian") -> None:
     (root / "lib").symlink_to("usr/lib")
     (root / "lib64").symlink_to("usr/lib64")
     for library in SYSTEM:
-        for each in SYSTEM_FOLDERS:
-            source = Path(each) / library
+        for directory in SYSTEM_FOLDERS:
+            source = Path(directory) / library
             if source.exists():
                 files.place(source.resolve(), folder / library)
                 break
@@ -341,8 +349,8 @@ def conda(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
                 each.lay_file(source, prefix / "lib" / Path(path).name)
                 owned[package].append(f"lib/{Path(path).name}")
     for library in ("libstdc++.so.6", "libgcc_s.so.1", "libz.so.1"):
-        for each in SYSTEM_FOLDERS:
-            source = Path(each) / library
+        for directory in SYSTEM_FOLDERS:
+            source = Path(directory) / library
             if source.exists():
                 files.place(source.resolve(), prefix / "lib" / library)
                 break
@@ -353,7 +361,7 @@ def conda(rng: random.Random, root: Path, wheel: wheels.Wheel) -> Site:
                "depends": [], "files": paths,
                "channel": "https://conda.anaconda.org/conda-forge/linux-64"}  # fmt: skip
         files.write(prefix / f"conda-meta/{package}-{version}-h0.json", json.dumps(row).encode())
-    site = Site(root, "conda", wheel, prefix / "lib", prefix, None, "conda")
+    site = Site(root, "conda", wheel, prefix / "lib", prefix, None, "conda", base_python())
     if rng.random() < 0.5:
         site.environment["CONDA_PREFIX"] = str(prefix)
     return site

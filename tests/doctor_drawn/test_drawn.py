@@ -22,7 +22,9 @@ SEED = 20
 LIMITS = {"noticed": 97, "cause": 95, "fix": 95}
 
 
-@pytest.mark.xfail(strict=False, reason="known defects of the doctor: see the shares of a run")
+@pytest.mark.xfail(
+    strict=False, reason="of seed 14: noticed 98.4 %, cause 94.4 %, fix 95.6 %, false alarms 6.5 %"
+)
 def test_doctor_judges_drawn_installations(tmp_path: Path) -> None:
     rows = [command.one(SEED, str(number), tmp_path) for number in range(NUMBER)]
     alarms = [command.one(SEED, f"s{number}", tmp_path) for number in range(NUMBER // 4)]

@@ -121,7 +121,7 @@ def install_metadata(site: Path, name: str, version: str, metadata: str, paths: 
     files.write(info / "METADATA", metadata.encode())
     files.write(info / "INSTALLER", b"pip\n")
     files.write(info / "WHEEL", b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-    rows = []
+    rows: list[tuple[str, str, int | str]] = []
     for path in [*paths, *(f"{info.name}/{each}" for each in ("METADATA", "INSTALLER", "WHEEL"))]:
         state = (site / path).stat()
         small = state.st_size <= 1 << 20
