@@ -205,7 +205,8 @@ def _run(
             findings += packages.known_bad(usable, _cublas(usable), archs, len(archs))
         details["driver"] = driver.describe(report)
     elif foreign and (asked.driver or asked.gpu):
-        findings.append(finding("no-driver", why, severity=Severity.ERROR))
+        advice = "check the driver on a machine that runs the image"
+        findings.append(finding("no-driver", why, severity=Severity.ERROR, fix={"advice": advice}))
     return {"child": child or "done", "driver": why or "done"}
 
 

@@ -76,7 +76,7 @@ def test_autotune_stores_its_choice_under_a_key_of_the_set(jit: FakeCudnn, on_di
     ct.conv_bias_activation(x, w, b, algo=TIME)  # separate calls are not among its candidates
     keys = list(store().export())
     assert len(keys) == 2
-    assert all(str(key).startswith("cuDNN 91900 jit | ") for key in keys)
+    assert all(str(key).startswith("cuDNN 91900 jit facts ") for key in keys)
 
 
 @pytest.mark.parametrize(("kind", "text"), [("full", "9.19.0"), ("jit", "9.19.0 jit")])

@@ -1256,7 +1256,7 @@ def _scaled_attention(source: Source) -> Recipe:
     queries = {"query": 1, "mask": keys + 3}.get(rejected, queries)
     head = source.choice((8, 24, 208, 256)) if rejected == "head" else head
     wrong = {"mask": {"causal": "bottom_right"}, "scale": {"scale": source.choice((0.0, -0.5))}}
-    arguments |= wrong.get(rejected, {}) | ({"out_dtype": "bfloat16"} if rejected == "dtype" else {})
+    arguments |= wrong.get(rejected, {}) | ({"out_dtype": "float32"} if rejected == "dtype" else {})
     operands = {
         "q": ((batch, heads, queries, head), dtype, "normal"),
         "k": ((batch, kv_heads, keys, head), dtype, "normal"),

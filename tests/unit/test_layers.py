@@ -37,7 +37,7 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 BESIDE = {
     "reference": {"dtypes", "shapes", "errors", "typing"},
     "doctor": {
-        *("errors", "_variables", "_bad_combinations"),
+        *("__init__", "errors", "_variables", "_bad_combinations"),  # its version
         *("_elf", "_files", "_find", "_libraries", "_installation"),
     },
 }
