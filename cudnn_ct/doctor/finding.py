@@ -40,6 +40,7 @@ _ANY = {
     "reinstall": "install this cuDNN again, with the commands of the report",
     "path": "PATH",
     "paths": "PATHS",
+    "file": "the file that it stands for",
     "folder": "FOLDER",
     "target": "its target",
     "package": "the package that contains it",

@@ -91,11 +91,17 @@ def _attention(problem: Any) -> Iterator[Subject]:
 
 def _row_norm(problem: Any) -> Iterator[Subject]:
     statistics = problem.invstd is not None
-    yield problem.mode, Norm(problem.x.dtype, problem.shape.columns, statistics)
+    yield _mode_of(problem), Norm(problem.x.dtype, problem.shape.columns, statistics)
 
 
 def _row_norm_gradient(problem: Any) -> Iterator[Subject]:
-    yield f"{problem.mode}_backward", Norm(problem.x.dtype, problem.shape.columns)
+    yield f"{_mode_of(problem)}_backward", Norm(problem.x.dtype, problem.shape.columns)
+
+
+def _mode_of(problem: Any) -> str:
+    """Return the mode of the node: an adaptive normalisation of one sample is a layer normalisation."""
+    adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
+    return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
 
 
 # --- graphs ------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct._lib import load
-from cudnn_ct.autotune import known
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.cli.selftest_report import FAILED, OK
 from cudnn_ct.cli.selftest_run import attempt
-from cudnn_ct.ops.norm import row_norm
+from cudnn_ct.legal import rules
 from tests.layers import LayerCase, check_layer
 from tests.row_norm_cases import row_norm_cases
 from tests.strategies import own, placing
@@ -30,7 +30,7 @@ FUSED, SEPARATE = 128, 60  # columns with and without an engine that subtracts t
 @pytest.fixture
 def one_pass(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> FakeCudnn:
     """Return the fake as a version whose layer norms of float32 lose the variance."""
-    known.forget()
+    rules.forget()
     monkeypatch.setattr(load(), "version", 92700)
     fake.one_pass_norms = True
     return fake
@@ -137,9 +137,9 @@ def test_selftest_of_large_means_succeeds(one_pass: FakeCudnn, case: Case) -> No
     assert attempt(case).verdict == OK
 
 
-def test_selftest_finds_a_variance_of_one_pass(one_pass: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_norm, "loses_variance", lambda *_: False)
-    wrong = [case.operation for case in large_means() if attempt(case).verdict == FAILED]
+def test_selftest_finds_a_variance_of_one_pass(one_pass: FakeCudnn) -> None:
+    with testing.without_facts("layer-norm-variance"):
+        wrong = [case.operation for case in large_means() if attempt(case).verdict == FAILED]
     assert wrong == ["layer_norm"]
 
 

@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
 @pytest.fixture
 def diagnosis(folder: Path) -> doctor.Diagnosis:
     found = doctor.diagnose(folder, run=False)
-    note = finding("no-driver", 'a "note" <\x1b>', reason="x")
+    note = finding("no-driver", 'a "note" <\x1b>', advice="x")
     return doctor.Diagnosis(found.subject, found.sets, (*found.findings, note), found.tiers, found.details)
 
 
