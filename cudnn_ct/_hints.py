@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -247,6 +246,7 @@ def known_keywords(function: Function) -> Function:
 
 def unknown_keyword(function: Callable[..., Any], unknown: Mapping[str, object]) -> TypeError:
     """Return the error for keywords that a function does not have, with the spelling that it has."""
+    import difflib  # only for an error
     import inspect
 
     keyword, accepted = next(iter(unknown)), inspect.signature(function).parameters
@@ -265,6 +265,8 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
     """Return how a name of another library, or a misspelt one, is written; empty if nothing is close."""
     if name.startswith("_"):
         return ""
+    import difflib  # only for an error
+
     close = difflib.get_close_matches(name, public, 1, 0.75)
     meant = _ATTRIBUTES.get(name) or (close[0] if close else "")
     return f"; write ct.{meant}" if meant else ""
@@ -280,6 +282,8 @@ def word_hint(word: object, allowed: Iterable[str]) -> str:
         return "; use 'half' for odd windows, which is the same at stride 1"
     if not meant and word.lower() in _ATTRIBUTES:  # a function of its own
         return f"; write ct.{_ATTRIBUTES[word.lower()]}"
+    import difflib  # only for an error
+
     close = meant or difflib.get_close_matches(word.lower(), known, 1, 0.75)
     return f"; write {close[0]!r}" if close else ""
 

@@ -1,6 +1,6 @@
 """Facts about versions of cuDNN, engines and GPUs: the rows of facts.json, and those that a user adds.
 
-`legal` applies them to problems. docs/reliability.md describes the fields. The doctor reads the same file
+`legal` applies them to problems. docs/facts.md describes the fields. The doctor reads the same file
 through `_bad_combinations`.
 """
 
@@ -21,6 +21,7 @@ from .errors import format_version
 
 __all__ = [
     "KINDS",
+    "Arch",
     "Fact",
     "FactsError",
     "Target",
@@ -28,6 +29,7 @@ __all__ = [
     "facts",
     "forget",
     "ignore",
+    "on_gpu",
     "summary",
     "user_facts",
 ]
@@ -43,12 +45,16 @@ EFFECTS = (
 FULL = "full"
 
 
+Arch = tuple[tuple[int, ...], tuple[int, ...]]
+"""A range of compute capabilities: the first one, and the first one after it; ``()`` sets no limit."""
+
+
 class FactsError(ValueError):
     """The file that ``CUDNN_CT_FACTS`` names is unsafe or malformed."""
 
 
 class Target(NamedTuple):
-    """What facts are selected for: a cuDNN, its set of libraries, and a GPU.
+    """A cuDNN, its set of libraries, and a GPU, for which facts are selected.
 
     None stands for all GPUs, (0, 0) for an unknown one, to which no fact about some GPUs applies.
     """
@@ -71,7 +77,7 @@ class Fact(NamedTuple):
     message: str
     advice: str
     source: str
-    arch: tuple[tuple[int, ...], tuple[int, ...]]
+    arch: Arch
     row: Mapping[str, Any]
 
     @property
@@ -92,14 +98,13 @@ def facts(kind: str, operation: str, target: Target) -> tuple[Fact, ...]:
     return tuple(
         fact
         for fact in _of_operation(kind, operation, target.version, target.libraries)
-        if _on(target.capability, fact.arch)
+        if target.capability is None or on_gpu(target.capability, fact.arch)
     )
 
 
-def _on(capability: tuple[int, int] | None, arch: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+def on_gpu(capability: tuple[int, int], arch: Arch) -> bool:
+    """Return whether a GPU is in a range of compute capabilities; an unknown one, (0, 0), is in no range."""
     low, high = arch
-    if capability is None:
-        return True
     return (not low or capability >= low) and (not high or (0, 0) < capability < high)
 
 
@@ -228,9 +233,47 @@ def why_not_a_fact(row: Any) -> str:
         return f"kind is unknown: got {row['kind']!r}, expected one of {', '.join(KINDS)}"
     if row["effect"] not in EFFECTS:
         return f"effect is unknown: got {row['effect']!r}, expected one of {', '.join(EFFECTS)}"
+    needed = _NEEDED.get(row["kind"])
+    if needed and not row.get(needed):
+        return f"the fact lacks {needed}, which the kind {row['kind']} needs"
+    return _why_not_values(row)
+
+
+def _why_not_values(row: Mapping[str, Any]) -> str:
+    """Return which field has values that would never apply; empty if none has."""
+    for name, kind in _ELEMENTS.items():
+        wrong = [one for one in row.get(name, ()) if not isinstance(one, kind) or isinstance(one, bool)]
+        if wrong:
+            return f"{name} has an element of the wrong type: got {wrong[0]!r}, expected {kind.__name__}"
+    for name in ("cudnn", "arch"):
+        for bound, version in row.get(name, {}).items():
+            if (
+                bound not in ("from", "before")
+                or not version_numbers(str(version))
+                or version != str(version)
+            ):
+                return (
+                    f'{name} has a wrong bound: got {bound!r}: {version!r}, expected such as "from": "9.24"'
+                )
+    for knob, values in row.get("knobs", {}).items():
+        if (
+            not knob.isdecimal()
+            or not isinstance(values, list)
+            or not all(type(one) is int for one in values)
+        ):
+            return f'knobs are wrong: got {knob!r}: {values!r}, expected such as "24": [2, 12]'
+    if row.get("libraries", FULL) not in (FULL, "jit"):
+        return f"libraries are unknown: got {row['libraries']!r}, expected 'full' or 'jit'"
     return ""
 
 
+# The field without which a row of a kind has no effect.
+_NEEDED = {"modes": "modes", "first": "order", "last": "order", "also": "order"}
+_ELEMENTS: dict[str, type] = {
+    **dict.fromkeys(("engines", "engines_except"), int),
+    **dict.fromkeys(("operations", "when", "algorithms", "order", "modes"), str),
+    **dict.fromkeys(("with_notes", "without_notes"), str),
+}
 _REQUIRED = ("name", "kind", "operations", "when", "effect", "message")
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("name", "kind", "effect", "message", "advice", "source", "libraries"), str),

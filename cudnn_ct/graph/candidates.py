@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..facts import on_gpu
 from ..plans.base import DYNAMIC_SHAPES, Candidate
 from .engines import HEURISTICS, Engine, EngineConfig, execution_plan, heuristic_configs, offer_of
 from .offline import Planner, ShapesOnly, compute_capability
 from .operations import Graph, operation_graph, why_static
 from .plan import GraphPlan, place_scratch
 from .recording import PlanRequest
-from .rules import EngineRules, within
+from .rules import EngineRules
 from .stored import CompiledPlan, graph_plan
 
 __all__ = [
@@ -85,7 +86,7 @@ def engine_candidates(
 def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -> list[Candidate]:
     """Return the engines that facts about this kind of GPU name first, if cuDNN supports them."""
     capability = compute_capability(context)
-    names = [one.engine for one in rules.first if within(capability, one.arch)]
+    names = [one.engine for one in rules.first if on_gpu(capability, one.arch)]
     rows = (engine_by_name(graph, rules, name, context) for name in names)
     return [row for row in rows if not row.rejected]
 

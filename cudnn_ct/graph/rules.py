@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from ..facts import Arch, on_gpu
 from .engines import Engine
 
 __all__ = ["ALL_GPUS", "EngineRules", "Named", "Rejection"]
-
-Arch = tuple[tuple[int, ...], tuple[int, ...]]
-"""The first compute capability, and the first one behind the range; an empty one is no limit."""
 
 ALL_GPUS: Arch = ((), ())
 
@@ -18,9 +16,10 @@ ALL_GPUS: Arch = ((), ())
 class Rejection(NamedTuple):
     """Engines that must not compute a problem, and why.
 
-    They have one of the numbers in ``engines`` or of the notes in ``notes``, or any if both are empty; none
-    of the numbers in ``but`` and of the notes in ``without``; for each of ``knobs`` one of its values; and
-    more than ``slices`` slices of their sums (knob SPLIT_K). ``fact`` is the name of the row of facts.json.
+    An engine is rejected if all of these hold: its number is in ``engines`` or one of its notes in ``notes``
+    (if both are empty, any engine); its number is not in ``but``, and no note in ``without``; each of
+    ``knobs`` has one of the listed values; and its sums have more than ``slices`` slices (knob SPLIT_K).
+    ``fact`` is the name of the row of facts.json.
     """
 
     reason: str
@@ -48,7 +47,7 @@ class Rejection(NamedTuple):
             and not any(note in notes for note in self.without)
             and all(knobs.get(knob) in values for knob, values in self.knobs)
             and (not self.slices or knobs.get(_SPLIT_K, 1) > self.slices)
-            and within(capability, self.arch)
+            and on_gpu(capability, self.arch)
         )
 
 
@@ -85,14 +84,8 @@ class EngineRules(NamedTuple):
 
     def refusal(self, capability: tuple[int, int]) -> str:
         """Return why no engine may be used; empty if engines may."""
-        found = (one.reason for one in self.rejections if one.of_all and within(capability, one.arch))
+        found = (one.reason for one in self.rejections if one.of_all and on_gpu(capability, one.arch))
         return next(found, "")
-
-
-def within(capability: tuple[int, int], arch: Arch) -> bool:
-    """Return whether a GPU is in a range of compute capabilities; an unknown one, (0, 0), is in no range."""
-    low, high = arch
-    return (not low or capability >= low) and (not high or (0, 0) < capability < high)
 
 
 def rejection_from_json(row: dict[str, Any]) -> Rejection:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..dtypes import GRAPH_DTYPES
 from ..shapes.conv import ConvProblem, written_as
+from .order import size_names
 from .subjects import Convolution, Norm, Product, convolutions_of
 
 __all__ = ["FAMILIES", "conditions_of", "why_unknown"]
@@ -49,7 +50,16 @@ def why_unknown(row: Mapping[str, Any]) -> str:
         return f"operations are unknown: got {strange}, expected some of {', '.join(FAMILIES)}"
     families = {FAMILIES[operation] for operation in row["operations"]}
     unknown = [name for name in row["when"] if any(name not in conditions_of(one) for one in families)]
-    return f"when has an unknown condition: got {unknown[0]!r}" if unknown else ""
+    if unknown:
+        return f"when has an unknown condition: got {unknown[0]!r}"
+    if row.get("sizes") and families != {"convolutions"}:
+        return f"sizes are conditions of convolutions only: got operations {row['operations']}"
+    strange = [
+        name
+        for name in row.get("sizes", {})
+        if name.removeprefix("min_").removeprefix("max_") not in size_names()
+    ]
+    return f"sizes has an unknown name: got {strange[0]!r}" if strange else ""
 
 
 # --- convolutions ------------------------------------------------------------------------------------------

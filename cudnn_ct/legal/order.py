@@ -8,9 +8,11 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import Any
 
-from ..shapes.conv import ConvProblem, written_as
+from ..shapes.conv import ConvProblem, conv_problem, written_as
+from ..shapes.specs import TensorSpec
+from .subjects import Convolution
 
-__all__ = ["prefer_winograd", "sizes_of"]
+__all__ = ["prefer_winograd", "size_names", "sizes_of"]
 
 TILE = 128  # rows and columns of the result tiles of the larger kernels
 THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
@@ -49,6 +51,12 @@ def sizes_of(subject: Any) -> dict[str, Any]:
         "tiles_in": ceil(inputs / TILE) * ceil(channels / TILE),  # of a result with the size of x
         "tiles_out": ceil(outputs / TILE) * ceil(filters / TILE),
     }
+
+
+def size_names() -> frozenset[str]:
+    """Return the names of the sizes, with which rows may ask for ``NAME``, ``min_NAME`` or ``max_NAME``."""
+    point = TensorSpec.packed((1, 1, 1, 1))
+    return frozenset(sizes_of(Convolution(conv_problem("forward", point, point))))
 
 
 def prefer_winograd(problem: Any) -> bool:

@@ -83,14 +83,14 @@ def more_engines(subject: Subject, target: Target) -> tuple[str, ...]:
     return tuple(name for fact in applying("also", subject, target) for name in fact.row["order"])
 
 
-def rejection_of(problem: Any, algorithm: str) -> str:
+def rejection_of(problem: Any, algorithm: str, target: Target) -> str:
     """Return why a legacy algorithm must not compute a problem; empty if it may."""
-    target = target_of(None)
     for subject in subjects_of(problem):
-        if any(algorithm in fact.row.get("algorithms", ()) for fact in facts("engine", subject[0], target)):
-            for fact in applying("engine", subject, target):
-                if algorithm in fact.row.get("algorithms", ()):
-                    return _reason(fact, subject)
+        for fact in applying("reject", subject, target):
+            return fact.reason
+        for fact in applying("engine", subject, target):
+            if algorithm in fact.row.get("algorithms", ()):
+                return _reason(fact, subject)
     return ""
 
 
@@ -113,9 +113,6 @@ def _rejections(subjects: tuple[Subject, ...], target: Target) -> Iterator[Rejec
             yield Rejection(fact.reason, arch=fact.arch, fact=fact.name)
         for fact in applying("engine", subject, anywhere):
             row = fact.row
-            only_legacy = "engines" in row and not row["engines"] and not row.get("with_notes")
-            if only_legacy:
-                continue
             yield Rejection(
                 _reason(fact, subject),
                 engines=tuple(row.get("engines", ())),
@@ -135,7 +132,7 @@ def _named(kind: str, subjects: Iterable[Subject], target: Target) -> Iterator[N
 
 
 def _reason(fact: Fact, subject: Subject) -> str:
-    if fact.effect == "inaccurate" and subject[0] != "graph":
+    if fact.effect == "inaccurate" and FAMILIES[subject[0]] == "convolutions":
         return f"error above the bound of precision {rounds_to(subject[1].core)}: {fact.reason}"
     return fact.reason
 
@@ -178,12 +175,12 @@ def warn(problem: Any, target: Target, handled: tuple[str, ...] = ()) -> None:
         for kind in ("warn", "rewrite"):
             for fact in applying(kind, subject, target):
                 if fact.name not in handled:
-                    _warn(target.version, fact.message, fact.advice, fact.source)
+                    _warn(target.version, fact.reason)
 
 
 @lru_cache(maxsize=256)
-def _warn(version: int, message: str, advice: str, source: str) -> None:
-    warn_caller(f"cuDNN {format_version(version)} has a known defect: {message}; {advice} ({source})")
+def _warn(version: int, reason: str) -> None:
+    warn_caller(f"cuDNN {format_version(version)} has a known defect: {reason}")
 
 
 def forget() -> None:

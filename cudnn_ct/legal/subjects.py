@@ -1,4 +1,4 @@
-"""What facts can be about: the convolutions, products, normalisations and attention of a problem."""
+"""The subjects of facts: the convolutions, products, normalisations and attention of a problem."""
 
 from __future__ import annotations
 

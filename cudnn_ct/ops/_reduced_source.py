@@ -32,8 +32,8 @@ class ReducedSource(CandidateSource):
 
     ``adapted`` returns a candidate of the core as one of the problem, with the workspace of what a plan adds.
     ``planned`` makes the plan of a candidate for the problem, from the inner source. ``also`` returns names
-    of engines that are timed besides those of the heuristics, which return few of the settings that an engine
-    has; all of them are compiled at run time and deterministic.
+    of further engines to time: the heuristics return few of the settings that an engine has. All of them are
+    compiled at run time and deterministic.
     """
 
     def __init__(

@@ -219,6 +219,7 @@ def _paged(rng: random.Random) -> Iterator[Subject]:
 def _float8(rng: random.Random) -> Iterator[Subject]:
     head, keys = rng.choice((64, 128, 192)), rng.choice((64, 4096))
     queries, causal = rng.choice((1, 64)), rng.choice((False, True))
+    out_dtype = rng.choice((None, "bfloat16"))
     shape = (1, 2, queries, head)
     specs = {
         "q": TensorSpec.packed(shape, "float8_e4m3"),
@@ -226,7 +227,7 @@ def _float8(rng: random.Random) -> Iterator[Subject]:
         "v": TensorSpec.packed((1, 2, keys, min(head, 128)), "float8_e4m3"),
     }
     yield from subjects_of(
-        scaled_attention_problem(specs, (None, None, None), False, False, None, causal, None)
+        scaled_attention_problem(specs, (None, None, None), False, False, None, causal, out_dtype)
     )
 
 

@@ -21,7 +21,6 @@ NEWEST = "9.28.1"
 # that another condition of their row implies.
 NEVER = {
     *("MXFP8", "a gradient of the sink", "a serialized plan in forward compatibility mode"),
-    "a bfloat16 result",  # of float8 attention
 }
 ALWAYS = {
     *("large queries and keys", "strongly negative scores", "a CUDA graph"),

@@ -11,11 +11,20 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import facts, testing
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.facts import FactsError, Target
+from cudnn_ct.graph.compile import _rules
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.legal.rules import engine_rules
+from cudnn_ct.graph.recording import read_requests
+from cudnn_ct.legal.rules import engine_rules, rules_of_subjects
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.fake.conftest import fake, host
+from tests.fake.cudnn import FakeCudnn
+
+from .pool import pool
+
+__all__ = ["fake", "host"]  # fixtures, known here by their import
 
 ROW = {
     "name": "mine",
@@ -54,6 +63,38 @@ def test_a_row_of_a_user_rejects_an_engine_without_a_release(plant: Callable[...
     assert facts.digest() != before, "older choices must expire"
 
 
+@pytest.mark.parametrize("effect", ["wrong", "inaccurate", "crash"])
+@pytest.mark.parametrize("operation", ["conv", "matmul", "attention", "layer_norm", "graph"])
+def test_a_user_blocks_an_engine_of_any_operation(
+    plant: Callable[..., None], operation: str, effect: str
+) -> None:
+    plant(operations=[operation], engines=[4], effect=effect, message="wrong here")
+    subject = next(iter(pool()[operation]))
+    rules = rules_of_subjects(((operation, subject),), Target(92801))
+    assert rules.why_wrong(Engine(4), ()).endswith("wrong here")
+
+
+def test_a_rejected_operation_has_no_legacy_call_either(fake: FakeCudnn, plant: Callable[..., None]) -> None:
+    plant(kind="reject", operations=["conv"], message="never here", advice="compute it elsewhere")
+    with pytest.raises(NotSupportedError, match="never here; compute it elsewhere"):
+        ct.conv(ct.zeros((1, 1, 3, 3)), ct.zeros((1, 1, 2, 2)))
+
+
+def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: Path) -> None:
+    """`compile` and `supports` read the file, and must not use engines that every run rejects."""
+    plant(operations=["conv"], engines=[4], knobs={"24": [2]}, arch={"from": "9.0"}, message="wrong here")
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.conv_bias_activation(*(ct.zeros(s, "float16") for s in ((1, 8, 6, 6), (8, 8, 3, 3), (1, 8, 1, 1))))
+    recorded.save(tmp_path / "graphs.json")
+    (request,) = read_requests(json.loads((tmp_path / "graphs.json").read_text()))
+    assert request.rejections == next(iter(recorded.requests.values())).rejections
+    rules = _rules(request)
+    engine = Engine(4, ((24, 2),))
+    assert rules.why_wrong(engine, (), (9, 0)) == "wrong here"
+    assert not rules.why_wrong(engine, (), (8, 0))
+    assert not rules.why_wrong(Engine(4), (), (9, 0))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -65,6 +106,18 @@ def test_a_row_of_a_user_rejects_an_engine_without_a_release(plant: Callable[...
         ({"engine": 4}, "a fact has no field 'engine'"),
         ({"engines": 4}, "engines has the wrong type: got int"),
         ({"message": None}, "message has the wrong type: got NoneType"),
+        ({"engines": ["4"]}, "engines has an element of the wrong type: got '4', expected int"),
+        ({"when": [1]}, "when has an element of the wrong type: got 1, expected str"),
+        ({"cudnn": {"to": "9.28"}}, "cudnn has a wrong bound: got 'to'"),
+        ({"arch": {"from": 9.0}}, "arch has a wrong bound: got 'from': 9.0"),
+        ({"knobs": {"24": ["2"]}}, "knobs are wrong: got '24'"),
+        ({"libraries": "JIT"}, "libraries are unknown: got 'JIT'"),
+        ({"kind": "first"}, "the fact lacks order, which the kind first needs"),
+        (
+            {"operations": ["matmul"], "when": [], "sizes": {"axes": 2}},
+            "sizes are conditions of convolutions",
+        ),
+        ({"sizes": {"min_tile": 2}}, "sizes has an unknown name: got 'min_tile'"),
     ],
 )
 def test_a_malformed_row_is_an_error_with_its_line(

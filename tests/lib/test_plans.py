@@ -455,7 +455,7 @@ for dtype in ("float16", "float32", "bfloat16"):
 
 
 def test_supports_does_not_know_what_cublaslt_supports(tmp_path: Path) -> None:
-    """Of the engines for a product of matrices, one asks cuBLASLt, which needs a GPU."""
+    """One engine for products of matrices uses cuBLASLt, which needs a GPU."""
     (t4, a100), code = reports_of(tmp_path / "p.py", PRODUCTS, "t4", "a100")
     assert [(bool(row["engines"]), row["unknown"]) for row in t4] == [(True, False), *[(False, True)] * 2]
     assert all("cuBLASLt could not be asked" in row["reason"] for row in t4[1:])

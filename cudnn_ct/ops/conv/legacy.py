@@ -9,6 +9,7 @@ from ..._bindings import enums
 from ...context import Context
 from ...descriptors import MATH_NAMES
 from ...errors import BadParamError, NotSupportedError, error_from_status
+from ...graph.offline import target_of
 from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Plan
 from ...shapes.conv import ConvProblem
@@ -43,7 +44,7 @@ def candidates(
             rejected.append(_impossible(algorithm, str(error)))
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
-        rows = [row._replace(rejected=row.rejected or _why_not_row(relaid, row)) for row in rows]
+        rows = [row._replace(rejected=row.rejected or _why_not_row(relaid, row, context)) for row in rows]
         usable += [row for row in rows if not row.rejected]
         rejected += [row for row in rows if row.rejected]
         # Other copies are not tried if a deterministic algorithm needs no further ones.
@@ -56,7 +57,7 @@ def candidates(
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
     """Return a plan without copies for a candidate; raise NotSupportedError if the problem rejects it."""
-    impossible = _lacks_calls(context) or _why_not(problem) or _why_not_row(problem, candidate)
+    impossible = _lacks_calls(context) or _why_not(problem) or _why_not_row(problem, candidate, context)
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = _native(problem, candidate.math)
@@ -107,7 +108,7 @@ def _candidate(row: Any, native: ConvDescriptors, packing: Packing, function: st
     )
 
 
-def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
+def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> str:
     """Return why a stored candidate cannot be used for a problem; empty if it can."""
     algorithms = DIRECTIONS[problem.core.direction].algorithms
     if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
@@ -116,7 +117,7 @@ def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
         return f"the math type {candidate.math!r} does not exist"
     if candidate.math != "fma" and requires_ieee(problem.core):
         return f"{candidate.math} math is coarser than {problem.core.compute}"
-    return rejection_of(problem, candidate.algorithm)
+    return rejection_of(problem, candidate.algorithm, target_of(context))
 
 
 def _why_not(problem: ConvProblem | FusedConv) -> str:
