@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CudaError", "error_of"]
+__all__ = ["COPIES", "CudaError", "error_of"]
 
 
 class CudaError(NamedTuple):
@@ -20,7 +20,7 @@ _MPS = "start the MPS server again (nvidia-cuda-mps-control -d), or unset CUDA_M
 _MPS_FULL = "wait for other clients of the MPS server, or raise its limit"
 _OF_OTHERS = "end the process that nvidia-smi lists, or allow several processes: nvidia-smi -c DEFAULT"
 _VISIBLE = "correct CUDA_VISIBLE_DEVICES, and compare it with nvidia-smi -L"
-_COPIES = "install the driver that belongs to the kernel module, and remove other copies of its libraries"
+COPIES = "install the driver that belongs to the kernel module, and remove other copies of its libraries"
 _SYSTEM = (
     "let this user open /dev/nvidia*, raise the limits of the process (ulimit -a), or start the container "
     "with --gpus all"
@@ -39,8 +39,8 @@ _ERRORS = {
     214: CudaError(
         "gpu-unavailable", "the memory of the GPU has uncorrectable errors", "reset the GPU or reboot"
     ),
-    302: CudaError("driver-broken", "a function is missing in a library of the driver", _COPIES),
-    303: CudaError("driver-broken", "a library of the driver cannot be opened", _COPIES),
+    302: CudaError("driver-broken", "a function is missing in a library of the driver", COPIES),
+    303: CudaError("driver-broken", "a library of the driver cannot be opened", COPIES),
     304: CudaError("gpu-unavailable", "a call of the operating system failed", _SYSTEM),
     800: CudaError("gpu-unavailable", "the operation is not permitted", _SYSTEM),
     801: CudaError("gpu-unavailable", "the operation is not supported on this system", "see nvidia-smi -q"),
@@ -72,4 +72,4 @@ _ERRORS = {
 
 def error_of(status: int) -> CudaError:
     """Return the error of a status; one of the driver in general if the status is unknown."""
-    return _ERRORS.get(status, CudaError("driver-broken", "see nvidia-smi", _COPIES))
+    return _ERRORS.get(status, CudaError("driver-broken", "see nvidia-smi", COPIES))

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _files
 from . import companions, requirements, sandbox
-from .cuda_errors import error_of
+from .cuda_errors import COPIES, error_of
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .requirements import Requirements
@@ -25,7 +25,6 @@ WSL = "/usr/lib/wsl/lib"  # where the Windows Subsystem for Linux has the librar
 _WSL_MARK = "/dev/dxg"  # the device of the GPU there
 _WSL_ADVICE = f"install the driver on Windows, not inside WSL, and let the linker search {WSL}"
 _WSL_COMMANDS = (f"echo {WSL} > /etc/ld.so.conf.d/ld.wsl.conf", "ldconfig")
-_COPIES = "install the driver that belongs to the kernel module, and remove other copies from LD_LIBRARY_PATH"
 
 
 def check(
@@ -94,7 +93,7 @@ def describe(report: Report) -> dict[str, Any]:
 def _killed(code: str, report: Report) -> Finding:
     words = f": {report.words}" if report.words else ""
     text = f"{report.reached} killed a process with {report.ended}{words}"
-    fix = {"advice": _COPIES} if code == "driver-broken" else None
+    fix = {"advice": COPIES} if code == "driver-broken" else None
     return finding(code, text, fix=fix, signal=report.ended)
 
 
@@ -115,7 +114,7 @@ def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
             reason=error,
         )
     else:
-        yield finding("driver-broken", error, fix={"advice": _COPIES}, reason=error)
+        yield finding("driver-broken", error, fix={"advice": COPIES}, reason=error)
 
 
 def _answers(found: LibrarySet | None, report: Report, asked: Requirements, cuda: int) -> Iterator[Finding]:
