@@ -106,10 +106,17 @@ def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
 
 
 def given_out(out: object) -> Array:
-    """Return ``out``; raise unless it is an array."""
+    """Return ``out``; raise unless it is an array that may be written."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
-    return out
+    return writable(out, "out")
+
+
+def writable(array: Array, name: str) -> Array:
+    """Return an array; raise if it is read-only."""
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only")
+    return array
 
 
 def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:

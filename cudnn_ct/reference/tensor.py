@@ -14,7 +14,7 @@ from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
 from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
 from ..typing import DTypeLike, Layout, OpTensorOp
-from ._cast import Array, deliver, given_out, operands, required, round_once, wide
+from ._cast import Array, deliver, given_out, operands, required, round_once, wide, writable
 
 _UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -103,6 +103,7 @@ def _check_in_place(x: object, operation: str) -> None:
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{operation} works in place; x must be an array, not {x!r}")
     one_dtype(operation, x=x.dtype)
+    writable(x, "x")
 
 
 def _spec(x: Array) -> TensorSpec:

@@ -29,7 +29,7 @@ ACTIVATED = {
     "tanh": torch.tanh,
     "elu": lambda y: functional.elu(y, alpha=1.5),
     "gelu": functional.gelu,
-    "swish": functional.silu,
+    "swish": lambda y: y * torch.sigmoid(1.5 * y),
 }
 LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
 

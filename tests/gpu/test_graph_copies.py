@@ -127,7 +127,8 @@ def test_index_and_gradient_at_a_column_equal_pytorch(activation: str, axis: int
         made: ct.GraphTensor = getattr(g, f"{activation}_backward")(g.gen_index(x, axis) * x, column)
         return made
 
-    check(build, index * x.double() * slope(activation, column), x, column, tolerance=1e-5)
+    # an error of the slope is multiplied by an index of up to 6
+    check(build, index * x.double() * slope(activation, column), x, column, tolerance=6e-5)
 
 
 IMAGES = {"data": (2, 16, 6, 5), "forward": (2, 8, 4, 3), "filter": (8, 16, 3, 3)}

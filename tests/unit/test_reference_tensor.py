@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -49,3 +52,15 @@ def test_transform_keeps_the_strides_of_out() -> None:
 def test_transformed_spec_accepts_strides_that_exceed_a_c_int() -> None:
     x = TensorSpec((2, 3), (4, 1), "int8")
     assert transformed_spec(x, strides=(2**31, 1)) == TensorSpec((2, 3), (2**31, 1), "int8")
+
+
+@pytest.mark.parametrize("call", [lambda x: reference.fill(x, 2), lambda x: reference.scale(x, alpha=2)])
+def test_read_only_array_is_rejected_in_place(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match="x is read-only"):
+        call(np.broadcast_to(np.float32(1), (3, 3)))
+
+
+def test_read_only_out_is_rejected() -> None:
+    out = np.broadcast_to(np.float32(1), (2, 3))
+    with pytest.raises(ValueError, match="out is read-only"):
+        reference.add(np.ones((2, 3), "float32"), np.ones((2, 3), "float32"), out=out)
