@@ -29,6 +29,8 @@ __all__ = [
     "facts",
     "forget",
     "ignore",
+    "ignored_that_held",
+    "ignores",
     "on_gpu",
     "summary",
     "user_facts",
@@ -115,7 +117,6 @@ def _of_operation(kind: str, operation: str, version: int, libraries: str) -> tu
         _fact(row)
         for row in _rows()
         if row["kind"] == kind
-        and row["name"] not in _ignored
         and (operation in row["operations"] or "all" in row["operations"])
         and row.get("libraries", libraries) == libraries
         and within(text, row.get("cudnn", {}))
@@ -137,7 +138,7 @@ def _fact(row: Mapping[str, Any]) -> Fact:
     )
 
 
-_ignored: set[str] = set()  # names, for measurements of whether a fact still holds
+_ignored: dict[str, bool] = {}  # for measurements: a name, and whether the fact would have applied
 
 
 def ignore(names: Collection[str]) -> None:
@@ -146,8 +147,22 @@ def ignore(names: Collection[str]) -> None:
     if unknown:
         raise ValueError(f"names are not those of facts: got {', '.join(sorted(unknown))}")
     _ignored.clear()
-    _ignored.update(names)
-    _of_operation.cache_clear()
+    _ignored.update(dict.fromkeys(names, False))
+
+
+def ignores(fact: Fact) -> bool:
+    """Return whether a fact that holds for a problem is ignored, and note that it held."""
+    if fact.name in _ignored:
+        _ignored[fact.name] = True
+        return True
+    return False
+
+
+def ignored_that_held() -> set[str]:
+    """Return the names of ignored facts that held for a problem since the last call."""
+    found = {name for name, held in _ignored.items() if held}
+    _ignored.update(dict.fromkeys(found, False))
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -148,9 +148,9 @@ class _Broadcast:
         return True
 
     def _is_row(self) -> bool:
-        """Return whether the only axis is the innermost one of the result in memory."""
+        """Return whether the only axis is the innermost one of the result in memory; none for one element."""
         long = [axis for axis, length in enumerate(self.result.shape) if length > 1]
-        return self.axes == [min(long, key=lambda axis: self.result.strides[axis])]
+        return self.axes == sorted(long, key=lambda axis: self.result.strides[axis])[:1]
 
     def _is_row_of_each(self) -> bool:
         """Return whether there is a row for each of several matrices."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..context import Context
-from ..facts import facts
+from ..facts import facts, ignores
 from .engines import HEURISTICS
 from .offline import Planner, ShapesOnly, target_of
 from .operations import Graph
@@ -16,5 +16,5 @@ def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tu
     nodes = [one.attributes for one in graph.nodes if "pre_paddings" in one.attributes]
     if all(one["pre_paddings"] == one["post_paddings"] for one in nodes):
         return HEURISTICS
-    known = facts("modes", "convolution", target_of(context))
+    known = [fact for fact in facts("modes", "convolution", target_of(context)) if not ignores(fact)]
     return tuple(mode for mode in HEURISTICS if not any(mode in fact.row["modes"] for fact in known))

@@ -190,6 +190,13 @@ def _adds_in_any_order(problem: Any) -> bool:
     return False
 
 
+def _selects_beside_vector(problem: Any) -> bool:
+    """Whether a graph has a selection, and a product whose result has one row or one column."""
+    products = [problem.results_of(one)["c"].spec for one in problem.nodes if one.kind == "matmul"]
+    selects = any(one.attribute("mode") == "binary_select" for one in problem.nodes)
+    return selects and any(1 in spec.shape[-2:] for spec in products)
+
+
 _GRAPHS: dict[str, Condition] = {
     "pooling of bfloat16": lambda p: any(
         one.kind == "resample_forward" and p.operands_of(one)["x"].spec.dtype == "bfloat16" for one in p.nodes
@@ -199,6 +206,7 @@ _GRAPHS: dict[str, Condition] = {
     "a gather": lambda p: any(
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),
+    "a selection and the product of a vector": _selects_beside_vector,
     "FP8": lambda p: any(value.spec.dtype.startswith("float8") for value in p.values),
     "float32 without TF32": is_exact,
     "products of float32 without TF32": lambda p: (

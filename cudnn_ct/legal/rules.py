@@ -8,7 +8,7 @@ from typing import Any
 
 from .._config import config
 from ..errors import format_version, warn_caller
-from ..facts import Fact, FactsError, Target, facts, user_facts
+from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
 from ..graph.engines import Engine
 from ..graph.offline import target_of
 from ..graph.rules import EngineRules, Named, Rejection
@@ -66,7 +66,8 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
             sizes = sizes_of(value) if sizes is None else sizes
             if not all(_fits(sizes, name, wanted) for name, wanted in fact.sizes.items()):
                 continue
-        yield fact
+        if not ignores(fact):
+            yield fact
 
 
 @lru_cache(maxsize=1)

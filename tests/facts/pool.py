@@ -119,7 +119,7 @@ def _graphs(rng: random.Random) -> Iterator[Subject]:
     elif kind == "pool":
         made = g.resample(g.input(x, dtype, layout=layout), rng.choice(("maxpool", "avgpool")), 2)
     elif kind == "product":
-        m, k, n = (rng.choice((8, 64, 128, 512, 4096)) for _ in "mkn")
+        m, k, n = (rng.choice((1, 8, 64, 128, 512, 4096)) for _ in "mkn")
         made = g.input((m, k), dtype) @ g.input((k, n), dtype)
     elif kind == "sum":
         given = g.input((4, 6, 8), dtype)

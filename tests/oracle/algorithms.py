@@ -9,6 +9,7 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.ops.conv.padded_candidates import SOURCE
+from cudnn_ct.plans.base import Candidate
 
 from .calls import CONVOLUTIONS, plan_of
 from .devices import Device
@@ -22,11 +23,16 @@ POLICY = ("algo", "deterministic", "workspace_limit")
 
 
 def judge_each(
-    call: Call, device: Device, answers: dict[str, Any], announce: Callable[[Call, str], None]
+    call: Call,
+    device: Device,
+    answers: dict[str, Any],
+    announce: Callable[[Call, str], None],
+    wanted: Callable[[Any, Candidate], bool] = lambda problem, candidate: True,
 ) -> Verdict:
     """Make a convolution with each algorithm that cuDNN offers for it, and judge each result.
 
-    ``announce`` is told each call and its algorithm before it is made: some end the process.
+    ``announce`` gets each call and its algorithm before it is made: some end the process. Only candidates of
+    the problem that are ``wanted`` are made.
     """
     if call.operation not in CONVOLUTIONS:
         return Verdict("no convolution")
@@ -34,7 +40,7 @@ def judge_each(
     operands = {name: tensor._replace(still=(), flipped=()) for name, tensor in call.operands.items()}
     call = call._replace(operands=operands, plan="", alias="", where=Where(), arguments=chosen)
     findings = []
-    for row in _rows(call, device, answers):
+    for row in _rows(call, device, answers, wanted):
         one = call._replace(arguments=chosen | {"algo": row, "strict": True})
         announce(one, row.algorithm)
         try:
@@ -51,7 +57,9 @@ def judge_each(
     return Verdict("agrees")
 
 
-def _rows(call: Call, device: Device, answers: dict[str, Any]) -> list[Any]:
+def _rows(
+    call: Call, device: Device, answers: dict[str, Any], wanted: Callable[[Any, Candidate], bool]
+) -> list[Any]:
     """Return the candidates that are not rejected, each algorithm with each set of copies once."""
     arrays = {
         name: device.place(call.operands[name], laid).array
@@ -68,6 +76,6 @@ def _rows(call: Call, device: Device, answers: dict[str, Any]) -> list[Any]:
     current = context.current(streams.default_stream(0))
     rows = {}
     for row in SOURCE.all_candidates(plan.problem, current):
-        if not row.rejected:
+        if not row.rejected and wanted(plan.problem, row):
             rows[row.backend, row.algorithm, row.relayout] = row._replace(problem=None)
     return list(rows.values())

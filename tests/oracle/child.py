@@ -169,6 +169,7 @@ def on_fakes() -> Iterator[tuple[Device, dict[str, Any]]]:
 @contextmanager
 def on_gpu() -> Iterator[tuple[Device, dict[str, Any]]]:
     """On a GPU, against PyTorch in float64."""
+    ct.version()  # before PyTorch loads its own cuDNN, which another one cannot follow
     from . import by_torch
 
     by_torch.DEVICE = "cpu"  # contiguous float64; independent of the state of the device

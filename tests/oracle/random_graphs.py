@@ -200,7 +200,12 @@ def _judge_of(options: argparse.Namespace, stack: ExitStack) -> Callable[..., di
 
         fake = stack.enter_context(cudnn_installed(stack.enter_context(host_installed())))
         fake.engines = True
-    return lambda graph, outputs: _compared(graph, outputs, every=options.all_engines)
+    wanted = _all if options.all_engines else None
+    return lambda graph, outputs: compared(graph, outputs, wanted)
+
+
+def _all(problem: Any, candidate: Any) -> bool:
+    return True
 
 
 def _planning() -> Callable[..., dict[str, Any]]:
@@ -230,14 +235,14 @@ def _planning() -> Callable[..., dict[str, Any]]:
     return planned
 
 
-def _compared(graph: Any, outputs: Any, *, every: bool) -> dict[str, Any]:
-    """Run a graph, with each engine if wanted, and compare its outputs with their bounds."""
+def compared(graph: Any, outputs: Any, wanted: Callable[[Any, Any], bool] | None = None) -> dict[str, Any]:
+    """Run a graph and compare its outputs with their bounds; with ``wanted``, each candidate it accepts."""
     problem = graph.define(*outputs)
     arrays = _operands(problem)
     expected = bounds(problem, arrays)
     names: list[str] = ["heuristic"]
-    if every:
-        names = _engines(problem)
+    if wanted is not None:
+        names = _engines(problem, wanted)
     given = [
         _on_device(array, problem.values[place].spec)
         for array, place in zip(arrays, problem.inputs, strict=True)
@@ -248,7 +253,7 @@ def _compared(graph: Any, outputs: Any, *, every: bool) -> dict[str, Any]:
             built = graph.build(*outputs, algo=name, strict=True)
             results = _results(built, given)
         except NotSupportedError:
-            if not every:
+            if wanted is None:
                 raise
             continue
         ran += 1
@@ -267,15 +272,15 @@ def _compared(graph: Any, outputs: Any, *, every: bool) -> dict[str, Any]:
     return {"status": status, "text": "; ".join(wrong)[:900] or f"{problem}", "engines": ran}
 
 
-def _engines(problem: Any) -> list[str]:
-    """Return the names of all engines that cuDNN has for a graph."""
+def _engines(problem: Any, wanted: Callable[[Any, Any], bool]) -> list[str]:
+    """Return the names of the engines that cuDNN has for a graph, of those that are wanted."""
     from cudnn_ct import context
     from cudnn_ct.cuda import stream as streams
     from cudnn_ct.ops.graph.source import source_of
 
     ctx = context.current(streams.current_stream())
     rows = [row for stage in source_of(problem).heuristics(problem) for row in stage(ctx)]
-    return list(dict.fromkeys(row.algorithm for row in rows if not row.rejected))
+    return list(dict.fromkeys(row.algorithm for row in rows if not row.rejected and wanted(problem, row)))
 
 
 def _operands(problem: Any) -> list[np.ndarray]:

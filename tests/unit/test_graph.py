@@ -345,6 +345,13 @@ def test_channel_vector_before_a_convolution_needs_channels_last() -> None:
                 check_layouts(graph)
 
 
+def test_computed_element_fits_a_result_of_one_element_and_another_rank() -> None:
+    x, v = (Tensor(uid, TensorSpec.packed((1, 1, 1), "float32"), virtual=uid == 2) for uid in (1, 2))
+    whole, y = (Tensor(uid, TensorSpec.packed((1, 1, 1, 1), "float32")) for uid in (3, 4))
+    before = node("pointwise", mode="relu_fwd", xdesc=x, ydesc=v)
+    check_layouts(Graph((before, node("pointwise", mode="add", xdesc=whole, bdesc=v, ydesc=y)), ()))
+
+
 def select_node(x: Tensor, b: Tensor, condition: Tensor, y: Tensor) -> Node:
     return node("pointwise", mode="binary_select", xdesc=x, bdesc=b, tdesc=condition, ydesc=y)
 
