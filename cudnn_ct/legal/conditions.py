@@ -190,6 +190,17 @@ def _adds_in_any_order(problem: Any) -> bool:
     return False
 
 
+def _indexes_rows_of_products(problem: Any) -> bool:
+    """Whether a graph with a product has the index of rows of several matrices."""
+    shapes = [
+        (problem.operands_of(one)["x"].spec.shape, one.attribute("axis"))
+        for one in problem.nodes
+        if one.attribute("mode") == "gen_index"
+    ]
+    rows = any(axis == len(shape) - 2 and prod(shape[:-2]) > 1 for shape, axis in shapes)
+    return rows and any(one.kind == "matmul" for one in problem.nodes)
+
+
 def _selects_beside_vector(problem: Any) -> bool:
     """Whether a graph has a selection, and a product whose result has one row or one column."""
     products = [problem.results_of(one)["c"].spec for one in problem.nodes if one.kind == "matmul"]
@@ -206,6 +217,7 @@ _GRAPHS: dict[str, Condition] = {
     "a gather": lambda p: any(
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),
+    "an index of the rows of several products": _indexes_rows_of_products,
     "a selection and the product of a vector": _selects_beside_vector,
     "FP8": lambda p: any(value.spec.dtype.startswith("float8") for value in p.values),
     "float32 without TF32": is_exact,

@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,20 @@ from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.rules import Rejection
 from cudnn_ct.legal import rules
-from cudnn_ct.legal.conditions import FAMILIES
+from cudnn_ct.legal.conditions import FAMILIES, rounds_to
+from cudnn_ct.legal.subjects import OPERATIONS
+from cudnn_ct.shapes.conv import ConvProblem
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.oracle.algorithms import judge_each
 from tests.oracle.child import on_fakes, on_gpu
 from tests.oracle.devices import Device
-from tests.oracle.draw import RECIPES, draw
+from tests.oracle.draw import RECIPES, Call, Where, draw
 from tests.oracle.graph_draws import draw_graph
-from tests.oracle.judge import judge
+from tests.oracle.judge import Verdict, judge
+from tests.oracle.operands import Tensor
 from tests.oracle.random_graphs import compared
+
+from .pool import pool
 
 Place = tuple[Device, dict[str, Any]]  # and the answers of another implementation
 
@@ -53,6 +60,12 @@ KINDS = ("engine", "reject", "rewrite")
 CONVOLUTIONS = ("conv", "conv_backward_data", "conv_backward_filter")
 PROBLEMS = 25  # that a fact is about, at most
 LIMIT = 240  # seconds of a child
+LARGEST = 2**28  # products of a convolution
+OPERANDS = {
+    "forward": (("x", "w"), "y"),
+    "backward_data": (("dy", "w"), "dx"),
+    "backward_filter": (("dy", "x"), "dw"),
+}
 ALTERED = {"attention-scale": {"scale": -0.5}}  # arguments that the oracle draws no longer
 
 
@@ -165,16 +178,13 @@ def _outcomes(row: dict[str, Any], seed: int, end: float, place: Place) -> Itera
 
 
 def _convolutions(row: dict[str, Any], seed: int, end: float, place: Place) -> Iterator[str]:
-    """Make convolutions of the oracle with the engines and algorithms of a fact."""
-    names = [name for name in row["operations"] if name in CONVOLUTIONS] or list(CONVOLUTIONS)
-    if "conv" in names:
-        names.append("conv_bias_activation")
-    made: list[str] = []
+    """Make convolutions of the pool with the engines and algorithms of a fact."""
     device, answers = place
-    for number in range(10**6):
+    made: list[str] = []
+    for problem in _problems(row, seed):
         if time.monotonic() > end:
             return
-        call = draw(seed, number, device.kind, names)
+        call = _call(problem, seed)
         made.clear()
         verdict = judge_each(
             call,
@@ -184,7 +194,40 @@ def _convolutions(row: dict[str, Any], seed: int, end: float, place: Place) -> I
             lambda problem, candidate: _chosen(row, problem, candidate),
         )
         if made:
-            yield f"{call}: {verdict.detail}"[:600] if verdict.outcome == "finding" else ""
+            yield _wrong(call, verdict)
+
+
+def _problems(row: dict[str, Any], seed: int) -> Iterator[ConvProblem]:
+    """Yield convolutions of the pool that a fact is about, and that take milliseconds."""
+    for operation in CONVOLUTIONS:
+        for subject in pool(seed).get(operation, ()):
+            core = subject.core
+            work = core.y.size * prod(core.w.shape[1:])
+            offered = operation == "conv" or core.y.dtype == core.x.dtype
+            if offered and not subject.nodes and work <= LARGEST and _rejections(row, core):
+                yield core
+
+
+def _call(problem: ConvProblem, seed: int) -> Call:
+    """Return a convolution as a call of the oracle, on contiguous operands in the layouts of the problem."""
+    operation = OPERATIONS[problem.direction]
+    inputs, result = OPERANDS[problem.direction]
+    tensors = {name: _tensor(getattr(problem, name[-1]), seed + ord(name[-1])) for name in (*inputs, result)}
+    names = ("padding", "stride", "dilation", "groups", "mode")
+    arguments = {name: getattr(problem, name) for name in names}
+    floating = problem.x.dtype != "int8"
+    if floating and (problem.x.dtype == problem.compute or not problem.tensor_cores):
+        arguments["precision"] = "tf32" if rounds_to(problem) == "tf32" else problem.compute
+    if operation != "conv":
+        arguments[f"{result[-1]}_shape"] = getattr(problem, result[-1]).shape
+    operands = {name: tensors[name] for name in inputs}
+    out = tensors[result]
+    return Call(seed, 0, operation, operands, arguments, out, {}, "", (), {}, "", Where(), {})
+
+
+def _tensor(spec: TensorSpec, seed: int) -> Tensor:
+    order = tuple(sorted(range(len(spec.shape)), key=lambda axis: -spec.strides[axis]))
+    return Tensor(spec.shape, spec.dtype, order=order, gaps=(1,) * len(order), seed=seed)
 
 
 def _graphs(row: dict[str, Any], seed: int, end: float, *, small: bool) -> Iterator[str]:
@@ -222,7 +265,16 @@ def _calls(row: dict[str, Any], seed: int, end: float, place: Place) -> Iterator
         except NotSupportedError:
             continue
         if row["name"] in facts.ignored_that_held() and verdict.outcome in ("agrees", "finding"):
-            yield f"{call}: {verdict.detail}"[:600] if verdict.outcome == "finding" else ""
+            yield _wrong(call, verdict)
+
+
+def _wrong(call: Call, verdict: Verdict) -> str:
+    """Return which elements of a result are wrong, and of which call; empty if none is.
+
+    A call that fails is no evidence about results.
+    """
+    wrong = verdict.outcome == "finding" and "elements differ" in verdict.detail
+    return f"{verdict.detail}; {call}"[:600] if wrong else ""
 
 
 def _chosen(row: dict[str, Any], problem: Any, candidate: Any) -> bool:

@@ -22,10 +22,10 @@ SEED, COUNT = 1, 6_000
 
 
 @cache
-def pool() -> dict[str, list[Any]]:
+def pool(seed: int = SEED) -> dict[str, list[Any]]:
     """Return the subjects of random problems by the names of their operations."""
     found: dict[str, list[Any]] = {}
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
     for family, count in _FAMILIES:
         for _ in range(count):
             try:
@@ -120,7 +120,8 @@ def _graphs(rng: random.Random) -> Iterator[Subject]:
         made = g.resample(g.input(x, dtype, layout=layout), rng.choice(("maxpool", "avgpool")), 2)
     elif kind == "product":
         m, k, n = (rng.choice((1, 8, 64, 128, 512, 4096)) for _ in "mkn")
-        made = g.input((m, k), dtype) @ g.input((k, n), dtype)
+        count = rng.choice(((), (), (2,)))
+        made = g.input((*count, m, k), dtype) @ g.input((*count, k, n), dtype)
     elif kind == "sum":
         given = g.input((4, 6, 8), dtype)
         made = g.reduce(given, rng.choice(("add", "max")), rng.choice(((2,), (0,), (1, 2))))
@@ -139,7 +140,7 @@ def _graphs(rng: random.Random) -> Iterator[Subject]:
         )
         problem = g.define(*parts.values())
     else:
-        after = rng.choice(("nothing", "abs", "select", "gelu", "tanh", "swish"))
+        after = rng.choice(("nothing", "abs", "select", "gelu", "tanh", "swish", "index"))
         made = {
             "nothing": lambda v: v,
             "abs": lambda v: g.abs(v),
@@ -147,6 +148,7 @@ def _graphs(rng: random.Random) -> Iterator[Subject]:
             "gelu": lambda v: g.gelu(v, approximate=False),
             "tanh": lambda v: g.tanh(v),
             "swish": lambda v: g.swish(v, beta=2.0),
+            "index": lambda v: g.gen_index(v, rng.choice((len(v.shape) - 2, len(v.shape) - 1))) * v,
         }[after](made)
         problem = g.define(made)
     problem = problem._replace(tensor_cores=rng.random() < 0.7)

@@ -14,7 +14,7 @@ from .operands import Tensor, restrided
 
 __all__ = ["RECIPES", "SHARED", "Call", "Derived", "Where", "draw", "operations"]
 
-SHARED = 3  # calls in a row of one problem, if its kernels are compiled
+SHARED = 9  # calls in a row of one problem, if its kernels are compiled
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 HALF = ("float16", "bfloat16")
