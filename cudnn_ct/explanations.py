@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_args
 
-from . import _lib, context
+from . import context
 from .context import Context
 from .cuda import stream as streams
 from .errors import Explanation, NotSupportedError
@@ -146,7 +146,7 @@ def _of_graph(what: Explicable, device: Any) -> Explanation:
 
 def _graph_of(problem: GraphProblem | ConvProblem | FusedConv) -> Graph:
     if isinstance(problem, GraphProblem):
-        return lowered(problem, _lib.load().version)
+        return lowered(problem)
     return CONVOLUTIONS.graph_of(with_even_padding(problem))
 
 

@@ -1,20 +1,21 @@
-"""Layouts, values and poolings that engines of cuDNN compute wrong, and their rejection.
+"""Layouts, values and poolings that engines of cuDNN compute wrong: the conditions of facts, and rejections.
 
 Engines that are compiled at run time read some operands with the strides of another tensor, or behind their
 end, and cuDNN returns them nevertheless. Random graphs with cuDNN 9.19 found the patterns, those of poolings
-on an H100 and the others on an H200.
+on an H100 and the others on an H200. facts.json has a row for each, with its range of versions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.specs import LAYOUTS, equivalent_strides
+from ..facts import Fact, Target, facts, ignores
+from ..shapes.specs import LAYOUTS, TensorSpec, equivalent_strides
 from .broadcasts import (
     CONVOLUTIONS,
     WORD,
@@ -29,148 +30,197 @@ from .broadcasts import (
 if TYPE_CHECKING:
     from .operations import Graph, Node, Tensor
 
-__all__ = ["check_layouts"]
+__all__ = ["BROADCASTS", "CONDITIONS", "CONVERSIONS", "NATIVE", "check_layouts", "known"]
+
+NATIVE = "native graph"  # the operation of these facts
+BROADCASTS, CONVERSIONS = "a broadcast that engines read wrong", "rows of part words converted for a product"
 
 # Averages whose divisor includes the padding.
 _COUNTING_PADDING = ("avgpool", "avgpool_include_padding")
 
 
-def check_layouts(graph: Graph) -> None:
-    """Raise NotSupportedError if a node has an operand that engines may read wrong.
+def check_layouts(graph: Graph, target: Target) -> None:
+    """Raise NotSupportedError if a fact says that engines compute a graph wrong.
 
     Attention, which has two products of matrices, reads each tensor with its own strides.
     """
-    rows = [one.row for one in graph.nodes]
-    if rows.count("matmul") > 1:
+    if sum(one.row == "matmul" for one in graph.nodes) > 1:
         return
+    if len(graph.nodes) == 1 and graph.nodes[0].row in CONVOLUTIONS:
+        return  # most graphs: facts about a convolution alone are about engines
+    rejections = facts("reject", NATIVE, target)
+    for name, tensors_that_meet in CONDITIONS.items():
+        for fact in rejections:
+            if name in fact.when:
+                for detail in tensors_that_meet(graph):
+                    if not ignores(fact):
+                        raise NotSupportedError(_reason(fact, detail))
+
+
+def known(condition: str, target: Target) -> bool:
+    """Return whether a fact about native graphs has a condition."""
+    return any(condition in fact.when and not ignores(fact) for fact in facts("reject", NATIVE, target))
+
+
+def _reason(fact: Fact, detail: str) -> str:
+    return f"{fact.message}{f': {detail}' if detail else ''}{f'; {fact.advice}' if fact.advice else ''}"
+
+
+# --- conditions: each yields the tensors that meet it ------------------------------------------------------
+
+
+def _nodes(graph: Graph, row: str) -> Iterator[Node]:
+    return (one for one in graph.nodes if one.row == row)
+
+
+def _specs(one: Node) -> dict[str, TensorSpec]:
+    return {name: tensor.spec for name, tensor in tensors_of_node(one)}
+
+
+def _listed(specs: Mapping[str, TensorSpec]) -> str:
+    return ", ".join(f"{name} {spec}" for name, spec in specs.items())
+
+
+def _norm_and_gradient(graph: Graph) -> Iterator[str]:
     modes = [str(one.attributes.get("mode")) for one in graph.nodes]
-    if "norm_forward" in rows and any(mode.endswith("_bwd") for mode in modes):
-        raise NotSupportedError(
-            "cuDNN ends the process when it compiles a norm and the gradient of an activation together; "
-            "compute them in two graphs"
-        )
+    if any(_nodes(graph, "norm_forward")) and any(mode.endswith("_bwd") for mode in modes):
+        yield ""
+
+
+def _part_words(graph: Graph) -> Iterator[str]:
     for tensor, dtype in wrong_conversions(graph):
         count = WORD // DTYPES[tensor.spec.dtype].itemsize
-        raise NotSupportedError(
-            f"cuDNN computes wrong products of operands that are converted from {tensor.spec}"
-            f"{f' to {dtype}' if dtype else ''}: its contiguous axis and its other strides must be multiples "
-            f"of {count}"
-        )
-    of_products = needed_by_products(graph)
-    for one in graph.nodes:
-        if one.row in CONVOLUTIONS and len(graph.nodes) > 1:
-            _check_convolution(one)
-        if one.row == "reduction":
-            _check_reduction(one)
-        if one.row == "gen_stats":
-            _check_sums(one)
-        if one.row == "resample_forward":
-            _check_pooling(graph, one)
-        if one.row != "pointwise":
-            continue
-        _check_values(graph, one, of_products)
+        wanted = f"its contiguous axis and its other strides must be multiples of {count}"
+        yield f"got {tensor.spec}{f' converted to {dtype}' if dtype else ''}; {wanted}"
+
+
+def _images(graph: Graph) -> Iterator[tuple[Node, dict[str, TensorSpec], bool]]:
+    """Yield each convolution among other nodes, its tensors, and whether these have a common layout."""
+    if len(graph.nodes) > 1:
+        for one in graph.nodes:
+            if one.row in CONVOLUTIONS:
+                specs = _specs(one)
+                common = any(all(name in spec.layouts for spec in specs.values()) for name in LAYOUTS)
+                yield one, specs, common
+
+
+def _mixed_layouts(graph: Graph) -> Iterator[str]:
+    return (_listed(specs) for _, specs, common in _images(graph) if not common)
+
+
+def _one_pixel(graph: Graph) -> Iterator[str]:
+    """Engines read a result of one pixel as channels last: channels are adjacent in both layouts."""
+    for one, specs, common in _images(graph):
+        pixels = prod(specs[CONVOLUTIONS[one.row]].shape[2:])
+        if common and pixels == 1 and not all(map(is_channels_last, specs.values())):
+            yield _listed(specs)
+
+
+def _reduction_with_gaps(graph: Graph) -> Iterator[str]:
+    """The gaps are cleared too before elements are added."""
+    for one in _nodes(graph, "reduction"):
+        y: Any = one.attributes["ydesc"]
+        if not (y.virtual or y.spec.is_dense):
+            yield f"got {y.spec}"
+
+
+def _narrow_sums(graph: Graph) -> Iterator[str]:
+    for one in _nodes(graph, "gen_stats"):
+        for name in ("sumdesc", "sqsumdesc"):
+            y: Any = one.attributes.get(name)
+            if y is not None and y.spec.dtype != "float32":
+                yield f"got {y.spec}"
+
+
+def _indices_of_pooling(graph: Graph) -> Iterator[str]:
+    for one in _nodes(graph, "resample_forward"):
+        specs = _specs(one)
+        if "idxdesc" in specs and not all(map(is_channels_last, specs.values())):
+            yield _listed(specs)
+
+
+def _computed_pooling(graph: Graph) -> Iterator[str]:
+    results = {result_of(other) for other in _nodes(graph, "pointwise")}
+    for one in _nodes(graph, "resample_forward"):
+        x: Any = one.attributes["xdesc"]
+        if x.virtual or x.uid in results:
+            yield ""
+
+
+def _averages_with_padding(graph: Graph) -> Iterator[str]:
+    for one in _nodes(graph, "resample_forward"):
+        values: dict[str, Any] = one.attributes  # type: ignore[assignment]
+        before, after, specs = values["pre_paddings"], values["post_paddings"], _specs(one)
+        longer = any(more > less for less, more in zip(before, after, strict=True))
+        counts = values["mode"] in _COUNTING_PADDING
+        if counts and longer and not all(map(is_channels_last, specs.values())):
+            yield f"got padding {before} and {after}"
+
+
+def _computed_choice(graph: Graph) -> Iterator[str]:
+    of_products, uses = needed_by_products(graph), _uses(graph)
+    for one in _nodes(graph, "pointwise"):
+        if one.attributes["mode"] == "binary_select" and result_of(one) in of_products:
+            tensors: list[Any] = [one.attributes[name] for name in ("xdesc", "bdesc")]
+            if not all(_is_input(tensor, uses) for tensor in tensors):
+                yield ""
+
+
+def _first_index(graph: Graph) -> Iterator[str]:
+    for one in _nodes(graph, "pointwise"):
+        if one.attributes["mode"] == "gen_index" and one.attributes["axis"] == 0:
+            x: Any = one.attributes["xdesc"]
+            if len(x.spec.shape) == 3 and x.spec.shape[0] > 1:
+                yield f"got a gen_index of {x.spec} along axis 0"
+
+
+def _identity_of_used(graph: Graph) -> Iterator[str]:
+    uses = _uses(graph)
+    for one in _nodes(graph, "pointwise"):
+        if one.attributes["mode"] == "identity":
+            tensors = dict(tensors_of_node(one))
+            x, y = (tensors[name] for name in ("xdesc", "ydesc"))
+            if x.virtual and uses[x.uid] > 2 and x.spec.dtype == y.spec.dtype:
+                yield ""
+
+
+def _other_strides(graph: Graph) -> Iterator[str]:
+    for one in _nodes(graph, "pointwise"):
         specs = [tensor.spec for _, tensor in tensors_of_node(one) if tensor.value is None]
         result = max(specs, key=lambda spec: spec.size)
-        for spec in specs:
-            if spec.shape == result.shape and not equivalent_strides(
-                spec.shape, spec.strides, result.strides
-            ):
-                raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
-    for tensor, result in wrong_broadcasts(graph):
-        raise NotSupportedError(
-            f"cuDNN computes wrong results if {tensor.spec} is broadcast to {result} in such a graph; pass "
-            "an operand of the whole shape"
-        )
+        for spec in (spec for spec in specs if spec.shape == result.shape):
+            if not equivalent_strides(spec.shape, spec.strides, result.strides):
+                yield f"got {spec} and {result}"
 
 
-def _check_convolution(one: Node) -> None:
-    """Raise unless the tensors of a convolution among other nodes are contiguous in one layout.
-
-    Engines read a result of one pixel as channels last, whose channels are adjacent in both layouts.
-    """
-    specs = {name: tensor.spec for name, tensor in tensors_of_node(one)}
-    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
-    listed = ", ".join(f"{name} {spec}" for name, spec in specs.items())
-    if not common:
-        raise NotSupportedError(
-            f"cuDNN computes wrong results unless the tensors of this convolution have one layout: {listed}"
-        )
-    result = specs[CONVOLUTIONS[one.row]]
-    if prod(result.shape[2:]) == 1 and not all(map(is_channels_last, specs.values())):
-        raise NotSupportedError(
-            f"cuDNN computes wrong results of one pixel unless all tensors have the layout nhwc: {listed}"
-        )
+def _broadcasts(graph: Graph) -> Iterator[str]:
+    return (f"{tensor.spec} is broadcast to {result}" for tensor, result in wrong_broadcasts(graph))
 
 
-def _check_reduction(one: Node) -> None:
-    """Raise if the result has gaps: cuDNN clears them too before it adds."""
-    y: Any = one.attributes["ydesc"]
-    if not (y.virtual or y.spec.is_dense):
-        raise NotSupportedError(f"cuDNN writes between the elements of a reduction's result: got {y.spec}")
-
-
-def _check_sums(one: Node) -> None:
-    """Raise unless sums of channels are float32, which engines write whatever the result is."""
-    for name in ("sumdesc", "sqsumdesc"):
-        y: Any = one.attributes.get(name)
-        if y is not None and y.spec.dtype != "float32":
-            raise NotSupportedError(
-                f"gen_stats adds in float32: cuDNN ends the CUDA context for sums in {y.spec}"
-            )
-
-
-def _check_pooling(graph: Graph, one: Node) -> None:
-    """Raise if engines read the operand of a pooling wrong, or do not write its indices."""
-    values: dict[str, Any] = one.attributes  # type: ignore[assignment]
-    x, specs = values["xdesc"], {name: tensor.spec for name, tensor in tensors_of_node(one)}
-    channels_last = all(map(is_channels_last, specs.values()))
-    listed = ", ".join(f"{name} {spec}" for name, spec in specs.items())
-    if "idxdesc" in specs and not channels_last:
-        raise NotSupportedError(
-            f"cuDNN does not write the indices of a pooling unless all tensors have the layout nhwc: {listed}"
-        )
-    if x.virtual or any(other.row == "pointwise" and result_of(other) == x.uid for other in graph.nodes):
-        raise NotSupportedError(
-            "cuDNN pools operands that the graph computes wrong; compute them in another graph"
-        )
-    before, after = values["pre_paddings"], values["post_paddings"]
-    longer = any(more > less for less, more in zip(before, after, strict=True))
-    if values["mode"] in _COUNTING_PADDING and longer and not channels_last:
-        raise NotSupportedError(
-            f"cuDNN divides averages by too few elements if more padding follows an axis than precedes it: "
-            f"got padding {before} and {after}; pass operands of the layout nhwc: {listed}"
-        )
-
-
-def _check_values(graph: Graph, one: Node, of_products: Collection[int]) -> None:
-    """Raise if cuDNN computes a node wrong or leaves its result unwritten, whatever its layouts are."""
-    uses = Counter(
-        tensor.uid for node in graph.nodes for _, tensor in tensors_of_node(node)
-    )  # its producer is one
-    values: dict[str, Any] = one.attributes  # type: ignore[assignment]
-    if values["mode"] == "binary_select" and result_of(one) in of_products:
-        if all(_is_input(values[name], uses) for name in ("xdesc", "bdesc")):
-            return
-        raise NotSupportedError(
-            "cuDNN computes wrong products of an operand that binary_select takes from computed tensors; "
-            "compute it in another graph"
-        )
-    if values["mode"] == "gen_index":
-        lengths = values["xdesc"].spec.shape
-        if len(lengths) == 3 and values["axis"] == 0 and lengths[0] > 1:
-            raise NotSupportedError(
-                "cuDNN computes wrong indices along the first of three axes: got a gen_index of "
-                f"{values['xdesc'].spec} along axis 0; merge or exchange axes"
-            )
-    if values["mode"] != "identity":
-        return
-    x, y = values["xdesc"], values["ydesc"]
-    if x.virtual and uses[x.uid] > 2 and x.spec.dtype == y.spec.dtype:
-        raise NotSupportedError(
-            "cuDNN does not write the result of an identity whose operand has other uses; use the operand"
-        )
+def _uses(graph: Graph) -> Counter[int]:
+    """Return the number of nodes that have each tensor; its producer is one of them."""
+    return Counter(tensor.uid for one in graph.nodes for _, tensor in tensors_of_node(one))
 
 
 def _is_input(tensor: Tensor, uses: Mapping[int, int]) -> bool:
     """Return whether a tensor is an input of a graph that one node reads."""
     return tensor.value is None and not tensor.virtual and uses[tensor.uid] == 1
+
+
+CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
+    "a norm and the gradient of an activation": _norm_and_gradient,
+    CONVERSIONS: _part_words,
+    "a convolution whose tensors differ in layout": _mixed_layouts,
+    "a convolution to one pixel that is not in NHWC": _one_pixel,
+    "a reduction to a tensor with gaps": _reduction_with_gaps,
+    "sums of channels that are not float32": _narrow_sums,
+    "indices of a pooling that is not in NHWC": _indices_of_pooling,
+    "a pooling of a computed tensor": _computed_pooling,
+    "averages with more padding behind than before": _averages_with_padding,
+    "a selection from computed tensors for a product": _computed_choice,
+    "an index along the first of three axes": _first_index,
+    "an identity of a tensor with other uses": _identity_of_used,
+    "elementwise operands of different layouts": _other_strides,
+    BROADCASTS: _broadcasts,
+}
+"""The conditions of facts about native graphs, by name; a fact has one of them."""

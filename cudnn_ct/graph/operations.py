@@ -16,7 +16,7 @@ from ..shapes.specs import ALIGNMENT, TensorSpec
 from .attributes import kind
 from .backend import BackendDescriptor, KernelCache
 from .layouts import check_layouts
-from .offline import Planner, target
+from .offline import Planner, target, target_of
 
 __all__ = [
     "ALIGNMENT",
@@ -192,7 +192,7 @@ def _is_wrong_if_dynamic(graph: Graph) -> bool:
 
 
 def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor:
-    check_layouts(graph)
+    check_layouts(graph, target_of(context))
     attributes = target(context, "operationgraph")
     if not graph.dynamic:
         return _NativeTensors(context.library).graph(graph, attributes)

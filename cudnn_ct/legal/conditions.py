@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from math import prod
 from typing import Any
 
 from ..dtypes import GRAPH_DTYPES
+from ..graph.layouts import CONDITIONS as NATIVE_CONDITIONS
+from ..graph.layouts import NATIVE
 from ..shapes.conv import ConvProblem, written_as
+from ..shapes.graph.pointwise import LOGICAL
 from .order import size_names
 from .subjects import Convolution, Norm, Product, convolutions_of
 
@@ -25,7 +28,9 @@ _OF_FAMILY = {
         *("instance_norm", "instance_norm_backward", "batch_norm", "batch_norm_backward"),
     ),
     "products": ("matmul",),
+    "networks": ("rnn",),
     "graphs": ("graph", "moe_grouped_matmul", "resample"),
+    "native graphs": (NATIVE,),
     "nodes": ("convolution",),
     "everything": ("all",),
 }
@@ -155,6 +160,12 @@ _NORMS: dict[str, Callable[[Norm], bool]] = {
     "no statistics": lambda norm: not norm.statistics,
 }
 
+_NETWORKS: dict[str, Condition] = {
+    "two directions": lambda network: network.spec.directions == 2,
+    "relu or tanh": lambda network: network.spec.mode in ("rnn_relu", "rnn_tanh"),
+    "training": lambda network: network.training,
+}
+
 # --- graphs ------------------------------------------------------------------------------------------------
 
 _MULTIPLY = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
@@ -208,7 +219,40 @@ def _selects_beside_vector(problem: Any) -> bool:
     return selects and any(1 in spec.shape[-2:] for spec in products)
 
 
+def _clips_beside_product(problem: Any) -> bool:
+    clips = ("relu_lower_clip", "relu_upper_clip")
+    clipped = any(
+        one.attribute("mode") == "relu_fwd" and any(one.attribute(name) is not None for name in clips)
+        for one in problem.nodes
+    )
+    return clipped and any(one.kind == "matmul" for one in problem.nodes)
+
+
+def _reduces_one_element(problem: Any) -> bool:
+    return any(
+        problem.operands_of(one)["x"].spec.shape == problem.results_of(one)["y"].spec.shape
+        for one in problem.nodes
+        if one.kind == "reduction"
+    )
+
+
+def _indexes_first_axis(problem: Any) -> bool:
+    return any(
+        one.attribute("axis") == 0 and len(problem.operands_of(one)["x"].spec.shape) == 3
+        for one in problem.nodes
+        if one.attribute("mode") == "gen_index"
+    )
+
+
 _GRAPHS: dict[str, Condition] = {
+    "a clipped relu and a product of matrices": _clips_beside_product,
+    "a reduction of axes of length 1": _reduces_one_element,
+    "an index along the first of three axes": _indexes_first_axis,
+    "logical operations": lambda p: any(one.attribute("mode") in LOGICAL for one in p.nodes),
+    "computed conditions": lambda p: any(
+        value.spec.dtype == "bool" and value.role == "virtual" for value in p.values
+    ),
+    "products": lambda p: any(one.kind in _MULTIPLY for one in p.nodes),
     "pooling of bfloat16": lambda p: any(
         one.kind == "resample_forward" and p.operands_of(one)["x"].spec.dtype == "bfloat16" for one in p.nodes
     ),
@@ -232,11 +276,17 @@ def _uneven(attributes: Mapping[str, Any]) -> bool:
     return attributes.get("pre_paddings") != attributes.get("post_paddings")
 
 
+def _any_of(yielded: Callable[[Any], Iterator[str]]) -> Condition:
+    return lambda graph: any(True for _ in yielded(graph))
+
+
 _TABLES: dict[str, Mapping[str, Condition]] = {
     "convolutions": _CONVOLUTIONS,
     "products": _PRODUCTS,
     "norms": _NORMS,
+    "networks": _NETWORKS,
     "graphs": _GRAPHS,
+    "native graphs": {name: _any_of(yielded) for name, yielded in NATIVE_CONDITIONS.items()},
     "nodes": {"uneven padding": _uneven},
     "everything": {},
 }

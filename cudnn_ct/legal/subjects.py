@@ -104,6 +104,10 @@ def _mode_of(problem: Any) -> str:
     return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
 
 
+def _network(problem: Any) -> Iterator[Subject]:
+    yield "rnn", problem
+
+
 # --- graphs ------------------------------------------------------------------------------------------------
 
 
@@ -172,4 +176,5 @@ _BY_TYPE: dict[str, Callable[[Any], Iterator[Subject]]] = {
     "RowNorm": _row_norm,
     "RowNormGradient": _row_norm_gradient,
     "GraphProblem": _graph,
+    "RNNProblem": _network,
 }

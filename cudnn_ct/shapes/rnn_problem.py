@@ -113,11 +113,5 @@ def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
 
 
 def unfit_algo(problem: RNNProblem, algo: str) -> str:
-    """Return why an algorithm is known not to fit a problem, or "". cuDNN rejects others itself."""
-    spec = problem.spec
-    if spec.projection_size and algo != "standard":
-        return f"{algo} has no projection"
-    plain = spec.mode in ("rnn_relu", "rnn_tanh") and spec.directions == 2
-    if algo == "persist_static_small_h" and plain and problem.training:
-        return f"{algo} gave wrong gradients of bidirectional {spec.mode}, with cuDNN 9.19"
-    return ""
+    """Return why an algorithm does not fit a problem, or "". cuDNN rejects others itself."""
+    return f"{algo} has no projection" if problem.spec.projection_size and algo != "standard" else ""

@@ -9,14 +9,21 @@ from typing import Any
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnError
+from cudnn_ct.graph.layouts import NATIVE
 from cudnn_ct.legal.subjects import Norm, Subject, subjects_of
+from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.attention_rules import attention_gradient_problem, attention_problem
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.matmul import matmul_problem
+from cudnn_ct.shapes.rnn import rnn_spec
+from cudnn_ct.shapes.rnn_problem import RNNProblem
 from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
 from cudnn_ct.shapes.scaled_conv import ConvParameters, ScaledConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.oracle.graph_draws import draw_graph
+
+from .native import TARGET
 
 SEED, COUNT = 1, 6_000
 
@@ -248,6 +255,55 @@ def _norms(rng: random.Random) -> Iterator[Subject]:
     yield "norm_of_parameters_last", subject
 
 
+def _layouts(rng: random.Random) -> Iterator[Subject]:
+    """Yield graphs of poolings, convolutions, sums, conditions and copies in any layouts."""
+    g, layout = ct.Graph(), rng.choice(("nchw", "nhwc"))
+    kind = rng.choice(("pool", "indices", "conv", "sums", "logic", "reduction", "identity"))
+    products = kind in ("reduction", "identity")
+    x = g.input((4, 6, 8)) if products else g.input((2, 8, 6, 7), layout=layout)
+    made: Any
+    if kind == "pool":
+        padding = rng.choice((0, ((1, 1), (0, 1))))
+        mode = rng.choice(("maxpool", "avgpool", "avgpool_exclude_padding"))
+        made = g.resample(rng.choice((x, g.abs(x))), mode, 3, padding=padding)
+    elif kind == "indices":
+        made = g.resample_with_indices(x, 2)
+    elif kind == "conv":
+        w = g.input((8, 8, 3, 3), layout=rng.choice(("nchw", "nhwc")))
+        made = g.relu(g.conv(x, w))
+    elif kind == "sums":
+        y = g.conv(x, g.input((8, 8, 1, 1), layout=layout))
+        sums = g.gen_stats(y)
+        sums[0].output(dtype=rng.choice(("float32", "float16")))
+        made = (y, *sums)
+    elif kind == "reduction":
+        rows = g.reduce(x, "add", (2,))
+        made = rows.output(strides=rng.choice(((6, 1, 1), (12, 2, 1))))
+    elif kind == "logic":
+        both = rng.choice((g.logical_and(x > 0.0, x > 1.0), x > 0.0))
+        made = g.select(both, x, 0.5 * x)
+    else:
+        product = x @ g.input((4, 8, 16))
+        made = (g.identity(product).output(), g.reduce(product, "max", (2,)))
+    problem = g.define(*(made if isinstance(made, tuple) else (made,)))
+    yield from subjects_of(problem)
+    yield NATIVE, lowered(problem, TARGET)
+
+
+def _random_graphs(rng: random.Random) -> Iterator[Subject]:
+    """Yield what the generator of random graphs draws, and its native form without the rewrites."""
+    (g, outputs), _ = draw_graph(rng.randrange(2**31), 0, 0, small=True)
+    problem = g.define(*outputs)
+    yield from subjects_of(problem)
+    yield NATIVE, lowered(problem, TARGET)
+
+
+def _networks(rng: random.Random) -> Iterator[Subject]:
+    direction = rng.choice(("unidirectional", "bidirectional"))
+    spec = rnn_spec(rng.choice(("rnn_relu", "rnn_tanh", "lstm", "gru")), 8, 16, direction=direction)
+    yield from subjects_of(RNNProblem(spec, "packed", 3, 2, ragged=False, training=rng.random() < 0.5))
+
+
 _FAMILIES = (
     (_convolutions, COUNT),
     (_graphs, 1_500),
@@ -257,4 +313,7 @@ _FAMILIES = (
     (_products, 4_000),
     (_strict, 1_500),
     (_norms, 200),
+    (_random_graphs, 3_000),
+    (_layouts, 300),
+    (_networks, 100),
 )

@@ -29,12 +29,12 @@ def problem(x: ct.DeviceArray, w: ct.DeviceArray, precision: Precision | None = 
     return str(candidate.problem)
 
 
-def test_3d_convolution_in_half_precision_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("algo", ["heuristic", "none"])
+def test_3d_convolution_in_half_precision_is_rejected(monkeypatch: pytest.MonkeyPatch, algo: str) -> None:
     monkeypatch.setattr(load(), "version", 91002)
-    with pytest.warns(ct.CudnnWarning, match="known defect: 3-D convolutions in half precision") as caught:
-        compute("float16")
-    assert caught[0].filename == __file__
-    compute("float16", algo="none")  # another plan, without a warning
+    with pytest.raises(ct.NotSupportedError, match=r"3-D convolutions in half precision .* cuDNN 9\.15"):
+        compute("float16", algo=algo)
+    compute("float32", algo=algo)
 
 
 def test_3d_convolution_has_no_tf32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

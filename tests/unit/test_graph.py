@@ -27,7 +27,6 @@ from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import (
     OPERATIONS,
     Graph,
@@ -43,6 +42,7 @@ from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.facts.native import check_layouts
 
 numbers = st.integers(0, 2**31 - 1)
 

@@ -9,9 +9,9 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.ops.graph.copies import with_copies
 from cudnn_ct.ops.graph.lower import lowered
+from tests.facts.native import check_layouts
 
 Build = Callable[[ct.Graph], ct.GraphTensor]
 GRADIENTS = ("relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish")

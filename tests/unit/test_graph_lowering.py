@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
-from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
 from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.reduction import REDUCE_OPS
+from tests.facts.native import check_layouts
 
 Build = Callable[[ct.Graph, Any, Any], Any]
 
@@ -151,3 +152,18 @@ def test_reduction_of_a_longer_axis_stays_a_reduction() -> None:
     g = ct.Graph()
     y = g.input((4, 8, 16)) @ g.input((1, 16, 1))
     assert [one.row for one in lowered(g.define(g.reduce(y, "add", (1, 2)))).nodes] == ["matmul", "reduction"]
+
+
+def test_rewrites_follow_from_facts() -> None:
+    """A cuDNN that is out of the range of a fact gets the node itself."""
+    g = ct.Graph()
+    product = g.input((2, 8, 8)) @ g.input((2, 8, 8))
+    problem = g.define(g.relu(product, lower=0.5))
+
+    def modes() -> list[Any]:
+        return [one.attributes.get("mode") for one in lowered(problem).nodes]
+
+    assert "max" in modes()
+    with testing.without_facts("graph-clips"):
+        assert "max" not in modes()
+        assert "relu_fwd" in modes()

@@ -17,7 +17,6 @@ from cudnn_ct._bindings.enums import PointwiseMode
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.layouts import check_layouts
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.operations import OPERATIONS, Tensor
 from cudnn_ct.graph.rules import EngineRules
@@ -29,6 +28,7 @@ from cudnn_ct.shapes.graph.kinds import KINDS
 from cudnn_ct.shapes.graph.pointwise import BACKWARD, BINARY, COMPARISONS, LOGICAL, UNARY
 from cudnn_ct.shapes.graph.rules import ordered
 from cudnn_ct.shapes.specs import TensorSpec, packed_strides
+from tests.facts.native import check_layouts
 
 Build = Callable[[Any], Any]
 

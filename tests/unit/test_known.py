@@ -161,13 +161,13 @@ def test_only_the_engine_of_a_row_is_wrong() -> None:
 
 def test_each_defect_warns_once(recwarn: pytest.WarningsRecorder) -> None:
     rules.forget()
-    problem = conv(VOLUME, (4, 4, 3, 3, 3), "float16")
-    with pytest.warns(CudnnWarning, match=r"cuDNN 9.10.2 has a known defect: 3-D .*; use cuDNN 9.15"):
-        warn(problem, Target(91002, "full", HOPPER))
+    problem = conv((2**19, 4, 32, 32), (4, 1, 3, 3), groups=4)
+    with pytest.warns(CudnnWarning, match=r"cuDNN 9.11.0 has a known defect: .*64"):
+        warn(problem, Target(91100, "full", HOPPER))
     with pytest.warns(CudnnWarning, match="compiled at run time"):
         warn(DEPTHWISE, Target(91002, "full", (12, 0)))
     for _ in range(2):
-        warn(problem, Target(91002, "full", HOPPER))
+        warn(problem, Target(91100, "full", HOPPER))
         warn(DEPTHWISE, Target(91002, "full", (12, 0)))
         warn(conv((1, 4, 6, 6), (4, 4, 3, 3)), Target(92301, "full", (8, 6)))  # its engine is avoided
     assert not recwarn.list

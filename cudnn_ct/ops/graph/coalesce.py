@@ -22,13 +22,16 @@ _OF_ROWS = {"layer_norm", "rms_norm"}
 Axes = list[tuple[int, int]]  # the length and the stride of each axis
 
 
-def coalesced(problem: GraphProblem) -> GraphProblem:
-    """Return the graph with merged axes, or itself if an operation depends on the axes that it was given."""
+def coalesced(problem: GraphProblem, *, index: bool = True) -> GraphProblem:
+    """Return the graph with merged axes, or itself if an operation depends on the axes that it was given.
+
+    With ``index``, that of rows is computed along the first of two axes.
+    """
     kinds = {one.kind for one in problem.nodes}
     if not kinds <= {"pointwise", "pointwise_backward", "reduction", "matmul", *_NORMS}:
         return problem
     if any(one.attribute("mode") == "gen_index" for one in problem.nodes):
-        return _with_index_of_rows(problem)
+        return _with_index_of_rows(problem) if index else problem
     rank = max(len(value.spec.shape) for value in problem.values)
     last = rank - 2 if "matmul" in kinds else rank  # the axes before this one may be merged
     if kinds & _NORMS:

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from ...errors import NotSupportedError
+from ...facts import Target
 from ...graph.broadcasts import wrong_broadcasts, wrong_conversions
+from ...graph.layouts import BROADCASTS, CONVERSIONS, known
+from ...graph.offline import target_of
 from ...graph.operations import Graph, Tensor
 from ...shapes.checks import FLOATS
 from ...shapes.graph.problem import GraphProblem
@@ -32,7 +35,8 @@ def with_copies(problem: GraphProblem) -> GraphProblem:
 
     If copies do not help, the graph is returned as well: its nodes are rejected with the reason.
     """
-    changed = dict(_changed(problem))
+    target = target_of(None)
+    changed = dict(_changed(problem, target, known(CONVERSIONS, target), known(BROADCASTS, target)))
     if not changed:
         return problem
     values = (
@@ -43,18 +47,22 @@ def with_copies(problem: GraphProblem) -> GraphProblem:
 
 # The graph itself is not cached: equal graphs may have different zeros.
 @lru_cache(maxsize=256)
-def _changed(problem: GraphProblem) -> tuple[tuple[int, TensorSpec], ...]:
+def _changed(
+    problem: GraphProblem, target: Target, converts: bool, repeats: bool
+) -> tuple[tuple[int, TensorSpec], ...]:
     """Return the values whose specs change: inputs that are copied, and what is computed from them."""
     specs = {place: value.spec for place, value in enumerate(problem.values)}
     for _ in range(ROUNDS):
         current = _with_specs(problem, specs)
         try:
-            graph = lowered(current)
+            graph = lowered(current, target)
         except NotSupportedError:
             return ()
-        converted = {_place(tensor): dtype for tensor, dtype in wrong_conversions(graph)}
-        repeated = {place for tensor, _ in wrong_broadcasts(graph) for place in _inputs_of(graph, tensor)}
-        if not converted and not next(wrong_broadcasts(graph), None):
+        conversions = list(wrong_conversions(graph)) if converts else []
+        broadcasts = list(wrong_broadcasts(graph)) if repeats else []
+        converted = {_place(tensor): dtype for tensor, dtype in conversions}
+        repeated = {place for tensor, _ in broadcasts for place in _inputs_of(graph, tensor)}
+        if not (converted or broadcasts):
             break
         changed = _converted(current, converted) if converted else _grown(current, repeated)
         if not changed:

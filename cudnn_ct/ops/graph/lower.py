@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 from math import prod
 from typing import Any, NamedTuple
 
 from ...errors import NotSupportedError
+from ...facts import Target
 from ...graph.attributes import AsDouble
+from ...graph.offline import target_of
 from ...graph.operations import Graph, Node, Tensor, node
+from ...legal.rules import applying
 from ...shapes.graph.kinds import KINDS
 from ...shapes.graph.pointwise import math_dtype
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
@@ -24,9 +27,13 @@ from .logic import without_logic
 from .repeated import with_separate_inputs
 from .unreduced import without_empty_reductions
 
-__all__ = ["lowered"]
+__all__ = ["REWRITES", "lowered"]
 
-NEWEST = 10**9
+# Facts that `lowered` computes around.
+REWRITES = (
+    *("graph-clips", "graph-computed-conditions", "graph-first-index", "graph-logic", "graph-shared-inputs"),
+    "graph-single-reductions",
+)
 
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")
@@ -35,17 +42,20 @@ _PER_SPATIAL_AXIS = {"pre_paddings": 0, "post_paddings": 0, "filter_strides": 1,
 _NOT_OF_CUDNN = ("normalized", "max_length")
 
 
-def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
+def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
     """Return the graph of a problem, with the operands in the order of a run's pointers.
 
-    That of attention depends on the version of cuDNN, and has the operands of `attention.graph.named_graph`.
+    Facts about the ``target``, by default this cuDNN, decide which nodes become others. That of attention
+    has the operands of `attention.graph.named_graph`.
     """
+    target = target_of(None) if target is None else target
     attention = attention_of(problem)
     if attention is not None:
-        return graph_of(core_of(attention.problem, version).problem)
+        return graph_of(core_of(attention.problem, target.version).problem)
     _check_statistics(problem)
-    problem = coalesced(without_empty_reductions(without_clips(problem)))
-    problem, added = with_separate_inputs(_with_conditions(problem))
+    problem, added = _rewritten(
+        problem, {one.name for one in applying("rewrite", ("graph", problem), target)}
+    )
     rank = _Ranks(problem)
     _check_ranks(problem, rank)
     tensors = _in_common_layout(
@@ -59,13 +69,22 @@ def lowered(problem: GraphProblem, version: int = NEWEST) -> Graph:
     return Graph(tuple(nodes), tuple(memory))
 
 
-def _with_conditions(problem: GraphProblem) -> GraphProblem:
-    """Let conditions be 0.0 or 1.0, and logical operations be arithmetic.
+def _rewritten(problem: GraphProblem, facts: Collection[str]) -> tuple[GraphProblem, dict[int, int]]:
+    """Return a graph that none of the facts is about, and the place of the input behind each added value."""
+    if "graph-single-reductions" in facts:
+        problem = without_empty_reductions(problem)
+    if "graph-clips" in facts:
+        problem = without_clips(problem)
+    problem = coalesced(problem, index="graph-first-index" in facts)
+    if "graph-logic" in facts:
+        problem = without_logic(problem)
+    if "graph-computed-conditions" in facts:
+        problem = _with_conditions(problem)
+    return with_separate_inputs(problem) if "graph-shared-inputs" in facts else (problem, {})
 
-    cuDNN 9.28 fails to compile comparisons of float32 to bool for most vector lengths, and has no engine for
-    comparisons of indices to bool.
-    """
-    problem = without_logic(problem)
+
+def _with_conditions(problem: GraphProblem) -> GraphProblem:
+    """Let conditions be 0.0 or 1.0."""
     values = [
         value._replace(spec=value.spec._replace(dtype=problem.compute))
         if value.spec.dtype == "bool" and value.role == "virtual"

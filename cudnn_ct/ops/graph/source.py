@@ -13,11 +13,11 @@ from .._reduced_source import ReducedSource, packed_source
 from ..attention.source import SOURCE as ATTENTION
 from .attention_problem import GraphAttention, attention_of
 from .copies import with_copies
-from .lower import lowered
+from .lower import REWRITES, lowered
 
 __all__ = ["source_of"]
 
-ENGINES = packed_source(GraphSource(lowered), with_copies)
+ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 
 
 def source_of(problem: GraphProblem) -> CandidateSource:

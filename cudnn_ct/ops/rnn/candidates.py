@@ -11,6 +11,8 @@ from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
+from ...graph.offline import target_of
+from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
@@ -74,7 +76,7 @@ class RNNFamily(CandidateSource):
 
     def plan(self, problem: RNNProblem, candidate: Candidate, context: Context) -> Plan:
         """Return a plan; raise if cuDNN rejects the algorithm, or places weights elsewhere."""
-        unfit = unfit_algo(problem, candidate.algorithm)
+        unfit = _unfit(problem, candidate.algorithm)
         if unfit or candidate.algorithm not in RNN_ALGOS:
             raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
         spec = problem.spec._replace(algo=candidate.algorithm)
@@ -100,7 +102,7 @@ class RNNFamily(CandidateSource):
 def _rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
     """Return candidates; those that are known to be wrong or useless are rejected with the reason."""
     math = problem.spec.math
-    return [Candidate("legacy", algo, math, 0, True, rejected=unfit_algo(problem, algo)) for algo in algos]
+    return [Candidate("legacy", algo, math, 0, True, rejected=_unfit(problem, algo)) for algo in algos]
 
 
 def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:
@@ -125,3 +127,7 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
             if address != BASE + offset:
                 where = "nowhere" if address is None else f"at byte {address - BASE:,}"
                 raise NotSupportedError(f"{spec.algo} keeps {row.name} {where}; it is at byte {offset:,}")
+
+
+def _unfit(problem: RNNProblem, algo: str) -> str:
+    return unfit_algo(problem, algo) or rejection_of(problem, algo, target_of(None))
