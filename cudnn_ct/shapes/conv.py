@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Never
 
 from .._hints import known_keywords, unknown_keyword
@@ -32,6 +33,11 @@ ROLES = {
     "backward_data": DirectionOperands(("y", "w", "x"), ("dy", "w", "dx")),
     "backward_filter": DirectionOperands(("y", "x", "w"), ("dy", "x", "dw")),
 }
+
+
+@lru_cache(maxsize=1024)  # a first convolution asks thirty times
+def _common_layouts(*specs: TensorSpec) -> tuple[Layout, ...]:
+    return tuple(layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs))
 
 
 class ConvProblem(NamedTuple):
@@ -78,9 +84,9 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
-    def common_layouts(self) -> list[Layout]:
+    def common_layouts(self) -> tuple[Layout, ...]:
         """The layouts in which x, w and y are all contiguous."""
-        return [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in self[1:4])]
+        return _common_layouts(self.x, self.w, self.y)
 
     @property
     def asymmetric_padding(self) -> bool:

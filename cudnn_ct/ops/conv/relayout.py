@@ -16,8 +16,9 @@ Packing = tuple[tuple[str, Layout], ...]
 
 def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
     """Return the operands of a run by name, in the order of the pointers; the result is last."""
+    core = problem.core
     specs: dict[str, TensorSpec | None] = {
-        role: getattr(problem.core, role) for role in ROLES[problem.core.direction].operands
+        role: getattr(core, role) for role in ROLES[core.direction].operands
     }
     if isinstance(problem, FusedConv):
         y = specs.pop("y")
