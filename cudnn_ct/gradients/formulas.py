@@ -199,9 +199,8 @@ def lrn(ops: Any, at: Backward) -> dict[str, Any]:
 # --- normalisations ----------------------------------------------------------------------------------------
 
 EPSILON = {"epsilon": Param("float", 1e-5)}
-BATCH_NORM = {"mode": Param("str", "spatial"), **EPSILON}
 BATCH_NORM_TRAINING = {
-    **BATCH_NORM,
+    **EPSILON,
     "momentum": Param("float", 0.1),
     "activation": Param("str", None, optional=True),
 }
@@ -220,7 +219,7 @@ def batch_norm_needs(params: Mapping[str, Any]) -> Needs:
 
 
 def batch_norm_training(ops: Any, at: Backward) -> dict[str, Any]:
-    params = at.some(*BATCH_NORM)
+    params = at.some(*EPSILON)
     if at.params["activation"] is None and at.wanted == {"z"}:
         return {"z": at["dy"]}
     operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +24,8 @@ class Param(NamedTuple):
     optional: bool = False
 
 
-class Backward(NamedTuple):
+@dataclass(frozen=True)
+class Backward:
     """Arguments of a gradient.
 
     ``arrays`` has the saved arrays, and the gradient of the first result under its name after a ``d``, such

@@ -76,18 +76,18 @@ OPERATIONS: dict[str, Row] = {
         updated=("running_mean", "running_var"), needs=f.batch_norm_needs, gradient=f.batch_norm_training,
     ),
     "batch_norm_backward": Row(
-        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.BATCH_NORM,
+        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON,
     ),
     "batch_norm_activation_backward": Row(
         "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS, "y"), (*f.NORM_GRADIENTS, "dz"),
-        {**f.BATCH_NORM, "activation": Param("str", "relu")},
+        {**f.EPSILON, "activation": Param("str", "relu")},
     ),
     "batch_norm_inference": Row(
-        "batch_norm_inference", (*_NORM, "mean", "var"), ("y",), f.BATCH_NORM,
+        "batch_norm_inference", (*_NORM, "mean", "var"), ("y",), f.EPSILON,
         needs=_all_of(_NORM, ("x", "scale", "mean", "var")), gradient=f.batch_norm_inference, batch=_XY,
     ),
     "batch_norm_inference_backward": Row(
-        "batch_norm_inference_backward", ("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.BATCH_NORM,
+        "batch_norm_inference_backward", ("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.EPSILON,
     ),
     "instance_norm": Row(
         "instance_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=_all_of(_NORM, _ROWS_READ),
