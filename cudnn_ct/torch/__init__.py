@@ -13,6 +13,7 @@ if tuple(map(int, re.findall(r"\d+", _torch.__version__)[:2])) < (2, 6):
         f"cudnn_ct.torch needs PyTorch 2.6 or newer: got {_torch.__version__}; pip install -U torch"
     )
 
+from . import nn
 from .images import (
     affine_grid,
     conv,
@@ -39,6 +40,7 @@ __all__ = [
     "layer_norm",
     "lrn",
     "matmul",
+    "nn",
     "pool",
     "rms_norm",
     "softmax",
