@@ -25,8 +25,10 @@ from .images import (
 )
 from .norms import batch_norm, instance_norm, layer_norm, rms_norm
 from .products import activation, attention, ctc_loss, matmul, softmax
+from .serving import Report, enable, report
 
 __all__ = [
+    "Report",
     "activation",
     "affine_grid",
     "attention",
@@ -35,6 +37,7 @@ __all__ = [
     "conv_bias_activation",
     "conv_transpose",
     "ctc_loss",
+    "enable",
     "grid_sample",
     "instance_norm",
     "layer_norm",
@@ -42,6 +45,7 @@ __all__ = [
     "matmul",
     "nn",
     "pool",
+    "report",
     "rms_norm",
     "softmax",
 ]
