@@ -14,6 +14,7 @@ if tuple(map(int, re.findall(r"\d+", _torch.__version__)[:2])) < (2, 6):
     )
 
 from . import nn
+from .fusion import fuse
 from .images import (
     affine_grid,
     conv,
@@ -38,6 +39,7 @@ __all__ = [
     "conv_transpose",
     "ctc_loss",
     "enable",
+    "fuse",
     "grid_sample",
     "instance_norm",
     "layer_norm",
