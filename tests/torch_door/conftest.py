@@ -63,6 +63,6 @@ def door(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake
     """The operators on tensors in host memory, with a cuDNN of Python functions."""
     monkeypatch.setattr(installed, "Host", _TorchHost)
     gc.collect()
-    with installed.host_installed() as host, installed.cudnn_installed(host) as cudnn:
-        with testing.replay_after(10**9):  # captures of the fakes take other memory than theirs for factors
-            yield cudnn
+    never = testing.replay_after(10**9)  # captures of the fakes take memory that is not theirs for factors
+    with installed.host_installed() as host, installed.cudnn_installed(host) as cudnn, never:
+        yield cudnn
