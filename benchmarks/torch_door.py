@@ -3,11 +3,11 @@
     python benchmarks/torch_door.py [--section host block resnet] [--rounds N] [--json OUT]
 
 A row has two contenders, measured in turns. A ratio is the median over rounds of our time divided by that of
-PyTorch in the same round; the times are medians in microseconds. ``host`` is the host time of an operator and of
-PyTorch's own calls on operands so small that the GPU waits, without gradients and recording them. ``block`` is
-twelve times convolution, bias and relu, eager and under ``reduce-overhead``. ``resnet`` is the inference of
-ResNet-50 in float16, channels last, under `enable()` and after `fuse()`, compared with PyTorch eager with
-``cudnn.benchmark``; it needs torchvision. The exit status is 1 if a row failed.
+PyTorch in the same round; the times are medians in microseconds. ``host`` is the host time of an operator
+and of PyTorch's own calls on operands so small that the GPU waits, without gradients and recording them.
+``block`` is twelve times convolution, bias and relu, eager and under ``reduce-overhead``. ``resnet`` is the
+inference of ResNet-50 in float16, channels last, under `enable()` and after `fuse()`, compared with PyTorch
+eager with ``cudnn.benchmark``; it needs torchvision. The exit status is 1 if a row failed.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def host_time(call: Call, calls: int) -> float:
 
 
 def gpu_time(call: Call, calls: int) -> float:
-    """Return the microseconds between events around calls, which are those of the slower of host and device."""
+    """Return the microseconds of a call between events: those of the slower of host and device."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -265,10 +265,10 @@ def block_pair(shape: tuple[int, ...], mode: str | None) -> tuple[Call, Call]:
         return x
 
     calls: list[Call] = []
+    torch._dynamo.reset()
     for function in (ours, theirs):
         if mode:
-            torch._dynamo.reset()
-            function = torch.compile(function, mode=mode, fullgraph=True)  # noqa: PLW2901
+            function = torch.compile(function, mode=mode, fullgraph=True)
         calls.append(lambda function=function: inference(function, x))
     for call in calls:
         call()
