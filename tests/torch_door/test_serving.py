@@ -169,3 +169,20 @@ def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
 def test_skip_rejects_unknown_groups() -> None:
     with pytest.raises(ValueError, match="skip has an unknown group: got 'convs'"):
         ctt.enable(skip=["convs"])
+
+
+def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None:
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, operands: Any) -> Any:
+        graphs.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    compiled = torch.compile(lambda x: x.softmax(1), backend=backend, fullgraph=True)
+    compiled(x)
+    with ctt.enable():
+        compiled(x)
+    compiled(x)
+    assert ["cudnn_ct.softmax.default" in graph for graph in graphs] == [False, True]
