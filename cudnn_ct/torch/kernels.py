@@ -95,7 +95,7 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
     device = _common_device(name, present)
     metas = _metas(tensors)
     results = tuple(_results(name, row, metas, params))
-    function = getattr(cudnn_ct, row.function)
+    function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
     keywords = _keywords(row, params, {}, tensors[0].dim())
     known = _parameters(row.function)
     same = _cudnn_deterministic() or _deterministic()
@@ -129,6 +129,15 @@ def _common_device(name: str, tensors: Mapping[str, torch.Tensor]) -> torch.devi
 
 
 _HOST_OPERANDS = {("ctc_loss", name) for name in ("labels", "label_lengths", "input_lengths")}
+
+
+def _ctc_loss(**operands: Any) -> Any:
+    """Call the function with NumPy arrays of labels and lengths in host memory."""
+    host = {
+        name: one.numpy() if isinstance(one, torch.Tensor) and one.is_cpu and name != "logits" else one
+        for name, one in operands.items()
+    }
+    return cudnn_ct.ctc_loss(**host)
 
 
 def _alert(name: str) -> None:

@@ -29,6 +29,12 @@ _TYPES = {
 }
 
 
+# Memory formats of results follow from those of operands, which torch's compiler must not change. The first
+# tag is newer than the oldest torch that is supported.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+_TAGS = (_STRIDES, torch.Tag.pt2_compliant_tag)
+
+
 def call(name: str) -> Callable[..., Any]:
     """Return a function that calls an operator: by torch's dispatcher only if that has something to do.
 
@@ -102,7 +108,7 @@ def _default(name: str, param: Param) -> str:
 
 
 def _define(name: str, row: Row) -> None:
-    LIBRARY.define(_schema(name, row))
+    LIBRARY.define(_schema(name, row), tags=_TAGS)
     LIBRARY.impl(name, KERNELS[name], "CUDA")
     LIBRARY.impl(name, on_cpu(name), "CPU")
     torch.library.register_fake(f"cudnn_ct::{name}", partial(_fake, name), lib=LIBRARY)

@@ -224,3 +224,18 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
     code = "import sys, cudnn_ct, cudnn_ct.gradients.table; cudnn_ct.conv; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_running_statistics_are_updated_in_compiled_programs(door: FakeCudnn, gradients: bool) -> None:
+    torch._dynamo.reset()
+    x, scale = torch.randn(4, 3, 5), torch.ones(3, requires_grad=gradients)
+
+    def step(x: Any, mean: Any, var: Any) -> Any:
+        return ctt.batch_norm(x, mean, var, scale, scale, True)
+
+    ours, theirs = ((torch.zeros(3), torch.ones(3)) for _ in range(2))
+    found = torch.compile(step, backend="aot_eager", fullgraph=True)(x, *ours)
+    torch.testing.assert_close(found, step(x, *theirs))
+    torch.testing.assert_close(ours, theirs)
+    assert found.requires_grad == gradients
