@@ -58,3 +58,11 @@ def test_example_08_cuda_graph(tmp_path: Path) -> None:
     out = run("08_cuda_graph", cwd=tmp_path, warnings="ignore")
     assert "the scores are those of example 2" in out
     assert number(r"as a graph (.*) us", out) < number(r"one by one (.*) us a pass", out)
+
+
+def test_example_10_torch_model(tmp_path: Path) -> None:
+    library("torch")
+    out = run("10_torch_model", cwd=tmp_path, warnings="ignore")
+    assert "served  batch_norm: " in out, out
+    assert all(float(right) >= 95 for right in re.findall(r"right: (.*)% of", out)), out
+    assert number(r"the scores differ by (.*)", out) < 1e-3

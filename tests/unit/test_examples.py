@@ -45,6 +45,7 @@ TABLE = {
     "07_other_libraries": ("", ON_GPU),
     "08_cuda_graph": ("--epochs 1", "the scores are those of example 2, "),
     "09_gpt": ("--steps 8 --letters 3 --output {}", "a short training: only that the bits fell is checked"),
+    "10_torch_model": ("--epochs 2", "PyTorch is not installed|not on a GPU: |torch .* has no CUDA|cuDNN 9"),
 }
 
 
@@ -115,4 +116,4 @@ def test_each_example_has_its_section_and_its_tests() -> None:
         assert f"python examples/{stem}.py\n" in page
         assert all(f"<!-- begin: {stem}.{kind} -->\n" in page for kind in ("gpu", "cpu"))
         assert f'"{stem}"' in on_gpu
-        assert f'"{stem}"' in on_fakes or stem == "07_other_libraries"
+        assert f'"{stem}"' in on_fakes or stem in ("07_other_libraries", "10_torch_model")

@@ -1,0 +1,241 @@
+"""Bodies of the operators: results in memory of torch, filled by the functions of the package."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+import cudnn_ct
+
+from .._caches import BoundedDict
+from ..array_shapes import ShapeArray, only_shapes, spec_of
+from ..gradients.row import Row, arguments
+from ..gradients.table import OPERATIONS
+from .symbolic import Meta, results_of_sizes
+
+__all__ = ["KERNELS", "fake_results", "filled", "on_cpu"]
+
+MAX_CALLS = 4096  # prepared calls of an operator
+
+# Settings of torch, by the functions behind them: the attributes of `torch.backends` take ten times as long.
+_tf32_of_cudnn = torch._C._get_cudnn_allow_tf32
+_tf32_of_products = torch._C._get_cublas_allow_tf32
+_cudnn_deterministic = torch._C._get_cudnn_deterministic
+_benchmark = torch._C._get_cudnn_benchmark
+_deterministic = torch.are_deterministic_algorithms_enabled
+
+# Operators whose sums are in an undefined order, and for which cuDNN has no alternative.
+_VARYING = ("grid_sample_backward", "affine_grid_backward")
+
+
+class _Call(NamedTuple):
+    """A call that is prepared: all that does not depend on memory."""
+
+    function: Callable[..., Any]
+    keywords: dict[str, Any]
+    results: tuple[Meta, ...]
+    device: torch.device
+    varies: bool
+
+
+def filled(row: Row, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the operands and parameters of a call, with the defaults of those that the dispatcher omits."""
+    count = len(row.operands)
+    tensors = (*given[:count], *(None,) * (count - len(given)))
+    defaults = [param.default for param in row.params.values()]
+    params = (*given[count:], *defaults[max(len(given) - count, 0) :])
+    return tensors, tuple(tuple(one) if isinstance(one, list) else one for one in params)
+
+
+def _kernel(name: str, row: Row) -> Callable[..., Any]:
+    """Return the body of an operator on CUDA tensors."""
+    count, names = len(row.operands), row.operands
+    single = len(row.results) == 1
+    tf32 = _tf32_of_products if name.startswith("matmul") else _tf32_of_cudnn
+    calls = BoundedDict(MAX_CALLS)
+
+    def run(*given: Any) -> Any:
+        key: list[Any] = [tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()]
+        for tensor in given[:count]:
+            if tensor is None:
+                key.append(None)
+            else:
+                key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        for param in given[count:]:
+            key.append(tuple(param) if type(param) is list else param)
+        facts = tuple(key)
+        call = calls.get(facts)
+        if call is None:
+            call = calls[facts] = _prepared(name, row, given, tf32())
+        if call.varies:
+            _alert(name)
+        outs = [
+            torch.empty_strided(shape, strides, dtype=dtype, device=call.device)
+            for shape, strides, dtype in call.results
+        ]
+        operands = dict(zip(names, given, strict=False))
+        call.function(**operands, **call.keywords, out=outs[0] if single else tuple(outs))
+        for updated in row.updated:
+            if operands.get(updated) is not None:
+                torch.autograd.graph.increment_version(operands[updated])
+        return outs[0] if single else tuple(outs)
+
+    return run
+
+
+def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
+    """Check the operands of a call, and return all that follows from their shapes and the settings."""
+    tensors, params = filled(row, given)
+    present = {one: tensor for one, tensor in zip(row.operands, tensors, strict=True) if tensor is not None}
+    device = _common_device(name, present)
+    metas = _metas(tensors)
+    results = tuple(_results(name, row, metas, params))
+    function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
+    keywords = _keywords(row, params, {}, tensors[0].dim())
+    known = _parameters(row.function)
+    same = _cudnn_deterministic() or _deterministic()
+    if same and "deterministic" in known:
+        keywords["deterministic"] = True
+    if same and keywords.get("mode") == "max":
+        keywords["mode"] = "max_deterministic"
+    if not tf32 and "precision" in known and tensors[0].dtype is torch.float32:
+        keywords["precision"] = "float32"
+    if _benchmark() and not same and row.function.startswith("conv") and "algo" in known:
+        keywords["algo"] = "autotune"
+    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING)
+
+
+@cache
+def _parameters(function: str) -> frozenset[str]:
+    """Return the names of the parameters of a public function."""
+    return frozenset(inspect.signature(getattr(cudnn_ct, function)).parameters)
+
+
+def _common_device(name: str, tensors: Mapping[str, torch.Tensor]) -> torch.device:
+    """Return the device of all operands; raise if there are several."""
+    (first, x), *others = tensors.items()
+    for other, tensor in others:
+        if tensor.device != x.device and (name, other) not in _HOST_OPERANDS:
+            raise ValueError(
+                f"{other} is on {tensor.device}, but {first} is on {x.device}; move it with "
+                f"{other}.to({first}.device)"
+            )
+    return x.device
+
+
+_HOST_OPERANDS = {("ctc_loss", name) for name in ("labels", "label_lengths", "input_lengths")}
+
+
+def _ctc_loss(**operands: Any) -> Any:
+    """Call the function with NumPy arrays of labels and lengths in host memory."""
+    host = {
+        name: one.numpy() if isinstance(one, torch.Tensor) and one.is_cpu and name != "logits" else one
+        for name, one in operands.items()
+    }
+    return cudnn_ct.ctc_loss(**host)
+
+
+def _alert(name: str) -> None:
+    """Raise or warn, as torch does for its own operators without a deterministic algorithm."""
+    message = (
+        f"cudnn_ct::{name} does not have a deterministic implementation, but "
+        "torch.use_deterministic_algorithms(True) is set"
+    )
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        raise RuntimeError(f"{message}; pass warn_only=True, or use another operator")
+    warnings.warn(message, UserWarning, stacklevel=3)
+
+
+# --- shapes of results -------------------------------------------------------------------------------------
+
+
+def fake_results(name: str, given: Sequence[Any]) -> Any:
+    """Return results without memory for operands without memory, whose sizes may be symbolic."""
+    row = OPERATIONS[name]
+    tensors, params = filled(row, given)
+
+    def rule(metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Sequence[Meta]:
+        return _results(name, row, metas, params)
+
+    found = results_of_sizes(rule, _metas(tensors), params)
+    made = [tensors[0].new_empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in found]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _results(name: str, row: Row, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Sequence[Meta]:
+    """Return the results of a call: those of the package's function on arrays without memory."""
+    if name == "ctc_loss":  # its function reads labels
+        logits = metas[0]
+        assert logits is not None
+        return _packed(logits.shape[1:2], logits.dtype), _packed(logits.shape, logits.dtype)
+    operands = {
+        one: None if meta is None else ShapeArray.of(spec_of(_Described(*meta), one))
+        for one, meta in zip(row.operands, metas, strict=True)
+    }
+    dtypes = {str(meta.dtype).removeprefix("torch."): meta.dtype for meta in metas if meta is not None}
+    first = metas[0]
+    assert first is not None
+    keywords = _keywords(row, params, operands, len(first.shape))
+    if first.dtype is torch.float32 and "precision" in _parameters(row.function):
+        keywords["precision"] = "tf32"  # the default depends on the cuDNN that is loaded; shapes do not
+    with only_shapes(record=False):
+        found = getattr(cudnn_ct, row.function)(**keywords)
+    arrays = [getattr(found, result) for result in row.results] if isinstance(found, tuple) else [found]
+    return [
+        Meta(one.spec.shape, one.spec.strides, dtypes.get(one.spec.dtype) or getattr(torch, one.spec.dtype))
+        for one in arrays
+    ]
+
+
+class _Described(NamedTuple):
+    """A tensor as `spec_of` reads it."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    dtype: torch.dtype
+
+    def stride(self) -> tuple[int, ...]:
+        return self.steps
+
+
+def _keywords(row: Row, params: tuple[Any, ...], operands: dict[str, Any], rank: int) -> dict[str, Any]:
+    return arguments(row, dict(zip(row.params, params, strict=True)), operands, rank - 2)
+
+
+def _metas(tensors: tuple[Any, ...]) -> tuple[Meta | None, ...]:
+    return tuple(
+        None if one is None else Meta(tuple(one.shape), tuple(one.stride()), one.dtype) for one in tensors
+    )
+
+
+def _packed(shape: tuple[int, ...], dtype: torch.dtype) -> Meta:
+    steps, step = [], 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= size
+    return Meta(shape, tuple(reversed(steps)), dtype)
+
+
+# --- devices without kernels -------------------------------------------------------------------------------
+
+
+def on_cpu(name: str) -> Callable[..., Any]:
+    """Return the body of an operator on tensors in host memory, which raises."""
+    names = OPERATIONS[name].operands
+
+    def run(*given: Any) -> Any:
+        tensors = zip(names, given, strict=False)
+        host = [one for one, tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.is_cpu]
+        raise ValueError(
+            f"cudnn_ct::{name} needs CUDA tensors: {', '.join(host)} on the CPU; move them with .cuda()"
+        )
+
+    return run
+
+
+KERNELS: dict[str, Callable[..., Any]] = {name: _kernel(name, row) for name, row in OPERATIONS.items()}

@@ -1,0 +1,129 @@
+"""Operators of torch, made from the table of operations with a gradient: ``torch.ops.cudnn_ct``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..gradients.row import Param, Row
+from ..gradients.table import OPERATIONS
+from .autodiff import register_gradient
+from .kernels import KERNELS, fake_results, on_cpu
+from .transforms import autocast, batched
+
+__all__ = ["LIBRARY", "call", "is_wide_gelu", "recorded"]
+
+LIBRARY = torch.library.Library("cudnn_ct", "DEF")
+
+_TYPES = {
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "str": "str",
+    "ints": "int[]",
+    "padding": "int[]",
+    "shape": "SymInt[]",
+}
+
+
+# Memory formats of results follow from those of operands, which torch's compiler must not change. The first
+# tag is newer than the oldest torch that is supported.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+_TAGS = (_STRIDES, torch.Tag.pt2_compliant_tag)
+
+
+def call(name: str) -> Callable[..., Any]:
+    """Return a function that calls an operator: by torch's dispatcher only if that has something to do.
+
+    The dispatcher is needed for gradients, tracing, modes, transformations and autocast. It takes longer than
+    all else that a call does in Python.
+    """
+    operator, kernel = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name]
+    count = len(OPERATIONS[name].operands)
+
+    def run(*given: Any) -> Any:
+        if torch.compiler.is_compiling() or not _only_kernel(given[:count]):
+            return operator(*given)
+        return kernel(*given)
+
+    return run
+
+
+def is_wide_gelu(x: torch.Tensor, activation: str | None) -> bool:
+    """Return whether torch computes an activation: cuDNN has gelu in half precision and in TF32 only."""
+    return activation in ("gelu", "gelu_tanh") and x.dtype in (torch.float32, torch.float64)
+
+
+def recorded(*tensors: torch.Tensor | None) -> bool:
+    """Return whether a gradient is recorded for any of the tensors."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+
+
+def _only_kernel(tensors: tuple[Any, ...]) -> bool:
+    """Return whether the dispatcher would only call the kernel."""
+    recorded = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or not tensor.is_cuda or (recorded and tensor.requires_grad):
+            return False
+    return not (
+        _modes() or _transformations() is not None or _tracing() is not None or torch.is_autocast_enabled()
+    )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack
+_transformations = torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state
+
+
+def _schema(name: str, row: Row) -> str:
+    """Return the schema of an operator: operands, then parameters with their defaults."""
+    written = iter("ab")
+    operands = [
+        f"Tensor({next(written)}!)? {one}"
+        if one in row.updated
+        else f"Tensor{'?' * (one in row.optional)} {one}"
+        for one in row.operands
+    ]
+    params = [f"{_TYPES[param.kind]}{_default(one, param)}" for one, param in row.params.items()]
+    results = ["Tensor"] * len(row.results)
+    returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
+    return f"{name}({', '.join([*operands, *params])}) -> {returned}"
+
+
+def _default(name: str, param: Param) -> str:
+    if param.kind == "shape":
+        return f" {name}"
+    if param.optional:
+        return f"? {name}=None"
+    if isinstance(param.default, str):
+        return f' {name}="{param.default}"'
+    value = list(param.default) if isinstance(param.default, tuple) else param.default
+    return f" {name}={value}"
+
+
+def _define(name: str, row: Row) -> None:
+    LIBRARY.define(_schema(name, row), tags=_TAGS)
+    LIBRARY.impl(name, KERNELS[name], "CUDA")
+    LIBRARY.impl(name, on_cpu(name), "CPU")
+    torch.library.register_fake(f"cudnn_ct::{name}", partial(_fake, name), lib=LIBRARY)
+    operator = getattr(torch.ops.cudnn_ct, name).default
+    register_gradient(LIBRARY, name, row, operator)
+    cast = autocast(name, operator)
+    if cast is not None:
+        LIBRARY.impl(name, cast, "AutocastCUDA")
+    if not row.updated:
+        torch.library.register_vmap(f"cudnn_ct::{name}", batched(row, operator), lib=LIBRARY)
+
+
+def _fake(name: str, *given: Any) -> Any:
+    return fake_results(name, given)
+
+
+for _name, _row in OPERATIONS.items():
+    _define(_name, _row)

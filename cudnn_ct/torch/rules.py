@@ -1,0 +1,319 @@
+"""Functions of torch that operators serve, as a table: each serves a call, or raises the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from .images import conv, conv_transpose, pool
+from .norms import batch_norm, instance_norm, layer_norm, rms_norm
+from .products import attention, softmax
+
+__all__ = ["RULES", "LeftToTorchError"]
+
+
+class LeftToTorchError(Exception):
+    """A call that no operator serves; the message is the reason."""
+
+
+_HALF = (torch.float16, torch.bfloat16)
+_FLOATS = (*_HALF, torch.float32, torch.float64)
+
+
+def _unless(problem: Any, reason: str) -> None:
+    if problem:
+        raise LeftToTorchError(reason)
+
+
+def _same_dtype(x: Tensor, *others: Tensor | None) -> None:
+    """Leave operands of several dtypes, which autocast would cast, and those that are not floating."""
+    _unless(x.dtype not in _FLOATS, f"{x.dtype} is not supported")
+    if not torch.is_autocast_enabled():
+        _unless(
+            any(one is not None and one.dtype != x.dtype for one in others), "operands have several dtypes"
+        )
+
+
+# --- images ------------------------------------------------------------------------------------------------
+
+
+def _conv(axes: int) -> Callable[..., Tensor]:
+    def serve(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        _unless(input.dim() != axes + 2, "no batch axis")
+        _same_dtype(input, weight, bias)
+        geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return conv(input, weight, bias, **geometry)
+
+    return serve
+
+
+def _conv_transpose(axes: int) -> Callable[..., Tensor]:
+    def serve(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor:
+        _unless(input.dim() != axes + 2, "no batch axis")
+        _same_dtype(input, weight, bias)
+        geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return conv_transpose(input, weight, bias, output_padding=output_padding, **geometry)
+
+    return serve
+
+
+def _max_pool(axes: int) -> Callable[..., Tensor]:
+    def serve(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,  # noqa: ARG001 - torch has another function for it
+    ) -> Tensor:
+        spread = (dilation,) if isinstance(dilation, int) else dilation
+        _unless(any(step != 1 for step in spread), "dilation is not supported")
+        _unless(ceil_mode, "ceil_mode is not supported")
+        _unless(input.dim() != axes + 2, "no batch axis")
+        _same_dtype(input)
+        return pool(input, kernel_size, stride=_or_none(stride), padding=padding)
+
+    return serve
+
+
+def _average_pool(axes: int) -> Callable[..., Tensor]:
+    def serve(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        _unless(ceil_mode, "ceil_mode is not supported")
+        _unless(divisor_override is not None, "divisor_override is not supported")
+        _unless(input.dim() != axes + 2, "no batch axis")
+        _same_dtype(input)
+        mode = "average_inc_pad" if count_include_pad else "average_exc_pad"
+        return pool(input, kernel_size, stride=_or_none(stride), padding=padding, mode=mode)
+
+    return serve
+
+
+def _global_average(axes: int) -> Callable[..., Tensor]:
+    def serve(input: Tensor, output_size: Any) -> Tensor:
+        sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
+        _unless(any(size != 1 for size in sizes), "only an average of whole images is supported")
+        _unless(input.dim() != axes + 2, "no batch axis")
+        _same_dtype(input)
+        return pool(input, tuple(input.shape[2:]), mode="average_inc_pad")
+
+    return serve
+
+
+def _or_none(stride: Any) -> Any:
+    """Return a stride; None for torch's empty one, which is the window."""
+    return None if stride is None or stride == [] or stride == () else stride
+
+
+# --- normalisations ----------------------------------------------------------------------------------------
+
+
+def _norm_parameters(x: Tensor, *parameters: Tensor | None) -> None:
+    """Leave norms without parameters, and those whose parameters have another dtype than cuDNN takes."""
+    _unless(x.dtype not in _FLOATS, f"{x.dtype} is not supported")
+    wide = torch.float32 if x.dtype in _HALF else x.dtype
+    for one in parameters:
+        _unless(one is None, "no scale and bias")
+        _unless(one is not None and one.dtype != wide, f"parameters are not {wide} for {x.dtype}")
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    _norm_parameters(input, weight, bias)
+    _unless((running_mean is None) != (running_var is None), "only one running statistic")
+    if running_mean is not None:
+        _norm_parameters(input, running_mean, running_var)
+    _unless(training and input.numel() == input.shape[1], "a single sample")
+    assert weight is not None
+    assert bias is not None
+    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,  # noqa: ARG001
+    eps: float = 1e-5,
+) -> Tensor:
+    _unless(running_mean is not None or running_var is not None or not use_input_stats, "running statistics")
+    _unless(input.dim() < 3, "no spatial axes")
+    _norm_parameters(input, weight, bias)
+    assert weight is not None
+    assert bias is not None
+    return instance_norm(input, weight, bias, eps=eps)
+
+
+def _row_parameters(x: Tensor, axes: Any, weight: Tensor | None, bias: Tensor | None) -> None:
+    _unless(x.dtype not in (*_HALF, torch.float32), f"{x.dtype} is not supported")
+    _unless(weight is None, "no scale")
+    assert weight is not None
+    _unless(tuple(weight.shape) != tuple(axes), "scale has another shape")
+    _unless(weight.dtype not in (x.dtype, torch.float32), "scale has another dtype")
+    _unless(bias is not None and bias.dtype != weight.dtype, "scale and bias have several dtypes")
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    _row_parameters(input, normalized_shape, weight, bias)
+    assert weight is not None
+    return layer_norm(input, weight, bias, eps=eps)
+
+
+def _rms_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    _row_parameters(input, normalized_shape, weight, None)
+    assert weight is not None
+    return rms_norm(input, weight, eps=torch.finfo(input.dtype).eps if eps is None else eps)
+
+
+# --- softmax and attention ---------------------------------------------------------------------------------
+
+
+def _softmax(log: bool) -> Callable[..., Tensor]:
+    def serve(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+        if isinstance(_stacklevel, torch.dtype):  # torch.softmax(input, dim, dtype)
+            dtype = _stacklevel
+        _unless(dim is None, "no dim")
+        _unless(dtype is not None, "dtype is given")
+        _unless(input.dim() == 0, "no axes")
+        _same_dtype(input)
+        assert dim is not None
+        return softmax(input, dim, log=log)
+
+    return serve
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    _unless(dropout_p, "dropout has torch's random numbers")
+    _unless(any(one.dim() != 4 for one in (query, key, value)), "operands do not have 4 axes")
+    _same_dtype(query, key, value)
+    casts = torch.is_autocast_enabled()
+    dtype = torch.get_autocast_dtype("cuda") if casts else query.dtype
+    _unless(dtype not in _HALF, f"{dtype} is not supported")
+    width = query.shape[-1]
+    _unless(width % 8 or value.shape[-1] % 8 or max(width, value.shape[-1]) > 256, f"heads of {width}")
+    _unless(query.shape[1] != key.shape[1] and not enable_gqa, "heads are broadcast")
+    _unless(scale is not None and scale <= 0, "scale is not positive")
+    if attn_mask is not None:
+        _unless(attn_mask.requires_grad, "the mask requires a gradient")
+        _unless(attn_mask.shape[-1] != key.shape[2] or attn_mask.dim() > 4, "the mask is broadcast over keys")
+        attn_mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
+    return attention(query, key, value, attn_mask, causal=is_causal, scale=scale)
+
+
+def _multi_head_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """Serve self-attention, shape (S, N, E), whose weights are not needed."""
+    _unless(need_weights, "weights are needed")
+    _unless(key is not query or value is not query, "not self-attention")
+    _unless(query.dim() != 3, "no batch axis")
+    _unless(key_padding_mask is not None or attn_mask is not None, "masks are not supported")
+    _unless(use_separate_proj_weight or bias_k is not None or bias_v is not None, "separate projections")
+    _unless(add_zero_attn, "add_zero_attn is not supported")
+    _unless(any(rest.get(name) is not None for name in ("static_k", "static_v")), "static keys")
+    _unless(in_proj_weight is None or embed_dim_to_check != query.shape[-1], "separate projections")
+    steps, batch, width = query.shape
+    packed = F.linear(query, in_proj_weight, in_proj_bias)
+    heads = packed.view(steps, batch, 3, num_heads, width // num_heads).permute(2, 1, 3, 0, 4)
+    q, k, v = heads.unbind(0)
+    y = _attention(q, k, v, dropout_p=dropout_p if training else 0.0)
+    joined = y.permute(2, 0, 1, 3).reshape(steps, batch, width)
+    return F.linear(joined, out_proj_weight, out_proj_bias), None
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
+    **{getattr(torch, f"conv{axes}d"): ("conv", _conv(axes)) for axes in (1, 2, 3)},
+    **{
+        getattr(torch, f"conv_transpose{axes}d"): ("conv_transpose", _conv_transpose(axes))
+        for axes in (1, 2, 3)
+    },
+    **{getattr(F, f"max_pool{axes}d"): ("pool", _max_pool(axes)) for axes in (1, 2, 3)},
+    **{getattr(F, f"avg_pool{axes}d"): ("pool", _average_pool(axes)) for axes in (1, 2, 3)},
+    **{getattr(F, f"adaptive_avg_pool{axes}d"): ("pool", _global_average(axes)) for axes in (1, 2, 3)},
+    F.batch_norm: ("batch_norm", _batch_norm),
+    F.instance_norm: ("instance_norm", _instance_norm),
+    F.layer_norm: ("layer_norm", _layer_norm),
+    F.rms_norm: ("rms_norm", _rms_norm),
+    **dict.fromkeys((F.softmax, torch.softmax, Tensor.softmax), ("softmax", _softmax(False))),
+    **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), ("softmax", _softmax(True))),
+    F.scaled_dot_product_attention: ("attention", _attention),
+    F.multi_head_attention_forward: ("attention", _multi_head_attention),
+}
+"""The groups and functions that serve calls, by the functions of torch."""

@@ -1,0 +1,68 @@
+"""Operators of torch on the fakes: tensors in host memory are tensors on the device."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_ct import testing
+from cudnn_ct.cuda.interop import ExternalArray, spec_of
+from cudnn_ct.cuda.stream import Stream
+from tests.fake import installed
+from tests.fake.cudnn import FakeCudnn
+from tests.fake.host import Host
+
+if find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    import torch
+
+
+class _TorchHost(Host):
+    """The fake driver with tensors of torch, whose memory it does not allocate."""
+
+    def check(self, address: int, nbytes: int) -> None:
+        """Accept the memory of torch."""
+
+    def import_array(self, obj: Any, stream: Stream) -> ExternalArray | None:
+        if not isinstance(obj, torch.Tensor):
+            return super().import_array(obj, stream)
+        dtype = np.dtype(str(obj.dtype).removeprefix("torch."))
+        spec = spec_of(obj, tuple(obj.shape), obj.stride(), dtype)
+        return ExternalArray(obj.data_ptr(), spec, 0, False, obj, None)
+
+    def in_host_memory(self, obj: Any) -> bool:
+        return not isinstance(obj, torch.Tensor) and super().in_host_memory(obj)
+
+    def device_of(self, obj: Any) -> int | None:
+        return 0 if isinstance(obj, torch.Tensor) else super().device_of(obj)
+
+
+@pytest.fixture
+def kernels_on_cpu() -> Iterator[None]:
+    """Tensors in host memory have the kernels of CUDA tensors."""
+    from cudnn_ct.torch.kernels import KERNELS
+
+    library = torch.library.Library("cudnn_ct", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the kernels that raise are replaced
+        for name, kernel in KERNELS.items():
+            library.impl(name, kernel, "CPU", allow_override=True)
+    yield
+    library._destroy()
+
+
+@pytest.fixture
+def door(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
+    """The operators on tensors in host memory, with a cuDNN of Python functions."""
+    monkeypatch.setattr(installed, "Host", _TorchHost)
+    gc.collect()
+    never = testing.replay_after(10**9)  # captures of the fakes take memory that is not theirs for factors
+    with installed.host_installed() as host, installed.cudnn_installed(host) as cudnn, never:
+        yield cudnn

@@ -1,0 +1,241 @@
+"""Values, gradients and registrations of the operators, on the fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import cudnn_ct.torch as ctt
+from cudnn_ct.gradients.table import OPERATIONS
+from tests.fake.cudnn import FakeCudnn
+from tests.torch_cases import CASES, DOUBLE, HALF, Case
+
+TOLERANCE = {DOUBLE: 1e-9, torch.float32: 2e-5, HALF: 1e-2}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # of torch, for even windows
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_and_gradients_equal_torch(door: FakeCudnn, case: Case) -> None:
+    ours, exact = (
+        case.operands("cpu"),
+        [one.double().detach().requires_grad_() for one in case.operands("cpu")],
+    )
+    y, expected = case.ours(*ours), case.theirs(*exact)
+    bound = TOLERANCE[case.dtype]
+    assert y.dtype == case.dtype
+    torch.testing.assert_close(y.double(), expected, rtol=bound, atol=bound)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+    gradients = torch.autograd.grad(y, ours, dy.to(case.dtype))
+    exact_gradients = torch.autograd.grad(expected, exact, dy)
+    for place, (one, two) in enumerate(zip(gradients, exact_gradients, strict=True)):
+        assert one.dtype == ours[place].dtype
+        torch.testing.assert_close(
+            one.double(),
+            two,
+            rtol=4 * bound,
+            atol=4 * bound,
+            msg=lambda text, at=place: f"operand {at}: {text}",
+        )
+
+
+@pytest.mark.parametrize("case", [one for one in CASES if one.twice], ids=str)
+def test_second_gradients_equal_differences(door: FakeCudnn, case: Case) -> None:
+    assert torch.autograd.gradgradcheck(case.ours, case.operands("cpu"), fast_mode=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_registrations_are_complete(door: FakeCudnn, case: Case) -> None:
+    seen: list[tuple[Any, Any, Any]] = []
+
+    class Calls(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace == "cudnn_ct":
+                seen.append((func, args, kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    with Calls():
+        case.ours(*case.operands("cpu"))
+    assert seen
+    for operator, args, kwargs in seen:
+        given = [
+            one.detach().clone().requires_grad_(one.requires_grad) if isinstance(one, torch.Tensor) else one
+            for one in args
+        ]
+        torch.library.opcheck(operator, given, kwargs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_meta_results_equal_torch(case: Case) -> None:
+    operands = case.operands("meta")
+    y, expected = case.ours(*operands), case.theirs(*operands)
+    assert y.shape == expected.shape
+    assert y.dtype == expected.dtype
+    y.sum().backward()
+    for one in operands:
+        assert one.grad is not None
+        assert one.grad.shape == one.shape
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_without_graph_breaks(case: Case) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(case.ours, backend="aot_eager", fullgraph=True)
+    operands = case.operands("meta")
+    y = compiled(*operands)
+    y.sum().backward()
+    assert y.shape == case.ours(*operands).shape
+
+
+def test_each_operator_with_a_gradient_has_a_case() -> None:
+    tested = {case.operator for case in CASES}
+    called_by_gradients = {"activation_backward", "affine_grid_backward", "pool_backward"}
+    called_by_gradients |= {"conv_backward_bias", "conv_backward_data", "conv_backward_filter"}
+    elsewhere = {"ctc_loss", "ada_layer_norm"}
+    with_gradient = {name for name, row in OPERATIONS.items() if row.gradient}
+    assert with_gradient == tested | called_by_gradients | elsewhere
+
+
+def test_ctc_loss_equals_torch(door: FakeCudnn) -> None:
+    logits = torch.randn(6, 2, 4, dtype=torch.float32, requires_grad=True)
+    labels = torch.tensor([[1, 2], [3, 1]], dtype=torch.int32)
+    lengths, steps = torch.tensor([2, 2], dtype=torch.int32), torch.tensor([6, 5], dtype=torch.int32)
+    ours = ctt.ctc_loss(logits, labels, lengths, steps)
+    theirs = F.ctc_loss(logits.log_softmax(-1), labels, steps, lengths, reduction="none")
+    torch.testing.assert_close(ours, theirs)
+    weights = torch.tensor([1.0, 3.0])
+    expected = torch.autograd.grad((theirs * weights).sum(), logits)
+    torch.testing.assert_close(torch.autograd.grad((ours * weights).sum(), logits), expected)
+
+
+def test_running_statistics_are_updated_in_place(door: FakeCudnn) -> None:
+    x = torch.randn(4, 3, 5, dtype=DOUBLE)
+    ours, theirs = torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE)
+    var, their_var = torch.ones(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE)
+    scale = torch.ones(3, dtype=DOUBLE, requires_grad=True)
+    version = ours._version
+    ctt.batch_norm(x, ours, var, scale, scale, True)
+    F.batch_norm(x, theirs, their_var, scale, scale, True)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(var, their_var)
+    assert ours._version > version
+
+
+def test_channels_last_stays_channels_last() -> None:
+    x = torch.empty(2, 8, 6, 6, device="meta", dtype=HALF).to(memory_format=torch.channels_last)
+    w = torch.empty(8, 8, 3, 3, device="meta", dtype=HALF).to(memory_format=torch.channels_last)
+    for y in (ctt.conv(x, w), ctt.pool(x, 2), ctt.conv_transpose(x, w)):
+        assert y.is_contiguous(memory_format=torch.channels_last)
+    assert ctt.conv(x.contiguous(), w.contiguous()).is_contiguous()
+
+
+def test_batches_of_any_size_are_exported() -> None:
+    class Network(torch.nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return ctt.softmax(ctt.pool(ctt.conv(x, w, padding=1), 2), 1)
+
+    operands = (torch.empty(2, 4, 8, 8), torch.empty(6, 4, 3, 3))
+    shapes = {"x": {0: torch.export.Dim("batch")}, "w": None}
+    program = torch.export.export(Network(), operands, dynamic_shapes=shapes)
+    (result,) = program.graph_signature.user_outputs
+    node = next(node for node in program.graph.nodes if node.name == result)
+    batch, *rest = node.meta["val"].shape
+    assert isinstance(batch, torch.SymInt)
+    assert rest == [6, 4, 4]
+
+
+def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
+    x, w = torch.randn(3, 2, 4, 5, 5, dtype=DOUBLE), torch.randn(6, 4, 3, 3, dtype=DOUBLE)
+    expected = torch.stack([F.conv2d(one, w) for one in x])
+    torch.testing.assert_close(torch.vmap(lambda one: ctt.conv(one, w))(x), expected)
+    ws = torch.randn(3, 6, 4, 3, 3, dtype=DOUBLE)
+    expected = torch.stack([F.conv2d(one, two) for one, two in zip(x, ws, strict=True)])
+    torch.testing.assert_close(torch.vmap(ctt.conv)(x, ws), expected)
+    rows = torch.randn(3, 4, 5, dtype=DOUBLE)
+    torch.testing.assert_close(torch.vmap(ctt.softmax)(rows), F.softmax(rows, -1))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ctt.conv(torch.empty(1, 1, 3, 3), torch.empty(1, 1, 3, 3)), ValueError,
+         r"conv needs CUDA tensors: x, w on the CPU"),
+        (lambda: ctt.conv(torch.empty(1, 2, 3, 3, device="meta"), torch.empty(1, 1, 3, 3, device="meta")),
+         ValueError, "2 channels"),
+        (lambda: ctt.matmul(torch.empty(2, 2, device="meta"), torch.empty(2, 2, device="meta", dtype=HALF)),
+         TypeError, "float16"),
+        (lambda: ctt.conv(torch.empty(1, 1, 3, device="meta"), torch.empty(1, 1, 3), padding="full"),
+         ValueError, "padding must be numbers"),
+        (lambda: ctt.batch_norm(torch.empty(2, 3), None, None, torch.empty(3), torch.empty(3)),
+         ValueError, "running_mean and running_var are needed"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_operand(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_gradient_that_cudnn_lacks_is_an_error_when_it_is_needed(door: FakeCudnn) -> None:
+    x = torch.randn(2, 3, dtype=DOUBLE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(ctt.softmax(x).square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="softmax_backward has no gradient"):
+        gradient.sum().backward()
+
+
+def test_settings_of_torch_are_honoured(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cudnn_ct as ct
+
+    given: list[dict[str, Any]] = []
+    conv = ct.conv
+    monkeypatch.setattr(
+        ct, "conv", lambda *args, **keywords: (given.append(keywords), conv(*args, **keywords))[1]
+    )
+    x, w = torch.randn(1, 2, 4, 4), torch.randn(2, 2, 3, 3)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    ctt.conv(x, w)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    ctt.conv(x, w)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    ctt.conv(x, w)
+    on_cuda = [one for one in given if "out" in one]
+    names = ("precision", "deterministic")
+    found = [{name: one[name] for name in names if name in one} for one in on_cuda]
+    assert found == [{}, {"precision": "float32"}, {"precision": "float32", "deterministic": True}]
+
+
+def test_an_undefined_order_of_sums_is_reported_when_algorithms_must_be_deterministic(
+    door: FakeCudnn,
+) -> None:
+    x, grid = torch.randn(1, 2, 3, 3, requires_grad=True), torch.zeros(1, 2, 2, 2)
+    torch.use_deterministic_algorithms(True)
+    try:
+        y = ctt.grid_sample(x, grid)
+        with pytest.raises(RuntimeError, match="grid_sample_backward does not have a deterministic"):
+            y.sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, cudnn_ct, cudnn_ct.gradients.table; cudnn_ct.conv; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_running_statistics_are_updated_in_compiled_programs(door: FakeCudnn, gradients: bool) -> None:
+    torch._dynamo.reset()
+    x, scale = torch.randn(4, 3, 5), torch.ones(3, requires_grad=gradients)
+
+    def step(x: Any, mean: Any, var: Any) -> Any:
+        return ctt.batch_norm(x, mean, var, scale, scale, True)
+
+    ours, theirs = ((torch.zeros(3), torch.ones(3)) for _ in range(2))
+    found = torch.compile(step, backend="aot_eager", fullgraph=True)(x, *ours)
+    torch.testing.assert_close(found, step(x, *theirs))
+    torch.testing.assert_close(ours, theirs)
+    assert found.requires_grad == gradients

@@ -1,0 +1,188 @@
+"""Unchanged models under ``enable()``, on the fakes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import cudnn_ct.torch as ctt
+from cudnn_ct.torch import serving
+from cudnn_ct.torch.rules import RULES
+from tests.fake.cudnn import FakeCudnn
+
+
+class Block(nn.Module):
+    """A small residual network with each kind of layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.up = nn.ConvTranspose2d(8, 8, 2, 2)
+        self.rows = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+        x = F.instance_norm(self.up(x), weight=self.norm.weight, bias=self.norm.bias)
+        x = F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), 1).flatten(1)
+        return self.head(self.rows(x)).softmax(-1)
+
+
+@pytest.fixture
+def cpu(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors in host memory are served."""
+    monkeypatch.setattr(serving, "SERVED_DEVICES", ("cpu", "meta"))
+
+
+def test_an_unchanged_model_has_the_values_and_gradients_of_torch(cpu: None) -> None:
+    model, x = Block(), torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    gradients = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
+    with ctt.enable() as block:
+        y = model(x)
+    found = torch.autograd.grad(y.square().sum(), list(model.parameters()))
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, gradients, rtol=1e-3, atol=1e-4)
+    served = {"batch_norm", "conv", "conv_transpose", "instance_norm", "layer_norm", "pool", "softmax"}
+    assert set(block.report().served) == served
+    assert block.report().served["pool"] == 3
+    assert not block.report().left
+    assert ctt.report() is block.report()
+
+
+def test_self_attention_of_torch_is_served(cpu: None) -> None:
+    module = nn.MultiheadAttention(32, 4, batch_first=True).half().eval()
+    x = torch.randn(2, 6, 32).half()
+    expected, _ = nn.MultiheadAttention.forward(
+        module.float(), x.float(), x.float(), x.float(), need_weights=False
+    )
+    with torch.no_grad(), ctt.enable() as block:
+        found, _ = module.half()(x, x, x, need_weights=False)
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+    assert block.report().served == {"attention": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "group", "reason"),
+    [
+        (lambda x: F.max_pool2d(x, 2, ceil_mode=True), "pool", "ceil_mode is not supported"),
+        (lambda x: F.adaptive_avg_pool2d(x, 2), "pool", "only an average of whole images is supported"),
+        (lambda x: F.layer_norm(x, (8,)), "layer_norm", "no scale"),
+        (lambda x: F.batch_norm(x, None, None, training=True), "batch_norm", "no scale and bias"),
+        (lambda x: F.conv2d(x[0], torch.ones(1, 4, 1, 1)), "conv", "no batch axis"),
+        (lambda x: F.softmax(x, -1, dtype=torch.float64), "softmax", "dtype is given"),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), "attention", "torch.float32 is not supported"),
+    ],
+)
+def test_calls_left_to_torch_have_a_reason(cpu: None, call: Any, group: str, reason: str) -> None:
+    x = torch.randn(2, 4, 8, 8)
+    expected = call(x)
+    with ctt.enable() as block:
+        torch.testing.assert_close(call(x), expected)
+    assert block.report().left == {(group, reason): 1}
+    assert f"{group}: 1, {reason}" in str(block.report())
+    assert not block.report().served
+
+
+def test_a_call_that_cudnn_rejects_is_left_to_torch_and_not_tried_again(
+    cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def reject(*args: Any, **keywords: Any) -> None:
+        tries.append(1)
+        raise ctt.serving.NotSupportedError("no engine")
+
+    monkeypatch.setitem(RULES, F.softmax, ("softmax", reject))
+    x = torch.randn(2, 3)
+    with ctt.enable() as block:
+        for _ in range(3):
+            torch.testing.assert_close(F.softmax(x, 1), torch.softmax(x, 1))
+    assert len(tries) == 1
+    assert block.report().left == {("softmax", "no engine"): 3}
+
+
+def test_tensors_in_host_memory_are_left_to_torch() -> None:
+    with ctt.enable() as block:
+        F.softmax(torch.randn(2, 3), 1)
+    assert block.report().left == {("softmax", "not on a CUDA device"): 1}
+
+
+def test_the_innermost_block_decides(cpu: None) -> None:
+    x = torch.randn(2, 3)
+    with ctt.enable() as outer:
+        with ctt.enable(skip=["softmax"]) as inner:
+            x.softmax(1)
+        x.softmax(1)
+    assert not inner.report().served
+    assert outer.report().served == {"softmax": 1}
+
+
+def test_a_block_ends_with_an_exception_and_belongs_to_its_thread(cpu: None) -> None:
+    with pytest.raises(KeyError), ctt.enable() as block:
+        raise KeyError
+    torch.randn(2, 3).softmax(1)
+    with ctt.enable() as other:
+        thread = threading.Thread(target=lambda: torch.randn(2, 3).softmax(1))
+        thread.start()
+        thread.join()
+    assert not block.report().served
+    assert not other.report().served
+
+
+def test_a_decorated_function_is_served_each_time(cpu: None) -> None:
+    decorator = ctt.enable()
+
+    @decorator
+    def run(depth: int) -> Any:
+        torch.randn(2, 3).softmax(1)
+        return run(depth - 1) if depth else None
+
+    run(1)
+    run(0)
+    assert decorator.report().served == {"softmax": 3}
+
+
+def test_a_model_compiled_in_a_block_has_the_operators(cpu: None) -> None:
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, operands: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    model, x = Block().to("meta"), torch.empty(2, 3, 8, 8, device="meta")
+    with ctt.enable():
+        torch.compile(model, backend=backend, fullgraph=True)(x)
+    called = {
+        str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"
+    }
+    assert {"cudnn_ct.conv.default", "cudnn_ct.batch_norm_training.default"} <= called
+
+
+def test_skip_rejects_unknown_groups() -> None:
+    with pytest.raises(ValueError, match="skip has an unknown group: got 'convs'"):
+        ctt.enable(skip=["convs"])
+
+
+def test_a_model_compiled_before_is_compiled_again_in_a_block(cpu: None) -> None:
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, operands: Any) -> Any:
+        graphs.append({str(node.target) for node in graph.graph.nodes})
+        return graph
+
+    x = torch.empty(2, 3, 8, 8, device="meta")
+    compiled = torch.compile(lambda x: x.softmax(1), backend=backend, fullgraph=True)
+    compiled(x)
+    with ctt.enable():
+        compiled(x)
+    compiled(x)
+    assert ["cudnn_ct.softmax.default" in graph for graph in graphs] == [False, True]
