@@ -59,6 +59,11 @@ def cublaslt(cuda: int) -> LibrarySpec:
     return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"))
 
 
+def cublas(cuda: int) -> LibrarySpec:
+    """Describe the libcublas of one CUDA major version."""
+    return LibrarySpec(f"libcublas.so.{cuda}", cublaslt(cuda).wheels)
+
+
 def cudart(cuda: int) -> LibrarySpec:
     """Describe the libcudart of one CUDA major version."""
     return LibrarySpec(f"libcudart.so.{cuda}", ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib"))

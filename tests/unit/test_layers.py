@@ -24,7 +24,7 @@ LEVELS = (
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
-        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "_cache_files"),
+        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "preloading", "_cache_files"),
     ),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
