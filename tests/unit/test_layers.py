@@ -20,7 +20,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 LEVELS = (
     (
         *("_bindings", "_algorithm_names", "_variables", "errors", "_hints", "dtypes", "typing"),
-        *("_background", "_caches", "_config", "_handle", "shapes"),
+        *("_background", "_caches", "_config", "_handle", "shapes", "gradients"),
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),

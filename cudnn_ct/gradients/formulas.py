@@ -1,0 +1,319 @@
+"""Gradients of operations as calls of other operations.
+
+Each function takes a namespace of operators and a :class:`~cudnn_ct.gradients.row.Backward`, and returns the
+gradients of the operands that are wanted, and maybe of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .row import Backward, Needs, Param
+
+# --- convolutions ------------------------------------------------------------------------------------------
+
+GEOMETRY = {
+    "padding": Param("padding", (0,)),
+    "stride": Param("ints", (1,)),
+    "dilation": Param("ints", (1,)),
+    "groups": Param("int", 1),
+    "mode": Param("str", "cross_correlation"),
+}
+
+
+def conv_gradients(ops: Any, at: Backward, dy: Any, wanted: frozenset[str]) -> dict[str, Any]:
+    """Return the gradients of a convolution of x and w whose result has the gradient dy."""
+    geometry, found = at.some(*GEOMETRY), {}
+    if "x" in wanted:
+        found["x"] = ops.conv_backward_data(dy, at["w"], x_shape=at.shapes["x"], **geometry)
+    if "w" in wanted:
+        found["w"] = ops.conv_backward_filter(dy, at["x"], w_shape=at.shapes["w"], **geometry)
+    return found
+
+
+def conv(ops: Any, at: Backward) -> dict[str, Any]:
+    return conv_gradients(ops, at, at["dy"], at.wanted)
+
+
+def conv_backward_data(ops: Any, at: Backward) -> dict[str, Any]:
+    """Differentiate dx, which is linear in dy and in w."""
+    geometry, found = at.some(*GEOMETRY), {}
+    if "dy" in at.wanted:
+        found["dy"] = ops.conv(at["ddx"], at["w"], **geometry)
+    if "w" in at.wanted:
+        found["w"] = ops.conv_backward_filter(at["dy"], at["ddx"], w_shape=at.shapes["w"], **geometry)
+    return found
+
+
+def conv_backward_filter(ops: Any, at: Backward) -> dict[str, Any]:
+    """Differentiate dw, which is linear in dy and in x."""
+    geometry, found = at.some(*GEOMETRY), {}
+    if "dy" in at.wanted:
+        found["dy"] = ops.conv(at["x"], at["ddw"], **geometry)
+    if "x" in at.wanted:
+        found["x"] = ops.conv_backward_data(at["dy"], at["ddw"], x_shape=at.shapes["x"], **geometry)
+    return found
+
+
+def conv_transpose(ops: Any, at: Backward) -> dict[str, Any]:
+    geometry, found = at.some(*GEOMETRY), {}
+    if "x" in at.wanted:
+        found["x"] = ops.conv(at["dy"], at["w"], **geometry)
+    if "w" in at.wanted:
+        found["w"] = ops.conv_backward_filter(at["x"], at["dy"], w_shape=at.shapes["w"], **geometry)
+    return found
+
+
+def conv_backward_bias(ops: Any, at: Backward) -> dict[str, Any]:
+    shape = at.shapes["dy"]
+    per_channel = at["ddb"].reshape((1, -1) + (1,) * (len(shape) - 2))
+    return {"dy": ops.broadcast_to(per_channel, shape)}
+
+
+# --- activations -------------------------------------------------------------------------------------------
+
+ACTIVATION = {"mode": Param("str", "relu"), "coefficient": Param("float", 0.0)}
+OF_RESULT = ("relu", "sigmoid", "tanh")  # activations whose slope follows from their result
+PIECEWISE_LINEAR = ("identity", "relu", "clipped_relu")  # activations without a second derivative
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}
+
+
+def activation_needs(params: Mapping[str, Any]) -> Needs:
+    if params["mode"] == "identity":
+        return {"x": ()}
+    return {"x": ("y",) if params["mode"] in OF_RESULT else ("x", "y")}
+
+
+def activation(ops: Any, at: Backward) -> dict[str, Any]:
+    if at.params["mode"] == "identity":
+        return {"x": at["dy"]}
+    x = at["y"] if at.params["mode"] in OF_RESULT else at["x"]
+    return {"x": ops.activation_backward(at["dy"], x, at["y"], **at.params)}
+
+
+def activation_backward_needs(params: Mapping[str, Any]) -> Needs:
+    if params["mode"] not in PIECEWISE_LINEAR:
+        return {"dy": ("x", "y"), "x": (), "y": ()}
+    return {"dy": ("x", "y")}
+
+
+def activation_backward(ops: Any, at: Backward) -> dict[str, Any]:
+    if at.params["mode"] not in PIECEWISE_LINEAR:
+        modes = ", ".join(PIECEWISE_LINEAR)
+        raise NotImplementedError(
+            f"the second derivative of {at.params['mode']} is not supported; expected one of {modes}"
+        )
+    return {"dy": ops.activation_backward(at["ddx"], at["x"], at["y"], **at.params)}
+
+
+def before_activation(ops: Any, at: Backward, coefficient: float, again: Callable[[], Any]) -> Any:
+    """Return the gradient before a fused activation; ``again`` computes its argument for a second time."""
+    kind, dy = at.params["activation"] or "identity", at["dy"]
+    if kind == "identity":
+        return dy
+    if kind in OF_RESULT:
+        return ops.activation_backward(dy, at["y"], at["y"], mode=kind, coefficient=coefficient)
+    before = again()
+    if kind in GELU:
+        return ops.gelu_backward(dy, before, approximate=GELU[kind])
+    return ops.activation_backward(dy, before, at["y"], mode=kind, coefficient=coefficient)
+
+
+def _read_before(kind: str, every: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what :func:`before_activation` reads: nothing, the result, or ``every`` operand too."""
+    if kind == "identity":
+        return ()
+    return ("y",) if kind in OF_RESULT else every
+
+
+# --- fused convolutions ------------------------------------------------------------------------------------
+
+FUSED = {"activation": Param("str", "relu"), "coefficient": Param("float", 0.0)}
+
+
+def fused_conv_needs(params: Mapping[str, Any]) -> Needs:
+    before = _read_before(params["activation"], ("x", "w", "b", "z", "y"))
+    return {"x": ("w", *before), "w": ("x", *before), "b": before, "z": before}
+
+
+def fused_conv(ops: Any, at: Backward) -> dict[str, Any]:
+    def again() -> Any:
+        identity = {"activation": "identity", "coefficient": 0.0}
+        operands = (at["x"], at["w"], at["b"], at["z"])
+        return ops.conv_bias_activation(*operands, **{**at.params, **identity})
+
+    dy = before_activation(ops, at, at.params["coefficient"], again)
+    found = conv_gradients(ops, at, dy, at.wanted)
+    if "b" in at.wanted:
+        found["b"] = ops.conv_backward_bias(dy)
+    if "z" in at.wanted:
+        found["z"] = dy
+    return found
+
+
+# --- pooling, softmax, local response normalisation --------------------------------------------------------
+
+POOLING = {
+    "window": Param("ints", (2,)),
+    "stride": Param("ints", None, optional=True),
+    "padding": Param("padding", (0,)),
+    "mode": Param("str", "max"),
+    "propagate_nan": Param("bool", True),
+}
+
+
+def pool(ops: Any, at: Backward) -> dict[str, Any]:
+    return {"x": ops.pool_backward(at["dy"], at["x"], at["y"], **at.params)}
+
+
+def pool_backward_needs(params: Mapping[str, Any]) -> Needs:
+    return {"dy": (), "x": (), "y": ()} if params["mode"].startswith("max") else {"dy": ()}
+
+
+def pool_backward(ops: Any, at: Backward) -> dict[str, Any]:
+    if at.params["mode"].startswith("max"):
+        raise NotImplementedError("the second gradient of a maximum pooling is not supported")
+    return {"dy": ops.pool(at["ddx"], **at.params)}  # averages and sums are linear
+
+
+SOFTMAX = {"axis": Param("ints", (-1,)), "algo": Param("str", "accurate")}
+
+
+def softmax(ops: Any, at: Backward) -> dict[str, Any]:
+    return {"x": ops.softmax_backward(at["dy"], at["y"], **at.params)}
+
+
+LRN = {
+    "n": Param("int", 5),
+    "lrn_alpha": Param("float", 1e-4),
+    "lrn_beta": Param("float", 0.75),
+    "k": Param("float", 2.0),
+}
+
+
+def lrn(ops: Any, at: Backward) -> dict[str, Any]:
+    return {"x": ops.lrn_backward(at["dy"], at["x"], at["y"], **at.params)}
+
+
+# --- normalisations ----------------------------------------------------------------------------------------
+
+EPSILON = {"epsilon": Param("float", 1e-5)}
+BATCH_NORM = {"mode": Param("str", "spatial"), **EPSILON}
+BATCH_NORM_TRAINING = {
+    **BATCH_NORM,
+    "momentum": Param("float", 0.1),
+    "activation": Param("str", None, optional=True),
+}
+NORM_GRADIENTS = ("dx", "dscale", "dbias")
+STATISTICS = ("mean", "invstd")
+
+
+def parameters(dx: Any, dscale: Any, dbias: Any = None) -> dict[str, Any]:
+    return {"x": dx, "scale": dscale, "bias": dbias}
+
+
+def batch_norm_needs(params: Mapping[str, Any]) -> Needs:
+    active = params["activation"] is not None
+    read = ("x", "scale", *STATISTICS, *(("y",) if active else ()))
+    return {"x": read, "scale": read, "bias": read, "z": read if active else ()}
+
+
+def batch_norm_training(ops: Any, at: Backward) -> dict[str, Any]:
+    params = at.some(*BATCH_NORM)
+    if at.params["activation"] is None and at.wanted == {"z"}:
+        return {"z": at["dy"]}
+    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
+    if at.params["activation"] is None:
+        return {**parameters(*ops.batch_norm_backward(*operands, **params)), "z": at["dy"]}
+    active = {"activation": at.params["activation"]}
+    *gradients, dz = ops.batch_norm_activation_backward(*operands, at["y"], **params, **active)
+    return {**parameters(*gradients), "z": dz}
+
+
+def batch_norm_inference(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["var"])
+    return parameters(*ops.batch_norm_inference_backward(*operands, **at.params))
+
+
+def instance_norm(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
+    return parameters(*ops.instance_norm_backward(*operands, **at.params))
+
+
+def layer_norm(ops: Any, at: Backward) -> dict[str, Any]:
+    return parameters(*ops.layer_norm_backward(at["dy"], at["x"], at["scale"], at["mean"], at["invstd"]))
+
+
+def ada_layer_norm(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
+    return parameters(*ops.ada_layer_norm_backward(*operands))
+
+
+def rms_norm(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["x"], at["scale"], at["invrms"])
+    if "bias" in at.wanted:
+        return parameters(*ops.rms_norm_bias_backward(*operands))
+    return parameters(*ops.rms_norm_backward(*operands))
+
+
+# --- products ----------------------------------------------------------------------------------------------
+
+MATMUL = {"activation": Param("str", None, optional=True), "alpha": Param("float", 1.0)}
+
+
+def matmul_needs(params: Mapping[str, Any]) -> Needs:
+    before = _read_before(params["activation"] or "identity", ("a", "b", "bias", "residual", "y"))
+    read = ("a", "b", *before)
+    return {"a": read, "b": read, "bias": read, "residual": before}
+
+
+def matmul(ops: Any, at: Backward) -> dict[str, Any]:
+    def again() -> Any:
+        operands = (at["a"], at["b"], at["bias"], at["residual"])
+        return ops.matmul(*operands, activation=None, alpha=at.params["alpha"])
+
+    dy = before_activation(ops, at, 0.0, again)
+    found: dict[str, Any] = {"residual": dy}
+    if not at.wanted & {"a", "b", "bias"}:
+        return found
+    operands, alpha = (dy, at["a"], at["b"]), at.params["alpha"]
+    names = ("a", "b", "bias") if "bias" in at.wanted else ("a", "b")
+    backward = ops.matmul_bias_backward if "bias" in at.wanted else ops.matmul_backward
+    return found | dict(zip(names, backward(*operands, alpha=alpha), strict=True))
+
+
+# --- attention, sequences, sampling ------------------------------------------------------------------------
+
+ATTENTION = {
+    "scale": Param("float", None, optional=True),
+    "causal": Param("str", None, optional=True),
+    "window": Param("ints", None, optional=True),
+}
+QKV = ("q", "k", "v")
+ATTENDED = (*QKV, "bias", "y", "stats")
+
+
+def attention(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["q"], at["k"], at["v"], at["y"], at["stats"], at["bias"])
+    if "bias" in at.wanted:
+        found = ops.attention_bias_backward(*operands, **at.params)
+        return dict(zip((*QKV, "bias"), found, strict=True))
+    return dict(zip(QKV, ops.attention_backward(*operands, **at.params), strict=True))
+
+
+def ctc_loss(ops: Any, at: Backward) -> dict[str, Any]:  # noqa: ARG001 - the forward pass has computed it
+    return {"logits": at["gradient"] * at["dloss"].reshape((1, -1, 1))}
+
+
+def affine_grid(ops: Any, at: Backward) -> dict[str, Any]:
+    return {"theta": ops.affine_grid_backward(at["dgrid"])}
+
+
+def affine_grid_backward(ops: Any, at: Backward) -> dict[str, Any]:
+    return {"dgrid": ops.affine_grid(at["ddtheta"], shape=at.shapes["dgrid"][:3])}
+
+
+def grid_sample(ops: Any, at: Backward) -> dict[str, Any]:
+    dx, dgrid = ops.grid_sample_backward(at["dy"], at["x"], at["grid"])
+    return {"x": dx, "grid": dgrid}

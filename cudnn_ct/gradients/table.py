@@ -1,0 +1,176 @@
+"""The table of operations with a gradient, by the names of operators.
+
+Operators of libraries with automatic differentiation are made from it: a new operation needs one row. Forward
+and backward operations are next to each other. Rows without ``gradient`` are called by gradients, or are the
+forward pass without saved results.
+"""
+
+from __future__ import annotations
+
+from . import formulas as f
+from .row import Needs, Param, Row
+
+__all__ = ["OPERATIONS"]
+
+
+def _all_of(names: tuple[str, ...], read: tuple[str, ...]) -> Needs:
+    return dict.fromkeys(names, read)
+
+
+def _first(*names: str) -> dict[str, int]:
+    """Return batch axes of 0 for all names."""
+    return dict.fromkeys(names, 0)
+
+
+_NORM = ("x", "scale", "bias")
+_XY = _first("x", "y")
+_ROWS_READ = ("x", "scale", *f.STATISTICS)
+
+# fmt: off
+OPERATIONS: dict[str, Row] = {
+    "conv": Row(
+        "conv", ("x", "w"), ("y",), f.GEOMETRY,
+        needs={"x": ("w",), "w": ("x",)}, gradient=f.conv, batch=_XY,
+    ),
+    "conv_backward_data": Row(
+        "conv_backward_data", ("dy", "w"), ("dx",), {"x_shape": Param("shape"), **f.GEOMETRY},
+        needs={"dy": ("w",), "w": ("dy",)}, gradient=f.conv_backward_data, batch=_first("dy", "dx"),
+    ),
+    "conv_backward_filter": Row(
+        "conv_backward_filter", ("dy", "x"), ("dw",), {"w_shape": Param("shape"), **f.GEOMETRY},
+        needs={"dy": ("x",), "x": ("dy",)}, gradient=f.conv_backward_filter,
+    ),
+    "conv_backward_bias": Row(
+        "conv_backward_bias", ("dy",), ("db",), needs={"dy": ()}, gradient=f.conv_backward_bias,
+    ),
+    "conv_transpose": Row(
+        "conv_transpose", ("x", "w"), ("y",), {**f.GEOMETRY, "output_padding": Param("ints", (0,))},
+        needs={"x": ("w",), "w": ("x",)}, gradient=f.conv_transpose, batch=_XY,
+    ),
+    "conv_bias_activation": Row(
+        "conv_bias_activation", ("x", "w", "b", "z"), ("y",), {**f.GEOMETRY, **f.FUSED},
+        optional=("b", "z"), needs=f.fused_conv_needs, gradient=f.fused_conv, batch=_first("x", "z", "y"),
+    ),
+    "activation": Row(
+        "activation", ("x",), ("y",), f.ACTIVATION,
+        needs=f.activation_needs, gradient=f.activation, batch=_XY,
+    ),
+    "activation_backward": Row(
+        "activation_backward", ("dy", "x", "y"), ("dx",), f.ACTIVATION,
+        needs=f.activation_backward_needs, gradient=f.activation_backward, batch=_first("dy", "x", "y", "dx"),
+    ),
+    "pool": Row("pool", ("x",), ("y",), f.POOLING, needs={"x": ("x", "y")}, gradient=f.pool, batch=_XY),
+    "pool_backward": Row(
+        "pool_backward", ("dy", "x", "y"), ("dx",), f.POOLING,
+        needs=f.pool_backward_needs, gradient=f.pool_backward, batch=_first("dy", "x", "y", "dx"),
+    ),
+    "softmax": Row("softmax", ("x",), ("y",), f.SOFTMAX, needs={"x": ("y",)}, gradient=f.softmax),
+    "softmax_backward": Row("softmax_backward", ("dy", "y"), ("dx",), f.SOFTMAX),
+    "lrn": Row("lrn", ("x",), ("y",), f.LRN, needs={"x": ("x", "y")}, gradient=f.lrn, batch=_XY),
+    "lrn_backward": Row(
+        "lrn_backward", ("dy", "x", "y"), ("dx",), f.LRN, batch=_first("dy", "x", "y", "dx")
+    ),
+    "batch_norm_training": Row(
+        "batch_norm_training", (*_NORM, "z", "running_mean", "running_var"), ("y", *f.STATISTICS),
+        f.BATCH_NORM_TRAINING, optional=("z", "running_mean", "running_var"),
+        updated=("running_mean", "running_var"), needs=f.batch_norm_needs, gradient=f.batch_norm_training,
+    ),
+    "batch_norm_backward": Row(
+        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.BATCH_NORM,
+    ),
+    "batch_norm_activation_backward": Row(
+        "batch_norm_backward", ("dy", "x", "scale", *f.STATISTICS, "y"), (*f.NORM_GRADIENTS, "dz"),
+        {**f.BATCH_NORM, "activation": Param("str", "relu")},
+    ),
+    "batch_norm_inference": Row(
+        "batch_norm_inference", (*_NORM, "mean", "var"), ("y",), f.BATCH_NORM,
+        needs=_all_of(_NORM, ("x", "scale", "mean", "var")), gradient=f.batch_norm_inference, batch=_XY,
+    ),
+    "batch_norm_inference_backward": Row(
+        "batch_norm_inference_backward", ("dy", "x", "scale", "mean", "var"), f.NORM_GRADIENTS, f.BATCH_NORM,
+    ),
+    "instance_norm": Row(
+        "instance_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, needs=_all_of(_NORM, _ROWS_READ),
+        gradient=f.instance_norm, batch=_first("x", "y", *f.STATISTICS),
+    ),
+    "instance_norm_backward": Row(
+        "instance_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON,
+    ),
+    "layer_norm": Row(
+        "layer_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, optional=("bias",),
+        needs=_all_of(_NORM, _ROWS_READ), gradient=f.layer_norm,
+    ),
+    "layer_norm_inference": Row(
+        "layer_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
+    ),
+    "layer_norm_backward": Row(
+        "layer_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS,
+    ),
+    "ada_layer_norm": Row(
+        "ada_layer_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, optional=("bias",),
+        needs=_all_of(_NORM, _ROWS_READ), gradient=f.ada_layer_norm, batch=_first(*_NORM, "y", *f.STATISTICS),
+    ),
+    "ada_layer_norm_backward": Row(
+        "ada_layer_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS,
+        batch=_first("dy", "x", "scale", *f.STATISTICS, *f.NORM_GRADIENTS),
+    ),
+    "rms_norm": Row(
+        "rms_norm", _NORM, ("y", "invrms"), f.EPSILON, optional=("bias",),
+        needs=_all_of(_NORM, ("x", "scale", "invrms")), gradient=f.rms_norm,
+    ),
+    "rms_norm_inference": Row(
+        "rms_norm", _NORM, ("y",), f.EPSILON, optional=("bias",), fixed={"training": False},
+    ),
+    "rms_norm_backward": Row("rms_norm_backward", ("dy", "x", "scale", "invrms"), ("dx", "dscale")),
+    "rms_norm_bias_backward": Row(
+        "rms_norm_backward", ("dy", "x", "scale", "invrms"), f.NORM_GRADIENTS, fixed={"bias_gradient": True},
+    ),
+    "matmul": Row(
+        "matmul", ("a", "b", "bias", "residual"), ("y",), f.MATMUL, optional=("bias", "residual"),
+        needs=f.matmul_needs, gradient=f.matmul,
+    ),
+    "matmul_backward": Row(
+        "matmul_backward", ("dy", "a", "b"), ("da", "db"), {"alpha": f.MATMUL["alpha"]},
+    ),
+    "matmul_bias_backward": Row(
+        "matmul_backward", ("dy", "a", "b"), ("da", "db", "dbias"), {"alpha": f.MATMUL["alpha"]},
+        fixed={"bias_gradient": True},
+    ),
+    "attention": Row(
+        "attention", (*f.QKV, "bias"), ("y", "stats"), f.ATTENTION, optional=("bias",),
+        fixed={"return_stats": True}, needs=_all_of((*f.QKV, "bias"), f.ATTENDED), gradient=f.attention,
+        batch=_first(*f.QKV, "y", "stats"),
+    ),
+    "attention_inference": Row(
+        "attention", (*f.QKV, "bias"), ("y",), f.ATTENTION, optional=("bias",), batch=_first(*f.QKV, "y"),
+    ),
+    "attention_backward": Row(
+        "attention_backward", ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv"), f.ATTENTION,
+        optional=("bias",), batch=_first("dy", *f.QKV, "y", "stats", "dq", "dk", "dv"),
+    ),
+    "attention_bias_backward": Row(
+        "attention_backward", ("dy", *f.QKV, "y", "stats", "bias"), ("dq", "dk", "dv", "dbias"), f.ATTENTION,
+        optional=("bias",), fixed={"dbias": True},
+    ),
+    "ctc_loss": Row(
+        "ctc_loss", ("logits", "labels", "label_lengths", "input_lengths"), ("loss", "gradient"),
+        needs={"logits": ("gradient",)}, gradient=f.ctc_loss,
+    ),
+    "affine_grid": Row(
+        "affine_grid", ("theta",), ("grid",), {"shape": Param("shape")},
+        needs={"theta": ()}, gradient=f.affine_grid,
+    ),
+    "affine_grid_backward": Row(
+        "affine_grid_backward", ("dgrid",), ("dtheta",),
+        needs={"dgrid": ()}, gradient=f.affine_grid_backward, batch=_first("dgrid", "dtheta"),
+    ),
+    "grid_sample": Row(
+        "grid_sample", ("x", "grid"), ("y",), needs=_all_of(("x", "grid"), ("x", "grid")),
+        gradient=f.grid_sample, batch=_first("x", "grid", "y"),
+    ),
+    "grid_sample_backward": Row(
+        "grid_sample_backward", ("dy", "x", "grid"), ("dx", "dgrid"),
+        batch=_first("dy", "x", "grid", "dx", "dgrid"),
+    ),
+}
+# fmt: on
