@@ -1,9 +1,10 @@
-"""Arrays without memory, for programs that run on a machine without a GPU to record their graphs."""
+"""Arrays without memory, to record graphs on a machine without a GPU and to compute shapes of results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 from .array import DeviceArray
@@ -17,12 +18,14 @@ from .typing import DTypeLike, Layout, StreamLike
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["STREAM", "ShapeArray", "active", "only_shapes", "spec_of"]
+__all__ = ["STREAM", "ShapeArray", "active", "only_shapes", "records", "spec_of"]
 
 STREAM = Stream(LEGACY_DEFAULT, 0)  # of arrays without memory
 _POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
 
-_depth = 0  # of blocks of `only_shapes`, in all threads
+# Whether calls run on shapes only, and whether their graphs are recorded then.
+_active: ContextVar[bool] = ContextVar("only_shapes", default=False)
+_records: ContextVar[bool] = ContextVar("records_shapes", default=True)
 
 
 class ShapeArray(DeviceArray):
@@ -62,18 +65,24 @@ class ShapeArray(DeviceArray):
 
 
 def active() -> bool:
-    """Return whether calls run on shapes only."""
-    return _depth > 0
+    """Return whether calls of this thread run on shapes only."""
+    return _active.get()
+
+
+def records() -> bool:
+    """Return whether the graphs of calls on shapes are planned and recorded."""
+    return _records.get()
 
 
 @contextmanager
-def only_shapes() -> Iterator[None]:
-    """Let all arrays be made without memory, and calls return their shapes, in a block.
+def only_shapes(*, record: bool = True) -> Iterator[None]:
+    """Let all arrays be made without memory, and calls return their shapes, in a block of this thread.
+
+    Without ``record``, nothing is planned: calls check their arguments and return shapes.
 
     Raises NotInitializedError for a call in the block that needs a GPU, with the frames of that call.
     """
-    global _depth
-    _depth += 1
+    before = _active.set(True), _records.set(record)
     try:
         yield
     except NotInitializedError as error:
@@ -81,7 +90,8 @@ def only_shapes() -> Iterator[None]:
             "this call needs a GPU and cannot run on shapes; leave it out where only graphs are recorded"
         ).with_traceback(error.__traceback__) from error
     finally:
-        _depth -= 1
+        _active.reset(before[0])
+        _records.reset(before[1])
 
 
 def spec_of(obj: Any, name: str) -> TensorSpec:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..array import DeviceArray
-from ..array_shapes import ShapeArray, spec_of
+from ..array_shapes import ShapeArray, records, spec_of
 from ..graph.offline import ShapesOnly
 from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
@@ -25,7 +25,7 @@ def call_on_shapes(
     scaled: tuple[bool, bool],
     outs: tuple[Any, ...],
 ) -> Sequence[DeviceArray]:
-    """Record the graphs of a call, and return arrays without memory for its results."""
+    """Record the graphs of a call if they are recorded, and return arrays without memory for its results."""
     specs = tuple(spec_of(array, name) for array, name in zip(operands, names, strict=True))
     given: tuple[TensorSpec | None, ...] = tuple(
         None if out is None else spec_of(out, name) for name, out in zip(op.written, outs, strict=False)
@@ -35,6 +35,17 @@ def call_on_shapes(
     params = op.freeze(params)
     signature = CallSignature(names, specs, given, params, scaled)
     problem = op.problem_of(signature, op.inputs_of(names, specs))
+    if records():
+        _record(op, problem, params, any(scaled))
+    results: list[DeviceArray] = [ShapeArray.of(spec) for spec in problem.results]
+    for place, (out, spec) in enumerate(zip(outs[: len(results)], given, strict=False)):
+        if spec is not None:
+            results[place] = out if isinstance(out, DeviceArray) else ShapeArray.of(spec)
+    return results
+
+
+def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) -> None:
+    """Plan a problem without a GPU, so that its graphs are recorded."""
     where: Any = ShapesOnly()
     parts = list(dict.fromkeys(part for part, _ in pieces_of(problem, op.independent)))
     selects = [op.select(part, params) for part in parts] if op.select else []  # rejects arguments, too
@@ -43,7 +54,7 @@ def call_on_shapes(
     try:
         for select in selects:
             select(where)
-        planned = [op.select or _plan(op, part, where, any(scaled)) for part in parts]
+        planned = [op.select or _plan(op, part, where, scaled) for part in parts]
         if not all(planned):
             reason = "no implementation supports it without copies"
     except Exception as error:  # an implementation without a graph may need anything that a context has
@@ -53,11 +64,6 @@ def call_on_shapes(
         end(recorded)
     if reason or not recorded:
         unplanned(str(problem), reason or "cuDNN computes it by a function that needs no plan")
-    results: list[DeviceArray] = [ShapeArray.of(spec) for spec in problem.results]
-    for place, (out, spec) in enumerate(zip(outs[: len(results)], given, strict=False)):
-        if spec is not None:
-            results[place] = out if isinstance(out, DeviceArray) else ShapeArray.of(spec)
-    return results
 
 
 def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
