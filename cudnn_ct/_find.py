@@ -74,6 +74,16 @@ def nvrtc(cuda: int) -> LibrarySpec:
     return LibrarySpec(f"libnvrtc.so.{cuda}", ("nvidia/cuda_nvrtc/lib", f"nvidia/cu{cuda}/lib"))
 
 
+def curand(cuda: int) -> LibrarySpec:
+    """Describe the libcurand of one CUDA major version."""
+    return LibrarySpec("libcurand.so.10", ("nvidia/curand/lib", f"nvidia/cu{cuda}/lib"))
+
+
+def cufft(cuda: int) -> LibrarySpec:
+    """Describe the libcufft of one CUDA major version, whose own number is one less."""
+    return LibrarySpec(f"libcufft.so.{cuda - 1}", ("nvidia/cufft/lib", f"nvidia/cu{cuda}/lib"))
+
+
 def mapped_files() -> tuple[str, ...]:
     """List the files that this process has mapped; empty if ``/proc`` is not mounted."""
     try:

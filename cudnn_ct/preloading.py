@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ._find import (
     cublas,
     cublaslt,
     cudart,
+    cufft,
+    curand,
     mapped_files,
     nvrtc,
     search,
@@ -26,9 +29,15 @@ from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_cal
 
 __all__ = ["preload"]
 
+# Set while libraries are searched. A search may start a Python, which must not preload when it starts.
+_RUNNING = "_CUDNN_CT_PRELOADING"
+
+# An optional library is searched without a child process.
+_OPTIONAL_STEPS = tuple(step for step in COMPANION_STEPS if step[0] != "cuda-pathfinder")
+
 
 def preload(raises: bool = True) -> tuple[str, ...]:
-    """Open all libraries of cuDNN, cuBLAS, NVRTC and the CUDA runtime for other programs of the process.
+    """Open all libraries of cuDNN, cuBLAS and others of CUDA for other programs of the process.
 
     A program that opens ``libcudnn_ops.so.9`` by its name afterwards gets the library that is open, wherever
     it is installed. Call it before the program is imported. The files are checked as by every call.
@@ -51,13 +60,16 @@ def preload(raises: bool = True) -> tuple[str, ...]:
 
     Notes
     -----
-    Needs no GPU. NVRTC and the CUDA runtime are left out if they are not installed, and so is a library of
-    cuDNN that needs the driver, on a machine without one.
+    Needs no GPU. NVRTC, the CUDA runtime, cuRAND and cuFFT are left out if they are not installed, and so is
+    a library of cuDNN that needs the driver, on a machine without one.
 
     Examples
     --------
     >>> paths = ct.preload(raises=False)
     """
+    if os.environ.get(_RUNNING):
+        return ()
+    os.environ[_RUNNING] = "1"
     try:
         return _preloaded()
     except CudnnError as error:
@@ -65,6 +77,8 @@ def preload(raises: bool = True) -> tuple[str, ...]:
             raise
         warn_caller(f"preload: {error}")
         return ()
+    finally:
+        del os.environ[_RUNNING]
 
 
 def _preloaded() -> tuple[str, ...]:
@@ -99,18 +113,15 @@ def refuse_other_cudnn() -> None:
 
 def _companions_of(installation: Installation, cuda: int) -> Iterator[str]:
     """Open libraries of CUDA, each after the ones that it needs, and yield their paths."""
-    for wanted, required in (
-        (cublaslt(cuda), True),
-        (cublas(cuda), True),
-        (nvrtc(cuda), False),
-        (cudart(cuda), False),
-    ):
-        if path := _found(wanted, installation, required):
+    for library in (cublaslt, cublas, nvrtc, cudart, curand, cufft):
+        required = library in (cublaslt, cublas)
+        if path := _found(library(cuda), installation, required):
             yield open_library(path)
 
 
 def _found(wanted: LibrarySpec, installation: Installation, required: bool) -> Path | None:
-    found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
+    steps = COMPANION_STEPS if required else _OPTIONAL_STEPS
+    found = search(wanted, steps, SearchContext(beside=installation.folder))
     if found.path is None and required:
         raise LibraryNotFoundError(
             f"{wanted.soname} was not found; programs that use cuDNN need it", found.steps

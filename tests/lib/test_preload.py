@@ -124,6 +124,11 @@ def test_exec_reports_a_program_that_does_not_exist(tmp_path: Path) -> None:
     assert "cannot be run" in done.stderr
 
 
+def test_python_that_a_search_starts_does_not_preload() -> None:
+    code = "import cudnn_ct as ct; print(ct.preload())"
+    assert run("-c", code, _CUDNN_CT_PRELOADING="1").stdout == "()\n"
+
+
 def test_preload_command_writes_a_file_that_each_start_runs(tmp_path: Path) -> None:
     """In a virtual environment, whose site-packages the file belongs to."""
     site = tmp_path / "env"
