@@ -32,7 +32,7 @@ LEVELS = (
     ),
     ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
-    ("__init__", "cli", "dnn", "jax", "explanations", "testing", "__main__"),
+    ("__init__", "cli", "dnn", "cupy", "jax", "explanations", "testing", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 
