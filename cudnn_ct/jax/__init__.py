@@ -19,6 +19,7 @@ check_version()
 
 # They register handlers of the interface that was checked.
 from .layers import activation, conv, conv_bias_activation, conv_transpose, lrn, pool, softmax  # noqa: E402
+from .recurrent import RecurrentResult, rnn, rnn_weight_size  # noqa: E402
 from .rows import (  # noqa: E402
     attention,
     batch_norm_inference,
@@ -32,6 +33,7 @@ from .rows import (  # noqa: E402
 )
 
 __all__ = [
+    "RecurrentResult",
     "activation",
     "attention",
     "batch_norm_inference",
@@ -47,5 +49,7 @@ __all__ = [
     "matmul",
     "pool",
     "rms_norm",
+    "rnn",
+    "rnn_weight_size",
     "softmax",
 ]

@@ -18,8 +18,11 @@ from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
 from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
 from ..typing import Layout
+from .networks import NETWORKS, network_results
 
-__all__ = ["Call", "call_of", "order_of"]
+__all__ = ["ROWS", "Call", "call_of", "order_of"]
+
+ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
 Params = tuple[tuple[str, Any], ...]
 
@@ -39,7 +42,7 @@ class Call(NamedTuple):
     @property
     def row(self) -> Row:
         """The row of the table."""
-        return OPERATIONS[self.name]
+        return ROWS[self.name]
 
     def keywords(self) -> dict[str, Any]:
         """Return the parameters of the public function, without the operands."""
@@ -82,6 +85,8 @@ def _spec_of(shape: tuple[int, ...], dtype: str, images: bool) -> TensorSpec:
 def _results(call: Call, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, ...]:
     """Return the results of the public function on arrays without memory."""
     row = call.row
+    if call.name in NETWORKS:
+        return network_results(call.name, dict(call.params), specs)
     if call.name == "ctc_loss":  # its function reads labels
         logits = specs["logits"]
         return TensorSpec.packed(logits.shape[1:2], logits.dtype), logits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from math import prod
@@ -26,6 +26,7 @@ from ..errors import AllocationError, NotSupportedError
 from ..shapes.specs import UNALIGNED, TensorSpec
 from .calls import Call
 from .ffi import Frame
+from .networks import ON_CPU, ON_GPU
 
 __all__ = ["NOTHING", "Learned", "code_of", "learned", "on_cpu", "on_gpu"]
 
@@ -58,7 +59,8 @@ class _Ready(NamedTuple):
 @lru_cache(4096)
 def _ready(text: bytes) -> _Ready:
     call = Call.read(text)
-    return _Ready(call, getattr(cudnn_ct, call.row.function), call.keywords())
+    function = ON_GPU.get(call.name) or getattr(cudnn_ct, call.row.function)
+    return _Ready(call, function, call.keywords())
 
 
 @contextmanager
@@ -201,11 +203,13 @@ def on_cpu(frame: Frame) -> None:
     """Compute a call by the reference."""
     call = _ready(frame.call).call
     row, keywords = call.row, _ready(frame.call).keywords
-    function = getattr(reference, row.function)
+    function = ON_CPU.get(call.name) or getattr(reference, row.function)
     arrays = (_host(*one) for one in zip(call.operands, frame.operands, strict=True))
     given = dict(zip(call.present, arrays, strict=True))
     found = function(**given, **keywords)
-    fields = [getattr(found, one) for one in row.results] if isinstance(found, tuple) else [found]
+    fields: Sequence[Any] = (found,)
+    if isinstance(found, tuple):
+        fields = [getattr(found, one) for one in row.results] if hasattr(found, "_fields") else found
     for value, spec, pointer in zip(fields, call.results, frame.results, strict=False):
         _host(spec, pointer)[...] = value
 

@@ -16,11 +16,11 @@ from jax.custom_derivatives import SymbolicZero
 from ..dtypes import DTYPES
 from ..gradients.row import Backward, Row, needs_of, saved_names
 from ..gradients.table import OPERATIONS
-from .calls import Params, call_of, order_of
+from .calls import ROWS, Params, call_of, order_of
 from .ffi import COMMAND_BUFFERS, register
 from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
 
-__all__ = ["Operators", "apply", "as_ints", "operand", "ops"]
+__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "without_gradient"]
 
 # One handler for all operations. XLA captures the calls of the first target in command buffers.
 CAPTURED, NOT_CAPTURED = "cudnn_ct", "cudnn_ct_not_captured"
@@ -30,7 +30,7 @@ for _target, _traits in ((CAPTURED, COMMAND_BUFFERS), (NOT_CAPTURED, 0)):
     register(_target, "CUDA", on_gpu, code_of, _traits)
 
 # Operations on rows, for which an axis in front is more rows if only these operands have it.
-ROWS = {
+MANY_ROWS = {
     "softmax": ("x",),
     "softmax_backward": ("dy", "y"),
     **{f"{name}{end}": ("x",) for name in ("layer_norm", "rms_norm") for end in ("", "_inference")},
@@ -83,13 +83,13 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
     """Return the function of an operation's operands, None for those that are not given."""
     row = OPERATIONS[name]
     if row.gradient is None:
-        return _without_gradient(name, params)
+        return without_gradient(name, params)
     seen = 1 if f"{name}_inference" in OPERATIONS or name == "ctc_loss" else len(row.results)
     primal = f"{name}_inference" if f"{name}_inference" in OPERATIONS else name
 
     @jax.custom_vjp
     def function(*operands: Any) -> tuple[Any, ...]:
-        return _call(primal, params, operands)[:seen]
+        return raw_call(primal, params, operands)[:seen]
 
     def forward(*traced: Any) -> tuple[tuple[Any, ...], Any]:
         operands = tuple(None if one is None else one.value for one in traced)
@@ -99,7 +99,7 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
         wanted = frozenset(one for one in needs if perturbed[one] is not None and perturbed[one].perturbed)
         # For a second derivative JAX differentiates this function, through the results that a caller sees.
         every = seen == len(row.results)
-        results = function(*operands) if every else _without_gradient(name, params)(*operands)
+        results = function(*operands) if every else without_gradient(name, params)(*operands)
         known = present | dict(zip(row.results, results, strict=True))
         saved = {one: known[one] for one in saved_names(row, dict(params), wanted)}
         return results[:seen], (saved, _Facts(wanted, _described(row, operands)))
@@ -123,12 +123,12 @@ def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]
     return function
 
 
-def _without_gradient(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
+def without_gradient(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
     """Return the function of an operation's operands, whose derivative is an error."""
 
     @jax.custom_jvp
     def function(*operands: Any) -> tuple[Any, ...]:
-        return _call(name, params, operands)
+        return raw_call(name, params, operands)
 
     @function.defjvp
     def derivative(primals: Any, tangents: Any) -> Any:
@@ -145,9 +145,9 @@ def _described(row: Row, operands: Sequence[Any]) -> tuple[tuple[str, tuple[int,
 # --- vmap --------------------------------------------------------------------------------------------------
 
 
-def _call(name: str, params: Params, operands: Sequence[Any]) -> tuple[Any, ...]:
+def raw_call(name: str, params: Params, operands: Sequence[Any]) -> tuple[Any, ...]:
     """Call an operation without a gradient, on the operands that are given."""
-    row = OPERATIONS[name]
+    row = ROWS[name]
     present = tuple(one for one, array in zip(row.operands, operands, strict=True) if array is not None)
     given = [jnp.asarray(array) for array in operands if array is not None]
     results: tuple[Any, ...] = _batchable(name, params, present)(*given)
@@ -157,7 +157,7 @@ def _call(name: str, params: Params, operands: Sequence[Any]) -> tuple[Any, ...]
 @lru_cache(4096)
 def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
     """Return the function of the given operands with a rule of vmap."""
-    row = OPERATIONS[name]
+    row = ROWS[name]
 
     def one_call(*given: Any) -> tuple[Any, ...]:
         return _ffi(name, params, present, given)
@@ -168,7 +168,7 @@ def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[
     def rule(size: int, batched: Sequence[bool], *given: Any) -> tuple[Any, Any]:
         mapped = {one for one, is_mapped in zip(present, batched, strict=True) if is_mapped}
         everything = (True,) * len(row.results)
-        if mapped <= set(ROWS.get(name, ())) and len(mapped) == len(ROWS.get(name, ())):
+        if mapped <= set(MANY_ROWS.get(name, ())) and len(mapped) == len(MANY_ROWS.get(name, ())):
             return _batchable(name, _negative_axes(params, given), present)(*given), everything
         foldable = {one for one in row.batch if one in present}
         if set(row.results) <= set(row.batch) and mapped <= foldable and size:

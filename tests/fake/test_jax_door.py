@@ -15,8 +15,11 @@ import cudnn_ct as ct
 pytest.importorskip("jax")
 
 from cudnn_ct.gradients.table import OPERATIONS
-from cudnn_ct.jax import kernels
+from cudnn_ct.jax import kernels, networks
 from cudnn_ct.jax.calls import Call, call_of
+from cudnn_ct.jax.networks import NETWORKS, ON_CPU
+from cudnn_ct.shapes.rnn import rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_weight_size
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -127,3 +130,33 @@ def test_replays_are_not_made_of_calls_with_memory_that_is_lent(fake: FakeCudnn,
     for _ in range(12):
         kernels.on_gpu(made)
     assert not host.launches
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_handler_runs_a_network_and_its_gradients(fake: FakeCudnn, host: Host, mode: str) -> None:
+    name, cells = ("lstm", ("h0", "c0")) if mode == "lstm" else ("rnn", ("h0",))
+    spec = rnn_spec(mode, 3, 4)
+    params = {one: param.default for one, param in NETWORKS[name].params.items()}
+    params |= {"mode": mode, "hidden_size": 4}
+    rng = np.random.default_rng(0)
+    shapes = {"x": (5, 2, 3), "w": (rnn_weight_size(spec),), **dict.fromkeys(cells, (1, 2, 4))}
+    shapes |= {"dy": (5, 2, 4), **{f"d{one[0]}y": (1, 2, 4) for one in cells}}
+    given = {one: rng.standard_normal(shape).astype("float32") for one, shape in shapes.items()}
+
+    def run(which: str) -> list[np.ndarray]:
+        names = NETWORKS[which].operands
+        arrays = tuple((one, shapes[one], "float32") for one in names)
+        of = call_of(which, tuple(params.items()), arrays)
+        assert kernels.learned(of.text()) is not None
+        made = frame(of, host, host.new_stream(), [ct.asarray(given[one]) for one in names])
+        kernels.on_gpu(made)
+        return [array.numpy() for array in made.kept[1]]
+
+    expected = ON_CPU[name](*(given[one] for one in NETWORKS[name].operands), **params)
+    for one, other in zip(run(name), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    backward = f"{name}_backward"
+    expected = ON_CPU[backward](**{one: given[one] for one in NETWORKS[backward].operands}, **params)
+    for one, other in zip(run(backward), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    networks._network.cache_clear()

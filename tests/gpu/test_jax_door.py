@@ -154,6 +154,36 @@ def test_ctc_loss_and_its_gradient_equal_the_reference(door: Any) -> None:
     assert far(gradient, expected.gradient) < 1e-3
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"mode": "lstm", "hidden_size": 32, "num_layers": 2},
+        {"mode": "gru", "hidden_size": 16, "direction": "bidirectional"},
+    ],
+    ids=lambda network: network["mode"],
+)
+def test_network_and_its_gradients_equal_the_cpu(network: dict[str, Any], dtype: str, door: Any) -> None:
+    jax = door.jax
+    rng = np.random.default_rng(0)
+    sizes = {key: value for key, value in network.items() if key not in ("mode", "hidden_size")}
+    size = door.ops.rnn_weight_size(network["mode"], 16, network["hidden_size"], **sizes)
+    x, w = rng.standard_normal((10, 3, 16)).astype(dtype), (rng.standard_normal(size) / 4).astype(dtype)
+
+    def loss(x: Any, w: Any) -> Any:
+        found = [one for one in door.ops.rnn(x, w, **network) if one is not None]
+        return sum((one.astype("float32") ** 2).sum() for one in found), found
+
+    both = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+    gradients, results = both(*(jax.device_put(one) for one in (x, w)))
+    expected, values = both(*(jax.device_put(one, door.cpu) for one in (x, w)))
+    limit = 1e-3 if dtype == "float32" else 0.02
+    for name, one, other in zip(("y", "hy", "cy"), results, values, strict=False):
+        assert far(one, other) < limit, name
+    for name, one, other in zip("xw", gradients, expected, strict=True):
+        assert far(one, other) < 3 * limit, name
+
+
 def test_vmap_of_a_convolution_equals_a_loop(door: Any) -> None:
     jax = door.jax
     rng = np.random.default_rng(0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from jax.test_util import check_grads  # noqa: E402
 from cudnn_ct import jax as ctj  # noqa: E402
 from cudnn_ct.gradients.table import OPERATIONS  # noqa: E402
 from cudnn_ct.jax.calls import Call, call_of  # noqa: E402
+from cudnn_ct.reference.rnn import rnn as reference_rnn  # noqa: E402
+from cudnn_ct.shapes.rnn import rnn_spec  # noqa: E402
+from cudnn_ct.shapes.rnn_params import rnn_parameters  # noqa: E402
 
 if jax.default_backend() != "cpu":
     pytest.skip("these tests are for the CPU; tests/gpu has those of a GPU", allow_module_level=True)
@@ -192,6 +197,45 @@ def test_ctc_loss_and_its_gradient_equal_the_reference() -> None:
     )
 
 
+NETWORKS = [
+    ({"mode": "lstm", "hidden_size": 4}, True),
+    ({"mode": "lstm", "hidden_size": 4, "num_layers": 2, "direction": "bidirectional"}, False),
+    ({"mode": "gru", "hidden_size": 3, "bias": "single_inp_bias"}, True),
+    ({"mode": "rnn_tanh", "hidden_size": 3, "lengths": (5, 2)}, False),
+]
+
+
+@pytest.mark.parametrize(("network", "with_states"), NETWORKS, ids=str)
+def test_network_and_its_gradients_equal_the_reference(network: dict[str, Any], with_states: bool) -> None:
+    rng, layers = np.random.default_rng(0), network.get("num_layers", 1) * (1 + ("direction" in network))
+    sizes = {key: value for key, value in network.items() if key not in ("mode", "hidden_size", "lengths")}
+    size = ctj.rnn_weight_size(network["mode"], 3, network["hidden_size"], **sizes)
+    x, w = rng.standard_normal((5, 2, 3)), rng.standard_normal(size)
+    states = [rng.standard_normal((layers, 2, network["hidden_size"])) for _ in range(2)]
+    given = states[: 2 if network["mode"] == "lstm" else 1] if with_states else []
+    found = jax.jit(partial(ctj.rnn, **network))(x, w, *given)
+    spec = rnn_spec(network["mode"], 3, network["hidden_size"], dtype="float64", **sizes)
+    weights = [row.view(w) for row in rnn_parameters(spec)]
+    first = dict(zip(("h0", "c0"), given, strict=False))
+    expected = reference_rnn(x, weights, spec, **first, lengths=network.get("lengths"))
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+    def results(*operands: Any) -> Any:
+        return [one for one in ctj.rnn(*operands, **network) if one is not None]
+
+    check_grads(jax.jit(results), (x, w, *given), 1, modes=["rev"], atol=1e-4, rtol=1e-4)
+
+
+def test_network_with_wrong_weights_is_an_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"w has the wrong shape: got \(5,\), expected \(144,\) for lstm 3 -> 4"
+    ):
+        ctj.rnn(np.ones((5, 2, 3)), np.ones(5), mode="lstm", hidden_size=4)
+
+
 def test_batch_norm_returns_the_statistics_of_the_batch() -> None:
     x = np.random.default_rng(0).standard_normal((5, 3, 4, 4))
     ones = np.ones(3)
@@ -265,3 +309,15 @@ def test_other_major_version_of_the_interface_is_rejected_by_name(monkeypatch: p
         ImportError, match=rf"supports version 0\.x of XLA's .*, and jax {jax.__version__} has 1\.2"
     ):
         ffi.check_version()
+
+
+def test_page_runs() -> None:
+    page = Path(ct.__file__).parents[1] / "docs" / "jax.md"
+    if not page.is_file():
+        pytest.skip("docs/ is not next to the package")
+    jax.config.update("jax_enable_x64", False)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        found: dict[str, Any] = {}
+        exec(compile(block, str(page), "exec"), found)
+        assert found["gradient"].shape == (8, 3, 3, 3)
+        assert (np.asarray(found["gradient"]) > 0).all()
