@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "Case", "operands_of"]
+__all__ = ["CASES", "SHARDED", "Case", "operands_of"]
 
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
 GEOMETRY = {"padding": ((1, 0), (0, 1)), "stride": (2, 1), "groups": 2}
@@ -99,3 +99,23 @@ def operands_of(case: Case, seed: int = 0) -> list[Any]:
     if case.name == "grid_sample":
         made[1] = rng.uniform(-0.8, 0.8, case.shapes[1])
     return [None if array is None else array.astype(case.dtype) for array in made]
+
+
+# A program that compares a function split over all devices with the same on one.
+SHARDED = """
+import json, numpy as np, jax
+from jax.sharding import Mesh, PartitionSpec as P
+from cudnn_ct import jax as ctj
+rng = np.random.default_rng(0)
+x = rng.standard_normal((8, 3, 6, 6)).astype("float32")
+w = rng.standard_normal((5, 3, 3, 3)).astype("float32")
+mesh = Mesh(np.array(jax.devices()), ("d",))
+def one(x, w):
+    return ctj.pool(ctj.conv(x, w, padding="half"), 2)
+split = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d")))
+def gradients(function):
+    return jax.grad(lambda *operands: (function(*operands) ** 2).sum(), (0, 1))(x, w)
+pairs = zip((split(x, w), *gradients(split)), (one(x, w), *gradients(one)))
+far = [float(abs(a - np.asarray(b)).max() / abs(np.asarray(b)).max()) for a, b in pairs]
+print(json.dumps({"devices": len(jax.devices()), "far": far}))
+"""

@@ -20,7 +20,7 @@ from .calls import ROWS, Params, call_of, order_of
 from .ffi import COMMAND_BUFFERS, register
 from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
 
-__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "without_gradient"]
+__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "varying_alike", "without_gradient"]
 
 # One handler for all operations. XLA captures the calls of the first target in command buffers.
 CAPTURED, NOT_CAPTURED = "cudnn_ct", "cudnn_ct_not_captured"
@@ -42,7 +42,7 @@ def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
     row = OPERATIONS[name]
     given = (*operands, *(None,) * (len(row.operands) - len(operands)))
     values = tuple((one, params.get(one, param.default)) for one, param in row.params.items())
-    results = _differentiable(name, values)(*given)
+    results = _differentiable(name, values)(*varying_alike(given))
     return results[0] if len(results) == 1 else results
 
 
@@ -150,8 +150,7 @@ def raw_call(name: str, params: Params, operands: Sequence[Any]) -> tuple[Any, .
     row = ROWS[name]
     present = tuple(one for one, array in zip(row.operands, operands, strict=True) if array is not None)
     given = [jnp.asarray(array) for array in operands if array is not None]
-    results: tuple[Any, ...] = _batchable(name, params, present)(*given)
-    return results
+    return tuple(varying_alike(_batchable(name, params, present)(*given), given))
 
 
 @lru_cache(4096)
@@ -248,6 +247,31 @@ def _ffi(name: str, params: Params, present: tuple[str, ...], given: Sequence[An
         output_layouts=orders,
     )
     return tuple(function(*given, call=text)[: len(call.results)])
+
+
+def varying_alike(arrays: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """Return arrays that vary over all axes of ``shard_map`` over which one of them, or of ``others``, does.
+
+    A weight that all devices share becomes one for each, so that its gradient is summed over the devices.
+    """
+    present = [array for array in (*arrays, *others) if array is not None]
+    axes = frozenset[str]().union(*map(_axes_of, present))
+    return [
+        array if array is None or axes <= _axes_of(array) else _to_varying(array, axes - _axes_of(array))
+        for array in arrays
+    ]
+
+
+def _axes_of(array: Any) -> frozenset[str]:
+    kind = jax.typeof(array)
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return getattr(kind, "vma", frozenset()) if axes is None else axes  # the name in older versions
+
+
+def _to_varying(array: Any, axes: frozenset[str]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, tuple(axes), to="varying")
+    return jax.lax.pvary(array, tuple(axes))
 
 
 def _has_gpu() -> bool:

@@ -13,7 +13,7 @@ from ..shapes.rnn import rnn_spec
 from ..shapes.rnn_params import rnn_weight_size as size_of
 from .calls import Params
 from .networks import NETWORKS, PARAMS
-from .operators import operand, raw_call, without_gradient
+from .operators import operand, raw_call, varying_alike, without_gradient
 
 __all__ = ["RecurrentResult", "rnn", "rnn_weight_size"]
 
@@ -112,9 +112,8 @@ def rnn(
     if c0 is not None and name != "lstm":
         raise ValueError(f"c0 is for 'lstm' only: got mode={mode!r}")
     operands = [operand(one, word) for one, word in ((x, "x"), (w, "w"), (h0, "h0"), (c0, "c0"))]
-    found = _differentiable(name, tuple((one, given[one]) for one in PARAMS))(
-        *operands[: len(NETWORKS[name].operands)]
-    )
+    own = varying_alike(operands[: len(NETWORKS[name].operands)])
+    found = _differentiable(name, tuple((one, given[one]) for one in PARAMS))(*own)
     return RecurrentResult(*found, *(None,) * (3 - len(found)))
 
 

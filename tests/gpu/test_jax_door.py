@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, Case, operands_of
+from tests.jax_cases import CASES, SHARDED, Case, operands_of
 
 from .conftest import library
 
@@ -295,3 +295,21 @@ def test_network_is_right_with_and_without_command_buffers(flags: str, door: Any
         assert found["counts"][-1] < 12, found  # none, unless memory moved
     elif flags:
         assert found["counts"][1:] == [12] * 5, found
+
+
+def test_function_that_is_split_over_gpus_equals_the_whole(door: Any) -> None:
+    if len(door.jax.devices()) < 2:
+        pytest.skip("one GPU")
+    paths = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONPATH": paths}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert max(found["far"]) < 5e-3, found  # TF32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, Case, operands_of
+from tests.jax_cases import CASES, SHARDED, Case, operands_of
 
 jax = pytest.importorskip("jax")
 
@@ -309,6 +311,22 @@ def test_other_major_version_of_the_interface_is_rejected_by_name(monkeypatch: p
         ImportError, match=rf"supports version 0\.x of XLA's .*, and jax {jax.__version__} has 1\.2"
     ):
         ffi.check_version()
+
+
+def test_function_that_is_split_over_devices_equals_the_whole() -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        env={**os.environ, **flags, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["devices"] == 2
+    assert max(found["far"]) < 1e-5, found
 
 
 def test_page_runs() -> None:
