@@ -257,13 +257,14 @@ def counted(*arguments):
     return run(*arguments)
 compiled = ours.lower(x, w).compile()
 kernels._run = counted
-counts, keep = [], []
-for step in range(6):
-    calls.clear()
-    keep.append(compiled(x, w).block_until_ready())
-    counts.append(len(calls))
 expected = np.asarray(theirs(x, w), np.float32)
-far = max(float(abs(np.asarray(y, np.float32) - expected).max() / abs(expected).max()) for y in keep)
+counts, far = [], 0.0
+for step in range(8):
+    calls.clear()
+    y = compiled(x, w).block_until_ready()
+    counts.append(len(calls))
+    far = max(far, float(abs(np.asarray(y, np.float32) - expected).max() / abs(expected).max()))
+    del y  # the next result may have its memory: XLA captures again if an address changes
 print(json.dumps({"counts": counts, "far": far}))
 """
 KINDS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL"
@@ -294,7 +295,7 @@ def test_network_is_right_with_and_without_command_buffers(flags: str, door: Any
     if flags == CAPTURE:
         assert found["counts"][-1] < 12, found  # none, unless memory moved
     elif flags:
-        assert found["counts"][1:] == [12] * 5, found
+        assert found["counts"][1:] == [12] * 7, found
 
 
 def test_function_that_is_split_over_gpus_equals_the_whole(door: Any) -> None:
