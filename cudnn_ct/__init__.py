@@ -80,6 +80,8 @@ _PUBLIC = {
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
     "plans.last_plan": "PlanDescription last_plan",
+    "preloading": "preload",
+    "raw_memory": "from_pointer",
     "shapes.attention": "AttentionGradients AttentionResult",
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.ctc": "CTCLoss",

@@ -125,6 +125,8 @@ from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .plans.last_plan import PlanDescription as PlanDescription
 from .plans.last_plan import last_plan as last_plan
+from .preloading import preload as preload
+from .raw_memory import from_pointer as from_pointer
 from .shapes.attention import AttentionGradients as AttentionGradients
 from .shapes.attention import AttentionResult as AttentionResult
 from .shapes.conv import conv_output_shape as conv_output_shape

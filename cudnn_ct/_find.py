@@ -59,6 +59,11 @@ def cublaslt(cuda: int) -> LibrarySpec:
     return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"))
 
 
+def cublas(cuda: int) -> LibrarySpec:
+    """Describe the libcublas of one CUDA major version."""
+    return LibrarySpec(f"libcublas.so.{cuda}", cublaslt(cuda).wheels)
+
+
 def cudart(cuda: int) -> LibrarySpec:
     """Describe the libcudart of one CUDA major version."""
     return LibrarySpec(f"libcudart.so.{cuda}", ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib"))
@@ -67,6 +72,16 @@ def cudart(cuda: int) -> LibrarySpec:
 def nvrtc(cuda: int) -> LibrarySpec:
     """Describe the libnvrtc of one CUDA major version."""
     return LibrarySpec(f"libnvrtc.so.{cuda}", ("nvidia/cuda_nvrtc/lib", f"nvidia/cu{cuda}/lib"))
+
+
+def curand(cuda: int) -> LibrarySpec:
+    """Describe the libcurand of one CUDA major version."""
+    return LibrarySpec("libcurand.so.10", ("nvidia/curand/lib", f"nvidia/cu{cuda}/lib"))
+
+
+def cufft(cuda: int) -> LibrarySpec:
+    """Describe the libcufft of one CUDA major version, whose own number is one less."""
+    return LibrarySpec(f"libcufft.so.{cuda - 1}", ("nvidia/cufft/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def mapped_files() -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from .errors import (
     warn_caller,
 )
 
-__all__ = ["Library", "load", "prototypes", "version"]
+__all__ = ["Library", "load", "loaded", "prototypes", "version"]
 
 NOTHING = SearchResult(None, "", ())
 
@@ -63,6 +63,11 @@ def load() -> Library:
             f"ct.config.library was set too late: {_state.library!r} is loaded and stays for this process"
         )
     return _state.library
+
+
+def loaded() -> bool:
+    """Return whether this package has loaded a cuDNN."""
+    return _state.library is not None
 
 
 def version(raises: bool = True) -> int:

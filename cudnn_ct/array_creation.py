@@ -11,6 +11,7 @@ from ._hints import known_keywords, unknown_keyword
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
+from .cuda.pointers import refuse_address
 from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
@@ -185,7 +186,8 @@ def asarray(
     Raises
     ------
     TypeError
-        cuDNN does not have the dtype; or ``obj`` has complex numbers, strings, dates or objects; or it is a
+        ``obj`` is an address or memory without a dtype, which :func:`from_pointer` takes; or cuDNN does not
+        have the dtype; or ``obj`` has complex numbers, strings, dates or objects; or it is a
         tensor of torch that requires grad.
     ValueError
         ``layout`` does not exist for this number of axes; or the memory of ``obj`` is at address 0.
@@ -199,6 +201,7 @@ def asarray(
     """
     if unknown:
         raise unknown_keyword(asarray, unknown)
+    refuse_address(obj)
     kind = None if dtype is None else as_dtype(dtype)
     name = None if layout is None else as_choice(layout, LAYOUTS, "layout")
     if array_shapes.active():
@@ -248,6 +251,7 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
 
 def not_on_device(obj: Any, name: str) -> TypeError:
     """Return the error for an operand without device memory."""
+    refuse_address(obj)
     return TypeError(
         f"{name} must be an array on the device, not {interop.type_name(obj)}; ct.asarray({name}) makes one"
     )
@@ -291,6 +295,7 @@ def _read(obj: Any, stream: Stream, kept: bool) -> DeviceArray | None:
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     """Wrap an array by DLPack or ``__cuda_array_interface__``; return None for one without device memory."""
+    refuse_address(obj)
     if _is_negated(obj):
         obj = _with_signs(obj, stream)
     foreign = interop.import_array(obj, stream)

@@ -24,7 +24,7 @@ from .cuda.debug import watch
 from .cuda.lifetime import release_finished
 from .cuda.replay import ReplayPool
 from .cuda.stream import Stream
-from .cuda.workspace import Workspace
+from .cuda.workspace import LentMemory, Workspace
 from .errors import AllocationError, CudnnError, NotInitializedError
 from .typing import StreamLike
 
@@ -99,6 +99,7 @@ class Context:
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.running = False
         self.replays = ReplayPool(device)
+        self.lent: LentMemory | None = None  # the workspace of the running call
         self._inner: Context | None = None
         self._recorded: Stream | None = None  # the stream of the call that is recorded
         self._workspaces = BoundedDict(WORKSPACES)
@@ -155,6 +156,8 @@ class Context:
         Each thread has its own for each stream: kernels of another thread may be enqueued on the stream
         between the kernels of one cuDNN call.
         """
+        if self.lent is not None and (address := self.lent.address(nbytes)) is not None:
+            return address
         return int(self._memory(self._workspaces, nbytes, "a workspace").handle) if nbytes else 0
 
     def operand_copies(self, nbytes: int) -> Any:
@@ -203,8 +206,7 @@ class Context:
 
         A graph may outlive the thread and the plan that it was captured from.
         """
-        for kept in (thing, self.handle):
-            local.pins[id(kept)] = kept
+        local.pins.update((id(kept), kept) for kept in (thing, self.handle))
 
     def drop_workspace(self) -> None:
         """Release this stream's workspace unless it was captured; it is recreated when needed."""
@@ -212,9 +214,8 @@ class Context:
 
     def drop_workspaces(self) -> None:
         """Release all workspaces that were not captured; they are recreated when needed."""
-        self.replays.clear()
-        self._workspaces.clear()
-        self._copies.clear()
+        for held in (self.replays, self._workspaces, self._copies):
+            held.clear()
         if self._inner is not None:
             self._inner.drop_workspaces()
 

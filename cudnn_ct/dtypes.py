@@ -72,7 +72,7 @@ def as_dtype(dtype: Any) -> DType:
 
     Parameters
     ----------
-    dtype : str, numpy dtype, NumPy or ml_dtypes scalar type, or DType
+    dtype : str, dtype or scalar type of NumPy, ml_dtypes or JAX, dtype of PyTorch, or DType
         Strings have their NumPy meaning: ``"half"`` is float16, ``"float"`` and ``"f8"`` are float64.
 
     Raises
@@ -100,6 +100,8 @@ def _look_up(dtype: Any) -> DType:
 def _name(dtype: Any) -> str:
     import numpy as np
 
+    if type(dtype).__module__ == "torch":
+        return str(dtype).removeprefix("torch.")
     if not isinstance(
         dtype, str | type | np.dtype
     ):  # NumPy reads None as float64, and any object with a dtype

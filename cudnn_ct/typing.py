@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex, SupportsInt, TypeAlias
 
 if TYPE_CHECKING:
+    from ctypes import c_void_p
+
     from numpy.typing import DTypeLike as NumPyDType
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "OutLike",
     "Padding",
     "PerAxis",
+    "PointerLike",
     "PoolMode",
     "Precision",
     "RNNBias",
@@ -72,6 +75,24 @@ class CuPyStream(Protocol):
     def ptr(self) -> int: ...
 
 
+class TorchDType(Protocol):
+    """A dtype of PyTorch."""
+
+    @property
+    def is_floating_point(self) -> bool: ...
+    @property
+    def itemsize(self) -> int: ...
+
+
+class CoreBuffer(Protocol):
+    """A Buffer of cuda.core."""
+
+    @property
+    def handle(self) -> object: ...
+    @property
+    def size(self) -> int: ...
+
+
 class AlgorithmRow(Protocol):
     """A row of a table of algorithms: a :class:`cudnn_ct.Candidate`."""
 
@@ -91,8 +112,11 @@ OutLike: TypeAlias = ArrayLike | tuple[ArrayLike | None, ...]
 StreamLike: TypeAlias = SupportsIndex | SupportsCudaStream | TorchStream | CuPyStream
 """A CUDA stream: an object of any library, or its address as an integer."""
 
-DTypeLike: TypeAlias = "str | NumPyDType"
-"""A dtype by name, such as ``"bfloat16"``, or of NumPy."""
+DTypeLike: TypeAlias = "str | NumPyDType | TorchDType"
+"""A dtype by name, such as ``"bfloat16"``, or of NumPy, ml_dtypes, JAX or PyTorch."""
+
+PointerLike: TypeAlias = "SupportsIndex | SupportsInt | c_void_p | CoreBuffer"
+"""An address: an int, a ``CUdeviceptr``, a ``ctypes.c_void_p`` or a ``cuda.core.Buffer``."""
 
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 """A shape; an integer is the shape of one axis."""

@@ -19,7 +19,10 @@ __all__ = ["main"]
 LABELS = 26  # columns
 
 # Each command is in the module of its name, which is imported when the command runs.
-COMMANDS = ("algorithms", "bench", "bisect", "cache", "compile", "device", "report", "selftest", "supports")
+COMMANDS = (
+    *("algorithms", "bench", "bisect", "cache", "compile", "device", "exec", "preload", "report"),
+    *("selftest", "supports"),
+)
 
 
 class Commands(click.Group):

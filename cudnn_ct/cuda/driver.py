@@ -18,7 +18,7 @@ from .. import _background
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
-__all__ = ["as_cudnn_error", "call", "check", "core", "driver", "native"]
+__all__ = ["as_cudnn_error", "call", "check", "core", "driver", "is_foreign", "native"]
 
 _NATIVE_VERSION = 12000  # of the interfaces that `native` returns
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
@@ -112,6 +112,11 @@ def call(doing: str, function: str, *arguments: Any, stream: Hashable = None) ->
     result, *values = getattr(driver(), function)(*arguments)
     check(result, doing, stream)
     return values[0] if len(values) == 1 else values
+
+
+def is_foreign(error: Exception) -> bool:
+    """Return whether cuda.core, its bindings or its path finder raised an exception of their own."""
+    return type(error).__module__.partition(".")[0] == "cuda"
 
 
 def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:

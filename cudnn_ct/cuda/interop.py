@@ -42,11 +42,15 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
         view = _memory_view().from_any_interface(obj, here)
         dtype = view.dtype
     except Exception as error:
+        if cuda.is_foreign(error):
+            raise cuda.as_cudnn_error(error, f"importing {type_name(obj)}") from error
         if in_host_memory(obj):
             return None
         raise TypeError(f"{type_name(obj)} does not export usable device memory: {error}") from error
     if not view.is_device_accessible:
         return None
+    if dtype.kind == "V":  # the interface has no names for bfloat16 and float8
+        dtype = getattr(obj, "dtype", dtype)
     shape = tuple(view.shape)
     strides = _unambiguous_strides(obj, shape)
     strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
@@ -92,7 +96,12 @@ def _dlpack_device(obj: Any) -> tuple[int, int] | None:
     method = getattr(obj, "__dlpack_device__", None)
     if method is None:
         return None
-    answer = method()
+    try:
+        answer = method()
+    except Exception as error:
+        if cuda.is_foreign(error):
+            raise cuda.as_cudnn_error(error, f"reading the device of {type_name(obj)}") from error
+        raise
     try:
         kind, device = answer
         return operator.index(kind), operator.index(device)

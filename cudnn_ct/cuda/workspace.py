@@ -13,7 +13,7 @@ from .lifetime import ExportedMemory
 from .replay import Replay
 from .stream import Stream
 
-__all__ = ["Workspace"]
+__all__ = ["LentMemory", "Workspace"]
 
 
 class Workspace:
@@ -44,3 +44,22 @@ class Workspace:
             return
         for replay in list(self._replays):
             replay.drop()
+
+
+class LentMemory:
+    """Workspace that another library lends for calls; ``wanted`` is the most that one of them asked for.
+
+    Such calls are not recorded for replays, because the memory may move.
+    """
+
+    __slots__ = ("handle", "size", "wanted")
+
+    def __init__(self, handle: int, size: int) -> None:
+        self.handle = handle
+        self.size = size
+        self.wanted = 0
+
+    def address(self, nbytes: int) -> int | None:
+        """Return the address of the memory for a call, or None if the call needs more."""
+        self.wanted = max(self.wanted, nbytes)
+        return self.handle if nbytes <= self.size else None

@@ -182,6 +182,7 @@ class Driver:
         self.grave: list[np.ndarray] = []  # freed memory, kept so that its addresses are not used again
         self.freed: list[tuple[int, int, int | None]] = []  # address, stream, current device
         self.pinned = False  # whether memory of the host is
+        self.pinned_at: set[int] = set()  # addresses of pinned memory
         self.capturing = Captures()
         self.blocking: set[int] = set()  # streams that wait for the default stream
         self.destroyed: set[int] = set()  # streams that no call may name
@@ -423,11 +424,28 @@ class Driver:
         ctypes.c_int.from_address(status).value = int(stream in self.capturing)
         return 0
 
+    def _pointer_attributes(self, count: int, attributes: int, places: int, address: int) -> int:
+        """Write the attributes of an address; zeros for one that is in no allocation, as the driver does."""
+        count &= 0xFFFFFFFF
+        found = next((one for one in self.live.values() if 0 <= address - one.handle < one.size), None)
+        values = {2: 1 if address in self.pinned_at else 0}
+        if found is not None:
+            values = {2: 2, 9: found.device, 11: found.handle, 12: found.size}
+        for name, place in zip(
+            (ctypes.c_uint * count).from_address(attributes),
+            (ctypes.c_size_t * count).from_address(places),
+            strict=True,
+        ):
+            kind = ctypes.c_uint64 if name in (11, 12) else ctypes.c_uint
+            kind.from_address(place).value = values.get(name, 0)
+        return 0
+
     def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
         functions: dict[bytes, tuple[Callable[..., int], int]] = {
             b"cuGraphLaunch": (self.launch, 2),
             b"cuStreamIsCapturing": (self._is_capturing, 2),
             b"cuMemcpyDtoDAsync": (self._copy, 4),
+            b"cuPointerGetAttributes": (self._pointer_attributes, 4),
         }
         function, arguments = functions[name]
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * arguments)

@@ -24,12 +24,15 @@ LEVELS = (
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
-        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "_cache_files"),
+        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "preloading", "_cache_files"),
     ),
-    ("cuda", "array", "array_shapes", "array_creation", "descriptors", "context", "availability"),
+    (
+        *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
+        *("context", "availability"),
+    ),
     ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
-    ("__init__", "cli", "dnn", "explanations", "testing", "torch", "__main__"),
+    ("__init__", "cli", "dnn", "cupy", "jax", "explanations", "testing", "torch", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 
@@ -155,7 +158,7 @@ def test_cuda_libraries_are_imported_only_by_the_cuda_folder() -> None:
     importers = {found.by for found in imports() if found.of.startswith(("cuda.core", "cuda.bindings"))}
     assert importers <= {"cuda.driver"}
     users = {found.by for found in imports() if found.of == ".cuda.driver"}
-    names = ("device", "event", "graph", "interop", "memory", "replay", "stream")
+    names = ("device", "event", "graph", "interop", "memory", "pointers", "replay", "stream")
     assert users <= {f"cuda.{name}" for name in names}
 
 

@@ -1,0 +1,42 @@
+"""``cudnn-ct exec``: run a program that finds the libraries of this cuDNN."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..preloading import preload
+from .errors import fail, plainly
+
+__all__ = ["command", "environment"]
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells
+
+
+@click.command(
+    name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@plainly
+def command(program: str, arguments: tuple[str, ...]) -> None:
+    """Run PROGRAM so that it finds cuDNN, cuBLAS and NVRTC of this Python.
+
+    The libraries are opened and checked first. The program then replaces this process, with their folders at
+    the front of LD_LIBRARY_PATH, so that its exit code and signals are its own.
+    """
+    paths = preload()
+    try:
+        os.execvpe(program, [program, *arguments], environment(paths, dict(os.environ)))
+    except FileNotFoundError:
+        fail(f"{program} does not exist", NOT_FOUND)
+    except OSError as error:
+        fail(f"{program} cannot be run: {error.strerror}", NOT_EXECUTABLE)
+
+
+def environment(paths: tuple[str, ...], environ: dict[str, str]) -> dict[str, str]:
+    """Return an environment whose LD_LIBRARY_PATH begins with the folders of libraries."""
+    folders = [os.path.dirname(path) for path in paths]
+    given = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    return {**environ, "LD_LIBRARY_PATH": os.pathsep.join(dict.fromkeys([*folders, *given]))}

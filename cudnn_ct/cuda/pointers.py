@@ -1,0 +1,116 @@
+"""Addresses of device memory: the types that hold one, and the facts that the driver has about one."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from . import driver as cuda
+from . import stream as streams
+
+__all__ = ["Address", "Allocation", "address_of", "allocation_at", "refuse_address"]
+
+# Values of CUmemorytype and CUpointer_attribute.
+HOST, DEVICE = 1, 2
+_MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE = 2, 8, 9, 11, 12
+
+_SMALLEST_ADDRESS = 2**40  # Linux maps device memory above it; a smaller int is a number
+
+
+class Address(NamedTuple):
+    """An address, with the bytes behind it and the object that keeps them, if its type has them."""
+
+    value: int
+    nbytes: int | None = None
+    owner: object = None
+
+
+class Allocation(NamedTuple):
+    """What the driver has about an address: kind of memory, device, and the range that contains it."""
+
+    kind: int
+    device: int
+    start: int
+    nbytes: int
+    managed: bool
+
+
+def address_of(pointer: Any) -> Address:
+    """Return the address in an int, ``CUdeviceptr``, ``c_void_p`` or ``cuda.core.Buffer``.
+
+    Raises TypeError for another type, and ValueError for a closed buffer.
+    """
+    if type(pointer) is int:
+        return Address(pointer)
+    if isinstance(pointer, ctypes.c_void_p):
+        return Address(pointer.value or 0)
+    if _is_buffer(pointer):
+        if not pointer.handle:
+            raise ValueError("pointer is a closed cuda.core Buffer")
+        return Address(int(pointer.handle), pointer.size, pointer)
+    if _is_device_pointer(pointer) or (hasattr(pointer, "__index__") and not isinstance(pointer, bool)):
+        return Address(int(pointer))
+    raise TypeError(
+        "pointer must be an int, a CUdeviceptr, a ctypes.c_void_p or a cuda.core Buffer: got "
+        f"{type(pointer).__name__}; ct.asarray takes arrays"
+    )
+
+
+def refuse_address(obj: Any) -> None:
+    """Raise TypeError for memory without a shape and a dtype, which would become numbers as an array."""
+    if type(obj) is int:
+        if _SMALLEST_ADDRESS <= obj < 2**64:
+            raise TypeError(
+                f"{obj:#x} looks like an address: use ct.from_pointer(pointer, shape, dtype) for the memory, "
+                "or pass np.int64(value) for the number"
+            )
+    elif _is_buffer(obj) or _is_device_pointer(obj) or isinstance(obj, ctypes.c_void_p):
+        raise TypeError(
+            f"{type(obj).__module__.partition('._')[0]}.{type(obj).__name__} is memory without a shape and a "
+            "dtype: use ct.from_pointer(pointer, shape, dtype)"
+        )
+
+
+def _is_buffer(obj: Any) -> bool:
+    core = sys.modules.get("cuda.core")
+    return core is not None and isinstance(obj, getattr(core, "Buffer", ()))
+
+
+def _is_device_pointer(obj: Any) -> bool:
+    return type(obj).__name__ == "CUdeviceptr"
+
+
+# --- the driver --------------------------------------------------------------------------------------------
+
+
+class _Query(threading.local):
+    """Arguments of the driver's call, which a thread uses again: creating them takes longer than the call."""
+
+    def __init__(self) -> None:
+        numbers = (_MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE)
+        self.values = [
+            *(ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t())
+        ]
+        self.count = ctypes.c_uint(len(numbers))
+        self.attributes = (ctypes.c_uint * len(numbers))(*numbers)
+        self.places = (ctypes.c_void_p * len(numbers))(*map(ctypes.addressof, self.values))
+
+
+_query = _Query()
+
+
+def allocation_at(address: int, device: int) -> Allocation:
+    """Return the facts that the driver has about an address; the kind of memory unknown to CUDA is 0."""
+    query = _query
+    previous = streams.set_device(device)
+    try:
+        get = cuda.native("cuPointerGetAttributes")
+        status = get(query.count, query.attributes, query.places, ctypes.c_uint64(address))
+    finally:
+        streams.restore_device(previous)
+    if status:
+        return Allocation(0, -1, 0, 0, False)  # some versions of the driver fail for unknown addresses
+    kind, managed, found, start, nbytes = (value.value for value in query.values)
+    return Allocation(kind, found, start, nbytes, bool(managed))

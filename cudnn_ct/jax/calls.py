@@ -1,0 +1,113 @@
+"""Calls of operations as values that XLA keeps: operation, parameters, and what its arrays are.
+
+A call is the text of an attribute, so that a compiled program that was stored runs in another process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import cudnn_ct
+
+from ..array_shapes import ShapeArray, only_shapes
+from ..gradients.row import Row, arguments
+from ..gradients.table import OPERATIONS
+from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
+from ..typing import Layout
+from .networks import NETWORKS, network_results
+
+__all__ = ["ROWS", "Call", "call_of", "order_of"]
+
+ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
+
+Params = tuple[tuple[str, Any], ...]
+
+# Operations on images, which XLA is asked to keep in the layout that is fastest for the dtype.
+IMAGES = ("conv", "pool", "batch_norm", "lrn")
+
+
+class Call(NamedTuple):
+    """An operation of the table, its parameters, the operands that are given, and the specs of all arrays."""
+
+    name: str
+    params: Params
+    present: tuple[str, ...]
+    operands: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+
+    @property
+    def row(self) -> Row:
+        """The row of the table."""
+        return ROWS[self.name]
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the parameters of the public function, without the operands."""
+        rank = len(self.operands[0].shape)
+        return arguments(self.row, dict(self.params), {}, rank - 2)
+
+    def text(self) -> str:
+        """Return the call as text."""
+        return json.dumps(self)
+
+    @classmethod
+    def read(cls, text: bytes) -> Call:
+        """Return the call of a text."""
+        name, params, present, *specs = json.loads(text)
+        operands, results = (tuple(TensorSpec(*map(_tuples, spec)) for spec in one) for one in specs)
+        return cls(name, _tuples(params), tuple(present), operands, results)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+@lru_cache(4096)
+def call_of(name: str, params: Params, arrays: tuple[tuple[str, tuple[int, ...], str], ...]) -> Call:
+    """Check the arguments of a call, and return it; arrays are operands with their shapes and dtypes.
+
+    Raises ValueError, TypeError and NotSupportedError as the public function does.
+    """
+    images = name.startswith(IMAGES) and arrays[0][2] in CHANNELS_LAST_DTYPES
+    specs = {one: _spec_of(shape, dtype, images) for one, shape, dtype in arrays}
+    call = Call(name, params, tuple(specs), tuple(specs.values()), ())
+    return call._replace(results=_results(call, specs))
+
+
+def _spec_of(shape: tuple[int, ...], dtype: str, images: bool) -> TensorSpec:
+    layout: Layout = "nhwc" if images and 3 <= len(shape) <= 5 else "nchw"
+    return TensorSpec.packed(shape, dtype, layout)
+
+
+def _results(call: Call, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the results of the public function on arrays without memory."""
+    row = call.row
+    if call.name in NETWORKS:
+        return network_results(call.name, dict(call.params), specs)
+    if call.name == "ctc_loss":  # its function reads labels
+        logits = specs["logits"]
+        return TensorSpec.packed(logits.shape[1:2], logits.dtype), logits
+    keywords = call.keywords()
+    if "precision" in parameters(row.function) and specs[call.present[0]].dtype == "float32":
+        keywords["precision"] = "tf32"  # the default depends on the cuDNN that is loaded; shapes do not
+    operands = {one: ShapeArray.of(specs[one]) if one in specs else None for one in row.operands}
+    with only_shapes(record=False):
+        found = getattr(cudnn_ct, row.function)(**operands, **keywords)
+    arrays = [getattr(found, one) for one in row.results] if isinstance(found, tuple) else [found]
+    return tuple(array.spec for array in arrays)
+
+
+@cache
+def parameters(function: str) -> frozenset[str]:
+    """Return the names of the parameters of a public function."""
+    return frozenset(inspect.signature(getattr(cudnn_ct, function)).parameters)
+
+
+def order_of(spec: TensorSpec) -> tuple[int, ...] | None:
+    """Return the axes of an array from the slowest to the fastest; None for C order."""
+    if spec.strides == packed_strides(spec.shape):
+        return None
+    return tuple(sorted(range(len(spec.shape)), key=lambda axis: (-spec.strides[axis], axis)))

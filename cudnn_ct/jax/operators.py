@@ -1,0 +1,299 @@
+"""The rows of the table of operations as functions of JAX, with gradients and rules of vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+
+from ..dtypes import DTYPES
+from ..gradients.row import Backward, Row, needs_of, saved_names
+from ..gradients.table import OPERATIONS
+from .calls import ROWS, Params, call_of, order_of
+from .ffi import COMMAND_BUFFERS, register
+from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
+
+__all__ = ["Operators", "apply", "as_ints", "operand", "ops", "raw_call", "varying_alike", "without_gradient"]
+
+# One handler for all operations. XLA captures the calls of the first target in command buffers.
+CAPTURED, NOT_CAPTURED = "cudnn_ct", "cudnn_ct_not_captured"
+
+for _target, _traits in ((CAPTURED, COMMAND_BUFFERS), (NOT_CAPTURED, 0)):
+    register(_target, "cpu", on_cpu, code_of, 0)
+    register(_target, "CUDA", on_gpu, code_of, _traits)
+
+# Operations on rows, for which an axis in front is more rows if only these operands have it.
+MANY_ROWS = {
+    "softmax": ("x",),
+    "softmax_backward": ("dy", "y"),
+    **{f"{name}{end}": ("x",) for name in ("layer_norm", "rms_norm") for end in ("", "_inference")},
+}
+
+
+def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
+    """Call an operation: the result, or a tuple of the results that a caller sees."""
+    row = OPERATIONS[name]
+    given = (*operands, *(None,) * (len(row.operands) - len(operands)))
+    values = tuple((one, params.get(one, param.default)) for one, param in row.params.items())
+    results = _differentiable(name, values)(*varying_alike(given))
+    return results[0] if len(results) == 1 else results
+
+
+class Operators:
+    """The operations that gradients call, by the names of their rows."""
+
+    broadcast_to = staticmethod(jnp.broadcast_to)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in OPERATIONS:
+            raise AttributeError(name)
+        return lambda *operands, **params: apply(name, operands, **params)
+
+    @staticmethod
+    def gelu_backward(dy: Any, x: Any, approximate: str) -> Any:
+        """Return the gradient of gelu, which XLA computes."""
+        _, pull = jax.vjp(partial(jax.nn.gelu, approximate=approximate == "tanh"), x)
+        return pull(dy)[0]
+
+
+ops = Operators()
+
+
+# --- gradients ---------------------------------------------------------------------------------------------
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Facts:
+    """What a gradient depends on besides arrays."""
+
+    wanted: frozenset[str]
+    arrays: tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+@lru_cache(4096)
+def _differentiable(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of an operation's operands, None for those that are not given."""
+    row = OPERATIONS[name]
+    if row.gradient is None:
+        return without_gradient(name, params)
+    seen = 1 if f"{name}_inference" in OPERATIONS or name == "ctc_loss" else len(row.results)
+    primal = f"{name}_inference" if f"{name}_inference" in OPERATIONS else name
+
+    @jax.custom_vjp
+    def function(*operands: Any) -> tuple[Any, ...]:
+        return raw_call(primal, params, operands)[:seen]
+
+    def forward(*traced: Any) -> tuple[tuple[Any, ...], Any]:
+        operands = tuple(None if one is None else one.value for one in traced)
+        present = dict(zip(row.operands, operands, strict=True))
+        needs = needs_of(row, dict(params))
+        perturbed = dict(zip(row.operands, traced, strict=True))
+        wanted = frozenset(one for one in needs if perturbed[one] is not None and perturbed[one].perturbed)
+        # For a second derivative JAX differentiates this function, through the results that a caller sees.
+        every = seen == len(row.results)
+        results = function(*operands) if every else without_gradient(name, params)(*operands)
+        known = present | dict(zip(row.results, results, strict=True))
+        saved = {one: known[one] for one in saved_names(row, dict(params), wanted)}
+        return results[:seen], (saved, _Facts(wanted, _described(row, operands)))
+
+    def backward(residuals: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        saved, facts = residuals
+        dy = cotangents[0]
+        if isinstance(dy, SymbolicZero):
+            return (None,) * len(row.operands)
+        arrays = {**dict.fromkeys(row.operands), **saved, f"d{row.results[0]}": dy}
+        shapes = {one: shape for one, shape, _ in facts.arrays}
+        assert row.gradient is not None
+        found = row.gradient(ops, Backward(arrays, shapes, dict(params), facts.wanted))
+        dtypes = {one: dtype for one, _, dtype in facts.arrays}
+        return tuple(
+            found[one].reshape(shapes[one]).astype(dtypes[one]) if one in facts.wanted else None
+            for one in row.operands
+        )
+
+    function.defvjp(forward, backward, symbolic_zeros=True)
+    return function
+
+
+def without_gradient(name: str, params: Params) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of an operation's operands, whose derivative is an error."""
+
+    @jax.custom_jvp
+    def function(*operands: Any) -> tuple[Any, ...]:
+        return raw_call(name, params, operands)
+
+    @function.defjvp
+    def derivative(primals: Any, tangents: Any) -> Any:
+        raise NotImplementedError(f"the derivative of {name} is not supported")
+
+    return function
+
+
+def _described(row: Row, operands: Sequence[Any]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    pairs = zip(row.operands, operands, strict=True)
+    return tuple((one, tuple(array.shape), array.dtype.name) for one, array in pairs if array is not None)
+
+
+# --- vmap --------------------------------------------------------------------------------------------------
+
+
+def raw_call(name: str, params: Params, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Call an operation without a gradient, on the operands that are given."""
+    row = ROWS[name]
+    present = tuple(one for one, array in zip(row.operands, operands, strict=True) if array is not None)
+    given = [jnp.asarray(array) for array in operands if array is not None]
+    return tuple(varying_alike(_batchable(name, params, present)(*given), given))
+
+
+@lru_cache(4096)
+def _batchable(name: str, params: Params, present: tuple[str, ...]) -> Callable[..., tuple[Any, ...]]:
+    """Return the function of the given operands with a rule of vmap."""
+    row = ROWS[name]
+
+    def one_call(*given: Any) -> tuple[Any, ...]:
+        return _ffi(name, params, present, given)
+
+    function = custom_vmap(one_call)
+
+    @function.def_vmap
+    def rule(size: int, batched: Sequence[bool], *given: Any) -> tuple[Any, Any]:
+        mapped = {one for one, is_mapped in zip(present, batched, strict=True) if is_mapped}
+        everything = (True,) * len(row.results)
+        if mapped <= set(MANY_ROWS.get(name, ())) and len(mapped) == len(MANY_ROWS.get(name, ())):
+            return _batchable(name, _negative_axes(params, given), present)(*given), everything
+        foldable = {one for one in row.batch if one in present}
+        if set(row.results) <= set(row.batch) and mapped <= foldable and size:
+            folded = [
+                _fold(
+                    array if one in mapped else jnp.broadcast_to(array, (size, *array.shape)), row.batch[one]
+                )
+                if one in foldable
+                else array
+                for one, array in zip(present, given, strict=True)
+            ]
+            results = _batchable(name, _with_samples(params, row, size), present)(*folded)
+            pairs = zip(row.results, results, strict=True)
+            return tuple(_unfold(array, size, row.batch[one]) for one, array in pairs), everything
+        results = jax.lax.map(
+            lambda rows: function(*_filled(given, batched, rows)),
+            tuple(array for array, is_mapped in zip(given, batched, strict=True) if is_mapped),
+        )
+        return results, everything
+
+    return function
+
+
+def _filled(given: Sequence[Any], batched: Sequence[bool], rows: Sequence[Any]) -> list[Any]:
+    """Return the operands of one sample."""
+    left = iter(rows)
+    return [next(left) if is_mapped else array for array, is_mapped in zip(given, batched, strict=True)]
+
+
+def _negative_axes(params: Params, given: Sequence[Any]) -> Params:
+    """Return parameters whose axes count from the last, so that an axis in front does not change them."""
+    rank = given[0].ndim - 1
+    return tuple(
+        (one, tuple(axis - rank if axis >= 0 else axis for axis in value)) if one == "axis" else (one, value)
+        for one, value in params
+    )
+
+
+def _with_samples(params: Params, row: Row, size: int) -> Params:
+    """Return parameters for so many times the samples: shapes begin with their number."""
+    return tuple(
+        (one, (value[0] * size, *value[1:])) if row.params[one].kind == "shape" else (one, value)
+        for one, value in params
+    )
+
+
+def _fold(array: Any, axis: int) -> Any:
+    moved = jnp.moveaxis(array, 0, axis)
+    return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
+
+
+def _unfold(array: Any, size: int, axis: int) -> Any:
+    split = array.reshape(*array.shape[:axis], size, -1, *array.shape[axis + 1 :])
+    return jnp.moveaxis(split, axis, 0)
+
+
+# --- XLA ---------------------------------------------------------------------------------------------------
+
+
+def _ffi(name: str, params: Params, present: tuple[str, ...], given: Sequence[Any]) -> tuple[Any, ...]:
+    """Call the handler, with the workspace that the operation needs on a GPU as one more result."""
+    arrays = tuple(
+        (one, tuple(array.shape), array.dtype.name) for one, array in zip(present, given, strict=True)
+    )
+    call = call_of(name, params, arrays)
+    text = call.text()
+    needs = learned(text) if _has_gpu() else NOTHING
+    results = [jax.ShapeDtypeStruct(spec.shape, DTYPES[spec.dtype].numpy) for spec in call.results]
+    orders = [order_of(spec) for spec in call.results]
+    if needs.workspace:
+        results.append(jax.ShapeDtypeStruct((needs.workspace,), jnp.uint8))
+        orders.append(None)
+    function = jax.ffi.ffi_call(
+        CAPTURED if needs.capturable else NOT_CAPTURED,
+        results,
+        input_layouts=[order_of(spec) for spec in call.operands],
+        output_layouts=orders,
+    )
+    return tuple(function(*given, call=text)[: len(call.results)])
+
+
+def varying_alike(arrays: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """Return arrays that vary over all axes of ``shard_map`` over which one of them, or of ``others``, does.
+
+    A weight that all devices share becomes one for each, so that its gradient is summed over the devices.
+    """
+    present = [array for array in (*arrays, *others) if array is not None]
+    axes = frozenset[str]().union(*map(_axes_of, present))
+    return [
+        array if array is None or axes <= _axes_of(array) else _to_varying(array, axes - _axes_of(array))
+        for array in arrays
+    ]
+
+
+def _axes_of(array: Any) -> frozenset[str]:
+    kind = jax.typeof(array)
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return getattr(kind, "vma", frozenset()) if axes is None else axes  # the name in older versions
+
+
+def _to_varying(array: Any, axes: frozenset[str]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, tuple(axes), to="varying")
+    return jax.lax.pvary(array, tuple(axes))
+
+
+def _has_gpu() -> bool:
+    """Return whether this process computes on a GPU by default."""
+    return bool(jax.default_backend() == "gpu")
+
+
+# --- arguments ---------------------------------------------------------------------------------------------
+
+
+def as_ints(value: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a number, or one for each axis, as a tuple."""
+    return tuple(value) if isinstance(value, Sequence) else (value,)
+
+
+def operand(array: Any, name: str) -> Any:
+    """Return an operand as an array of JAX; raise TypeError if JAX would convert float64 to float32."""
+    if array is None:
+        return None
+    if isinstance(array, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
+        raise TypeError(
+            f"{name} is float64, which JAX converts to float32: set jax_enable_x64, or pass "
+            f"{name}.astype('float32')"
+        )
+    return jnp.asarray(array)

@@ -1,0 +1,156 @@
+"""Arrays over memory that another program allocated, given by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Never, SupportsIndex
+
+from . import array_shapes
+from ._hints import known_keywords, unknown_keyword
+from .array import DeviceArray
+from .cuda.device import as_device
+from .cuda.pointers import DEVICE, HOST, address_of, allocation_at
+from .cuda.stream import resolve_stream
+from .cuda.typed_memory import ArrayKey, array_key
+from .dtypes import DTYPES, as_dtype
+from .shapes.parse import as_ints
+from .shapes.specs import UNALIGNED, TensorSpec, check_shape
+from .typing import DTypeLike, Shape, StreamLike
+
+if TYPE_CHECKING:
+    from .typing import PointerLike
+
+__all__ = ["from_pointer"]
+
+
+class _Unowned:
+    """Owner of memory for which the caller is responsible."""
+
+
+_UNOWNED = _Unowned()
+
+
+@known_keywords
+def from_pointer(
+    pointer: PointerLike,
+    shape: Shape,
+    dtype: DTypeLike,
+    *,
+    strides: Sequence[SupportsIndex] | None = None,
+    owner: object = None,
+    device: SupportsIndex = 0,
+    stream: StreamLike | None = None,
+    **unknown: Never,
+) -> DeviceArray:
+    """Return an array over device memory at an address, without a copy.
+
+    Parameters
+    ----------
+    pointer : int, CUdeviceptr, ctypes.c_void_p or cuda.core Buffer
+        Address of the first element, a multiple of the item size.
+    shape : tuple of int, or int
+    dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes
+    strides : sequence of int, optional
+        In elements, one for each axis. C order by default.
+    owner : object, optional
+        Kept until the array and all views of it are dropped and pending work that uses the memory is
+        complete. A Buffer is kept without it. If nothing is given, the caller keeps the memory allocated.
+    device : int
+        The device of the memory.
+    stream : optional
+        The stream of the work that wrote the memory, and on which its owner frees it: an address or anything
+        with ``__cuda_stream__``. By default the stream in use.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    TypeError
+        ``pointer`` has another type, or cuDNN does not have the dtype.
+    ValueError
+        The address is null, misaligned, in host memory, on another device, or in no allocation that the
+        driver has (it was freed); or the array would be larger than the Buffer or the allocation.
+    NotInitializedError
+        No driver or no device exists.
+
+    Notes
+    -----
+    The driver is called for the attributes of the address (``cuPointerGetAttributes``). Memory pools keep
+    memory that was freed, so a freed address is found only after the pool has returned it.
+
+    Examples
+    --------
+    >>> memory = ct.zeros((4, 3))
+    >>> ct.from_pointer(memory.pointer, (2, 2), "float32", strides=(3, 1), owner=memory)
+    DeviceArray(float32[2, 2], strides (3, 1), device 0)
+    """
+    if unknown:
+        raise unknown_keyword(from_pointer, unknown)
+    address, nbytes, memory = (pointer, None, None) if type(pointer) is int else address_of(pointer)
+    number = 0 if array_shapes.active() else as_device(device)
+    aligned, fixed = not address & UNALIGNED, (shape, dtype, strides)
+    try:
+        key, low, high = _layout(fixed, number, aligned)
+    except TypeError:  # a list is not hashable; any other error is raised again
+        key, low, high = _layout.__wrapped__(fixed, number, aligned)
+    if array_shapes.active():
+        return array_shapes.ShapeArray.of(key.spec)
+    if low != high:
+        _check(address, nbytes, key, low, high)
+    run = resolve_stream(stream, number)
+    if run.device != number:
+        raise ValueError(f"stream is on another device: got {run.device}, expected {number}")
+    if owner is not None:
+        memory = owner if memory is None else (memory, owner)
+    return DeviceArray(key, address, _UNOWNED if memory is None else memory, run, run, True)
+
+
+@lru_cache(512)
+def _layout(fixed: tuple[Any, ...], device: int, aligned: bool) -> tuple[ArrayKey, int, int]:
+    """Return the key of an array, and the offsets in bytes of its first byte and behind its last one."""
+    shape, dtype, strides = fixed
+    kind = as_dtype(dtype)
+    dims = check_shape(shape if hasattr(shape, "__iter__") else (shape,))
+    spec = TensorSpec.packed(dims, kind)
+    if strides is not None:
+        steps = as_ints(strides, "strides")
+        if len(steps) != len(dims):
+            raise ValueError(f"strides {steps} must have one number for each axis of shape {dims}")
+        spec = TensorSpec(dims, steps, kind.name)
+    low, high = spec.extent
+    return array_key(spec, device, aligned, False), low * kind.itemsize, high * kind.itemsize
+
+
+def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -> None:
+    """Raise ValueError unless the memory of an array exists on the device."""
+    spec, device, itemsize = key.spec, key.device, DTYPES[key.spec.dtype].itemsize
+    if not 0 < value < 2**64:
+        raise ValueError(
+            f"pointer is {'null' if not value else f'no address: got {value}'}; {spec} needs memory"
+        )
+    if value % itemsize:
+        raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
+    if nbytes is not None and (low < 0 or high > nbytes):
+        raise ValueError(f"{spec} needs bytes {low:,} to {high:,} of the Buffer, which has {nbytes:,}")
+    found = allocation_at(value, device)
+    if found.kind == HOST and not found.managed:
+        raise ValueError(f"pointer {value:#x} is host memory; ct.asarray copies a NumPy array to the device")
+    if found.kind != DEVICE and not found.managed:
+        raise ValueError(
+            f"pointer {value:#x} is not device memory: the driver has no allocation there; it was freed, or "
+            "it is an address of the host"
+        )
+    if found.device != device and not found.managed:
+        raise ValueError(
+            f"pointer {value:#x} is on another device: got {device}, expected {found.device}; pass "
+            f"device={found.device}"
+        )
+    end = found.start + found.nbytes
+    if found.nbytes and not (found.start <= value + low and value + high <= end):
+        raise ValueError(
+            f"{spec} at {value:#x} needs {high - low:,} bytes from {value + low:#x}: its allocation has "
+            f"{found.nbytes:,} bytes from {found.start:#x}, of which {end - value:,} are behind the pointer"
+        )

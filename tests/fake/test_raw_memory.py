@@ -1,0 +1,167 @@
+"""Arrays over memory at an address: types of pointers, checks with their numbers, owners and order."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import array_shapes
+from cudnn_ct.cuda.stream import Stream
+
+from .cudnn import FakeCudnn
+from .host import Host
+
+VALUES = np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2)
+
+
+class CUdeviceptr:
+    """The driver's type of an address, which has only ``__int__``."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __int__(self) -> int:
+        return self.value
+
+
+class Buffer:
+    """A Buffer of cuda.core, which exports its bytes."""
+
+    def __init__(self, handle: int, size: int) -> None:
+        self.handle, self.size = handle, size
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+@pytest.fixture
+def buffers(monkeypatch: pytest.MonkeyPatch) -> type[Buffer]:
+    monkeypatch.setitem(sys.modules, "cuda.core", SimpleNamespace(Buffer=Buffer))
+    return Buffer
+
+
+@pytest.fixture
+def memory(fake: FakeCudnn) -> Iterator[ct.DeviceArray]:
+    with ct.asarray(VALUES) as array:
+        yield array
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [int, np.uint64, ctypes.c_void_p, CUdeviceptr, lambda pointer: Buffer(pointer, VALUES.nbytes)],
+    ids=["int", "numpy", "c_void_p", "CUdeviceptr", "Buffer"],
+)
+def test_from_pointer_shares_memory_for_each_type_of_pointer(
+    kind: Any, memory: ct.DeviceArray, buffers: object
+) -> None:
+    array = ct.from_pointer(kind(memory.pointer), VALUES.shape, "float32")
+    assert array.pointer == memory.pointer
+    np.testing.assert_array_equal(array.numpy(), VALUES)
+    np.testing.assert_array_equal(ct.activation(array, mode="relu").numpy(), VALUES)
+
+
+def test_from_pointer_takes_strides_in_elements_and_lists(memory: ct.DeviceArray) -> None:
+    array = ct.from_pointer(memory.pointer + 4, [2, 3], np.float32, strides=[12, 4])
+    np.testing.assert_array_equal(array.numpy(), VALUES[:, :, 0, 1])
+    assert ct.from_pointer(memory.pointer, 24, "float32").shape == (24,)
+
+
+def test_from_pointer_of_an_empty_array_takes_a_null_pointer(fake: FakeCudnn) -> None:
+    assert ct.from_pointer(0, (0, 3), "float16").numpy().shape == (0, 3)
+
+
+def test_from_pointer_keeps_its_owner(memory: ct.DeviceArray, buffers: type[Buffer]) -> None:
+    class Owner:
+        pass
+
+    owner, buffer = Owner(), buffers(memory.pointer, memory.nbytes)
+    gone = [weakref.ref(owner), weakref.ref(buffer)]
+    array = ct.from_pointer(buffer, (2, 3), "float32", owner=owner)[1]
+    del owner, buffer
+    gc.collect()
+    assert all(one() is not None for one in gone)
+    array.close()
+    del array
+    gc.collect()
+    assert all(one() is None for one in gone)
+
+
+def test_from_pointer_orders_a_call_after_its_stream(memory: ct.DeviceArray, host: Host) -> None:
+    theirs, ours = host.new_stream(), host.new_stream()
+    array = ct.from_pointer(memory.pointer, VALUES.shape, "float32", stream=theirs)
+    ct.activation(array, mode="relu", stream=ours)
+    assert host.orders(theirs, ours)
+    with pytest.raises(ValueError, match="stream is on another device: got 1, expected 0"):
+        ct.from_pointer(memory.pointer, (1,), "float32", stream=Stream(0x77, 1))
+
+
+def test_from_pointer_rejects_memory_that_does_not_exist(memory: ct.DeviceArray, host: Host) -> None:
+    pointer, shape = memory.pointer, VALUES.shape
+    for argument, message in (
+        (0, r"pointer is null; float32\[2, 3, 2, 2\] nchw needs memory"),
+        (-8, "pointer is no address: got -8"),
+        (pointer + 2, "is not a multiple of the 4 bytes of float32"),
+        (VALUES.ctypes.data, "is not device memory: the driver has no allocation there; it was freed"),
+        (pointer + 4, "needs 96 bytes .* has 96 bytes from .*, of which 92 are behind the pointer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ct.from_pointer(argument, shape, "float32")
+    host.pinned_at.add(4096)
+    with pytest.raises(ValueError, match=r"pointer 0x1000 is host memory; ct\.asarray copies"):
+        ct.from_pointer(4096, shape, "float32")
+    with pytest.raises(ValueError, match="is on another device: got 1, expected 0; pass device=0"):
+        ct.from_pointer(pointer, shape, "float32", device=1)
+    with pytest.raises(ValueError, match="device 7 does not exist"):
+        ct.from_pointer(pointer, shape, "float32", device=7)
+    with pytest.raises(ValueError, match="needs 8 bytes from"):
+        ct.from_pointer(pointer, (2,), "float32", strides=(-1,))
+
+
+def test_from_pointer_rejects_more_than_a_buffer_has(memory: ct.DeviceArray, buffers: type[Buffer]) -> None:
+    message = r"float32\[5\] nchw needs bytes 0 to 20 of the Buffer, which has 16"
+    with pytest.raises(ValueError, match=message):
+        ct.from_pointer(buffers(memory.pointer, 16), (5,), "float32")
+    with pytest.raises(ValueError, match="closed"):
+        ct.from_pointer(buffers(0, 16), (4,), "float32")
+
+
+def test_from_pointer_rejects_other_arguments(memory: ct.DeviceArray) -> None:
+    for pointer in (memory, "text", True, None):
+        with pytest.raises(TypeError, match=r"pointer must be an int, a CUdeviceptr, .*; ct\.asarray takes"):
+            ct.from_pointer(pointer, (1,), "float32")
+    with pytest.raises(TypeError, match="cuDNN has no dtype complex64"):
+        ct.from_pointer(memory.pointer, (1,), "complex64")
+    with pytest.raises(
+        ValueError, match=r"strides \(1,\) must have one number for each axis of shape \(2, 2\)"
+    ):
+        ct.from_pointer(memory.pointer, (2, 2), "float32", strides=(1,))
+    with pytest.raises(TypeError, match=r"from_pointer\(\) got an unexpected keyword argument 'offset'"):
+        ct.from_pointer(memory.pointer, (2, 2), "float32", offset=1)
+
+
+def test_asarray_rejects_addresses_and_names_from_pointer(
+    memory: ct.DeviceArray, buffers: type[Buffer]
+) -> None:
+    pointers = (memory.pointer, ctypes.c_void_p(8), CUdeviceptr(8), buffers(memory.pointer, 96))
+    for pointer in pointers:
+        for dtype in (None, "float32"):
+            with pytest.raises(TypeError, match=r"use ct\.from_pointer\(pointer, shape, dtype\)"):
+                ct.asarray(pointer, dtype)
+    with pytest.raises(TypeError, match=r"Buffer is memory without a shape .* use ct\.from_pointer"):
+        ct.activation(pointers[-1], mode="relu")
+    assert ct.asarray(np.int64(memory.pointer)).numpy() == memory.pointer
+    assert ct.asarray(2**31).numpy() == 2**31
+
+
+def test_from_pointer_needs_no_driver_on_shapes() -> None:
+    with array_shapes.only_shapes():
+        assert ct.from_pointer(0x7F0000000000, (2, 3), "float16").shape == (2, 3)

@@ -1,0 +1,148 @@
+"""Libraries that other programs open by their names after `ct.preload`, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
+
+WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
+if WHEEL is None:
+    pytest.skip("no wheel of cuDNN is installed", allow_module_level=True)
+NAMES = sorted(path.name for path in Path(WHEEL).parent.glob("libcudnn*.so.9"))
+
+BY_NAME = """
+import ctypes, json, sys
+import cudnn_ct as ct
+from cudnn_ct import _lib
+before = []
+for name in sys.argv[1:]:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        before.append(name)
+paths = ct.preload()
+failed = []
+for name in sys.argv[1:]:
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        failed.append((name, str(error)))
+cuda = _lib.load().cuda_version // 1000
+for name in (f"libcublas.so.{cuda}", f"libcublasLt.so.{cuda}"):
+    ctypes.CDLL(name)
+skipped = list(_lib.load().skipped)
+print(json.dumps({"before": before, "failed": failed, "paths": paths, "skipped": skipped}))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this environment without the folders of other libraries."""
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
+    return {**os.environ, "LD_LIBRARY_PATH": "", "PYTHONPATH": path, **more}
+
+
+def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], env=environment(**more), capture_output=True, text=True, check=False
+    )
+
+
+def test_each_library_opens_by_its_name_after_preload() -> None:
+    done = run("-c", BY_NAME, *NAMES)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["before"] != NAMES:
+        pytest.skip(f"the linker of this machine finds a cuDNN: {sorted({*NAMES} - {*found['before']})}")
+    skipped = [f"libcudnn_{name}.so.9" for name in found["skipped"]]  # they need the driver
+    assert not [(name, error) for name, error in found["failed"] if name not in skipped]
+    assert skipped in ([], ["libcudnn_engines_runtime_compiled.so.9"])
+    assert all(os.path.realpath(path) == path for path in found["paths"])
+    assert {Path(path).name.partition(".so")[0] for path in found["paths"]} >= {"libcudnn", "libcudnn_ops"}
+
+
+def test_preload_refuses_another_cudnn_that_is_loaded(tmp_path: Path) -> None:
+    """A copy of one library is another cuDNN: its file is not of the installation."""
+    copy = tmp_path / "libcudnn_graph.so.9"
+    copy.write_bytes((Path(WHEEL).parent / copy.name).read_bytes())
+    code = f"import ctypes; ctypes.CDLL({str(copy)!r}); import cudnn_ct as ct; ct.preload()"
+    done = run("-c", code)
+    assert done.returncode == 1
+    assert f"this process has already loaded {copy}, and" in done.stderr
+    assert "call ct.preload() before the program that loads it" in done.stderr
+    quiet = run("-W", "default", "-c", code.replace("preload()", "preload(raises=False)"))
+    assert quiet.returncode == 0, quiet.stderr
+    assert "CudnnWarning: preload: this process has already loaded" in quiet.stderr
+
+
+SEES = "import ctypes, os, sys; ctypes.CDLL('libcudnn_ops.so.9'); print(sys.argv[1:], flush=True)"
+
+
+def test_exec_runs_a_program_that_finds_the_libraries() -> None:
+    done = run("-m", "cudnn_ct", "exec", sys.executable, "-c", SEES, "--flag", "-x")
+    assert (done.returncode, done.stdout) == (0, "['--flag', '-x']\n"), done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_exec_keeps_the_exit_code(code: int) -> None:
+    assert run("-m", "cudnn_ct", "exec", sys.executable, "-c", f"raise SystemExit({code})").returncode == code
+
+
+def test_exec_keeps_signals() -> None:
+    own = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert run("-m", "cudnn_ct", "exec", sys.executable, "-c", own).returncode == -signal.SIGTERM
+    command = [
+        sys.executable,
+        "-m",
+        "cudnn_ct",
+        "exec",
+        sys.executable,
+        "-c",
+        SEES + "; import time; time.sleep(60)",
+    ]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[]\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+
+
+def test_exec_reports_a_program_that_does_not_exist(tmp_path: Path) -> None:
+    done = run("-m", "cudnn_ct", "exec", "no-such-program")
+    assert (done.returncode, done.stderr) == (127, "cudnn-ct: no-such-program does not exist\n")
+    (text := tmp_path / "text").write_text("not a program")
+    done = run("-m", "cudnn_ct", "exec", str(text))
+    assert done.returncode == 126
+    assert "cannot be run" in done.stderr
+
+
+def test_python_that_a_search_starts_does_not_preload() -> None:
+    code = "import cudnn_ct as ct; print(ct.preload())"
+    assert run("-c", code, _CUDNN_CT_PRELOADING="1").stdout == "()\n"
+
+
+def test_preload_command_writes_a_file_that_each_start_runs(tmp_path: Path) -> None:
+    """In a virtual environment, whose site-packages the file belongs to."""
+    site = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(site)], check=True)
+    python = str(site / "bin" / "python")
+
+    def call(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [python, *command], env=environment(), capture_output=True, text=True, check=False
+        )
+
+    done = call("-m", "cudnn_ct", "preload", "--install")
+    assert done.returncode == 0, done.stderr
+    assert "libcudnn_ops.so.9" in done.stdout
+    assert call("-c", SEES).returncode == 0
+    assert call("-m", "cudnn_ct", "preload", "--uninstall").returncode == 0
+    assert not list(site.rglob("cudnn_ct_preload.pth"))
