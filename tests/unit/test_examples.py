@@ -45,6 +45,7 @@ TABLE = {
     "07_other_libraries": ("", ON_GPU),
     "08_cuda_graph": ("--epochs 1", "the scores are those of example 2, "),
     "09_gpt": ("--steps 8 --letters 3 --output {}", "a short training: only that the bits fell is checked"),
+    "10_mamba_conv": ("", "gradients of x, w and bias: largest difference from finite differences "),
 }
 
 
