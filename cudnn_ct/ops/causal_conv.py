@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Never
 
 from .._bindings.enums import CausalConv1dActivation
+from .._find import TOOLKITS
 from .._hints import known_keywords, unknown_keyword
 from .._lib import Library, load
 from ..array import DeviceArray
@@ -78,7 +80,7 @@ def causal_conv1d(
     ``cudnnCausalConv1dForward``, for adjacent channels ``cudnnCausalConv1dNwhForward``. They need cuDNN 9.22
     and its library libcudnn_ext, which JIT wheels lack; adjacent channels are read in place from cuDNN 9.24
     on and up to a width of 128. cuDNN compiles a kernel for each width, dtype, layout and activation by
-    NVRTC, in about five seconds, and keeps it until the process ends.
+    NVRTC with the headers of a CUDA toolkit, in about five seconds, and keeps it until the process ends.
 
     Examples
     --------
@@ -237,10 +239,12 @@ class CausalConvPlan:
 
 
 def _explained(error: ExecutionFailedError, nvrtc: Sequence[str]) -> ExecutionFailedError:
-    """Return the error with the compiler of the kernels, because cuDNN's status does not name it."""
+    """Return the error with what a compilation needs, because cuDNN's status does not name it."""
     found = " and ".join(nvrtc) or "none was found, so install the wheel nvidia-cuda-nvrtc"
+    toolkit = next((f"{name}={os.environ[name]}" for name in TOOLKITS if os.environ.get(name)), "")
     return ExecutionFailedError(
-        f"{error}; cuDNN compiles this kernel by the NVRTC of its own CUDA major version: {found}",
+        f"{error}; cuDNN compiles this kernel by the NVRTC of its own CUDA major version ({found}), with the "
+        f"headers of a CUDA toolkit ({toolkit or 'CUDA_HOME is not set'}; else /usr/local/cuda or /opt/cuda)",
         status=error.status,
         function=error.function,
         detail=error.detail,

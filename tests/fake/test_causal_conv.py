@@ -173,7 +173,8 @@ def test_set_of_one_library_computes_without_a_handle(host: Host, monkeypatch: p
 def test_failed_compilation_names_nvrtc(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr(FakeLibrary, "nvrtc", (found,) * bool(found))
     fake.fail[FORWARD] = 5000
-    message = f"NVRTC of its own CUDA major version: {found or 'none was found'}"
+    monkeypatch.setenv("CUDA_HOME", "/opt/toolkit")
+    message = rf"NVRTC of its own CUDA major version \({found or 'none was found'}.*CUDA_HOME=/opt/toolkit"
     with pytest.raises(ExecutionFailedError, match=message) as caught:
         ct.causal_conv1d(ct.zeros((2, 3, 7)), ct.zeros((3, 4)))
     assert caught.value.status == 5000
