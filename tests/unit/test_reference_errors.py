@@ -156,6 +156,7 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("scaled_conv", {"activation": "elu"}, "ValueError: activation must be one of identity, relu, gelu, "),
     ("scaled_conv", {"out": (None, ones(1))}, "ValueError: out has amax, but amax is not set"),
     ("causal_conv1d", {"w": ones(3, 9)}, "ValueError: the width of w is not supported: got 9, expected 2 to"),
+    ("causal_conv1d", {"bias": "tanh"}, "TypeError: bias is not an array of numbers: got 'tanh'"),
     ("causal_conv1d", {"activation": "relu"}, "ValueError: activation must be one of silu, swish, identity"),
     ("causal_conv1d_backward", {"bias": ones(2)}, r"ValueError: bias has a wrong shape: got \(2,\), exp"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
