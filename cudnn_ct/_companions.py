@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ._installation import Installation
 from ._libraries import COMPANIONS, needs
 from .errors import LibraryLoadError, LibraryNotFoundError
 
-__all__ = ["find_nvrtc", "needed", "open_needed"]
+__all__ = ["find_nvrtc", "needed", "open_needed", "open_nvrtc"]
 
 
 def needed(installation: Installation) -> frozenset[str]:
@@ -25,11 +26,22 @@ def open_needed(installation: Installation, cuda: int, cudnn: str) -> None:
     cuDNN gets a library of a name that is loaded already, and its own search may not reach the wheels.
     """
     wanted = needed(installation)
-    if "libnvrtc" in wanted and (compiler := find_nvrtc(installation, cuda)):
-        with suppress(LibraryLoadError):  # without it, cuDNN has fewer engines
-            open_library(Path(compiler))
+    if "libnvrtc" in wanted:  # without it, cuDNN has fewer engines
+        open_nvrtc(installation, (cuda,))
     if "libcublasLt" in wanted:
         _open_cublaslt(installation, cuda, cudnn)
+
+
+def open_nvrtc(installation: Installation, majors: Iterable[int]) -> tuple[str, ...]:
+    """Open the libnvrtc of CUDA major versions; return the paths of those that were found and loaded.
+
+    libcudnn_ext does not search the folders of wheels either, and takes one that is loaded already.
+    """
+    opened = []
+    for compiler in filter(None, (find_nvrtc(installation, cuda) for cuda in majors)):
+        with suppress(LibraryLoadError):
+            opened.append(open_library(Path(compiler)))
+    return tuple(opened)
 
 
 def find_nvrtc(installation: Installation, cuda: int) -> str:

@@ -10,7 +10,7 @@ from . import _files, _find, _lib, facts
 from ._dlopen import driver_version
 from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
 from ._installation import Header, Installation, companion_version, inspect
-from ._libraries import COMPANIONS, JIT, SUBLIBRARIES, Library, dotted, needs, read_library
+from ._libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, dotted, needs, read_library
 from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
@@ -63,7 +63,7 @@ class LibraryInfo:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the labels and texts of the printed form, in order."""
-        built = " JIT" if self.kind == JIT else ""
+        built = {JIT: " JIT", EXT: " (libcudnn_ext alone)"}.get(self.kind or "", "")
         built += f" for CUDA {self.cuda_version}" if self.cuda_version else ""
         yield "cuDNN", f"{self.version or 'none'}{built}"
         if self.path:
@@ -109,11 +109,11 @@ def library_info() -> LibraryInfo:
 
     library, found, installation, problem = _loaded()
     version = library.version if library else installation and installation.number
-    cuda = library.cuda_version if library else None
+    cuda = (library.cuda_version if library else 0) or None
     mapped = _find.mapped_files()
     parts = {part.name: part for part in installation.parts} if installation else {}
     skipped = library.skipped if library else {}
-    small = installation is not None and installation.kind == JIT
+    expected = SETS[installation.kind] if installation else ()
     cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
     nvrtc = _companion("libnvrtc", _find.nvrtc, cuda, installation)
     return LibraryInfo(
@@ -124,8 +124,8 @@ def library_info() -> LibraryInfo:
         cuda_version=_cuda(cuda) if cuda else None,
         sublibraries=tuple(
             _part(name, parts.get(name), mapped, skipped.get(name, ""))
-            for name, row in SUBLIBRARIES.items()
-            if parts and (row.jit or name in parts or not small)
+            for name in SUBLIBRARIES
+            if parts and (name in parts or name in expected)
         ),
         header=_header(installation.header) if installation and installation.header else None,
         cublaslt=cublas,

@@ -14,7 +14,7 @@ from ._config import config
 from ._dlopen import Lookup, open_installation
 from ._find import EXPLICIT, SearchResult, find_cudnn, mapped_files
 from ._installation import Installation, require
-from ._libraries import FULL, SUBLIBRARIES, dotted, file_name, part_of_header, version_number
+from ._libraries import EXT, FULL, SETS, SUBLIBRARIES, dotted, lacking, part_of_header, version_number
 from .errors import (
     CudnnError,
     LibraryLoadError,
@@ -134,7 +134,7 @@ class Library:
 
     # A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
     # return. A function that this cuDNN is too old for, or whose library it lacks, raises when it is called.
-    kind: str = FULL  # its set of libraries: ``full`` or ``jit``
+    kind: str = FULL  # its set of libraries: ``full``, ``jit`` or ``ext``
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Library:
         self.skipped = skipped or {}  # sub-libraries that could not be opened, and why
         self._lookup = lookup
         self.version: int = 0
-        self.version = int(self._bound("cudnnGetVersion")())
+        self.version = self._newest() if self.kind == EXT else int(self._bound("cudnnGetVersion")())
         for name in prototypes():
             if name not in NEED_COMPANIONS or not self.companions:
                 setattr(self, name, self._bound(name))
@@ -196,15 +196,22 @@ class Library:
 
     def lacks(self, part: str) -> str:
         """Return that a set does not have a sub-library, in words that follow a name; empty if it has."""
-        if self.kind == FULL or part not in SUBLIBRARIES or SUBLIBRARIES[part].jit:
-            return ""
-        library = file_name(part).partition(".")[0]
-        return f"needs {library}, which the {self.kind.upper()} wheel lacks ({UNAVAILABLE})"
+        have = self.installation.libraries if self.installation else SETS[self.kind]
+        exists = part not in SUBLIBRARIES or part in have
+        return "" if exists else f"{lacking(part, self.kind, self.path)} ({UNAVAILABLE})"
+
+    def why_missing(self, name: str) -> str:
+        """Return why this cuDNN does not have a C function, in words that follow a name; empty if it has."""
+        return str(getattr(getattr(self, name), "reason", ""))
+
+    def _newest(self) -> int:
+        """Return the version that introduced the newest function; cuDNN's own answer needs libcudnn_graph."""
+        return int(max(one.since for name, one in prototypes().items() if self._lookup(name)))
 
     @property
     def cuda_version(self) -> int:
-        """The CUDA version that this cuDNN was built for: 12090 is 12.9."""
-        return int(self.cudnnGetCudartVersion())
+        """The CUDA version that this cuDNN was built for: 12090 is 12.9; 0 if it lacks libcudnn_graph."""
+        return 0 if self.lacks("graph") else int(self.cudnnGetCudartVersion())
 
     @cached_property
     def _findings(self) -> list[str]:
@@ -252,6 +259,12 @@ class Library:
         assert self.installation is not None
         return _companions.find_nvrtc(self.installation, self.cuda_version // 1000)
 
+    @cached_property
+    def nvrtc(self) -> tuple[str, ...]:
+        """The libnvrtc that libcudnn_ext compiles with, opened by the first use; empty if none was found."""
+        majors = (self.cuda_version // 1000,) if self.cuda_version else (13, 12)
+        return _companions.open_nvrtc(self.installation, majors) if self.installation else ()
+
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]
         # The shim has all functions. Those of a library that does not exist print a line on stderr.
@@ -269,13 +282,15 @@ class Library:
     def _stub(self, name: str, since: int, lacks: str) -> Callable[..., Any]:
         newer = since > self.version
         needs = f"needs cuDNN >= {format_version(since)}" if newer else "is missing from this cuDNN"
+        reason = lacks if lacks and not newer else f"{needs}, have {format_version(self.version)}"
 
         def missing(*_: object) -> Any:
-            if lacks and not newer:
-                raise NotSupportedError(f"{name} {lacks}", status=UNAVAILABLE, function=name)
-            raise VersionMismatchError(f"{name} {needs}, have {format_version(self.version)}", function=name)
+            if reason is lacks:
+                raise NotSupportedError(f"{name} {reason}", status=UNAVAILABLE, function=name)
+            raise VersionMismatchError(f"{name} {reason}", function=name)
 
         missing.__name__ = name
+        missing.reason = reason  # type: ignore[attr-defined]  # for `why_missing`
         return missing
 
     def _check(self, status: int, function: Any, args: tuple[Any, ...]) -> int:
@@ -311,6 +326,8 @@ class Library:
         return self.with_diagnosis(error) if isinstance(error, INSTALLATION) else error
 
     def _last_error_text(self) -> str:
+        if self.lacks("graph"):
+            return ""
         text = ctypes.create_string_buffer(1024)
         self.cudnnGetLastErrorString(text, len(text))
         return text.value.decode("utf-8", "replace").strip()

@@ -12,16 +12,18 @@ from typing import Tuple, TypeVar
 from . import _elf, _files
 
 __all__ = [
-    "COMPANIONS", "FULL", "JIT", "SUBLIBRARIES", "WHEEL_FOLDERS", "Companion", "Library", "SubLibrary",
-    "Version", "dotted", "file_name", "files_of", "kind_of", "most_frequent", "needs", "old_version",
-    "part_of_header", "read_folder", "read_library", "required", "version_in", "version_number",
+    "COMPANIONS", "EXT", "FULL", "JIT", "SETS", "SUBLIBRARIES", "WHEEL_FOLDERS", "Companion", "Library",
+    "SubLibrary", "Version", "dotted", "file_name", "files_of", "kind_of", "lacking", "most_frequent",
+    "needs", "old_version", "part_of_header", "read_folder", "read_library", "required", "version_in",
+    "version_number",
 ]  # fmt: skip
 
 Version = Tuple[int, int, int]
 
 # The sets of libraries that are a cuDNN, and the folders of their wheels. All engines of the small set are
-# compiled at run time, and it has no legacy calls.
-FULL, JIT = "full", "jit"
+# compiled at run time, and it has no legacy calls. The third set is a part of the full one that somebody has
+# copied: libcudnn_ext needs no other library of cuDNN, and no handle.
+FULL, JIT, EXT = "full", "jit", "ext"
 WHEEL_FOLDERS = {FULL: "nvidia/cudnn", JIT: "nvidia/cudnn_jit"}
 
 
@@ -60,6 +62,13 @@ SUBLIBRARIES = {
         SubLibrary("engines_runtime_compiled", computes=True, jit=True),
         SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0), windows=(9, 23, 2)),
     )
+}
+
+# The sub-libraries of each set; a version of the full set may lack those that are newer.
+SETS = {
+    FULL: frozenset(SUBLIBRARIES),
+    JIT: frozenset(row.name for row in SUBLIBRARIES.values() if row.jit),
+    EXT: frozenset({"ext"}),
 }
 
 
@@ -108,17 +117,19 @@ def file_name(name: str = "") -> str:
 
 
 def kind_of(folder: str, parts: Container[str]) -> str:
-    """Return the set of libraries of a folder: ``jit`` in the folder of its wheel or if it is complete."""
+    """Return the set of libraries of a folder: a small one if it is complete or in its wheel's folder."""
     own = os.path.normpath(folder).endswith(f"{WHEEL_FOLDERS[JIT]}/lib")
-    exact = all((name in parts) == row.jit for name, row in SUBLIBRARIES.items())
-    return JIT if own or exact else FULL
+    exact = all((name in parts) == (name in SETS[JIT]) for name in SUBLIBRARIES)
+    if own or exact:
+        return JIT
+    return EXT if all((name in parts) == (name in SETS[EXT]) for name in SUBLIBRARIES) else FULL
 
 
 def required(version: Version | None, kind: str = FULL, windows: bool = False) -> list[str]:
     """List the sub-libraries that a cuDNN of a version and a set must have."""
     have = version or (9, 0, 0)
     rows = [row for row in SUBLIBRARIES.values() if ((windows and row.windows) or row.since) <= have]
-    return [row.name for row in rows if row.jit or kind != JIT]
+    return [row.name for row in rows if row.name in SETS[kind]]
 
 
 def needs(companion: str, kind: str, version: Version | None) -> bool:
@@ -130,6 +141,12 @@ def needs(companion: str, kind: str, version: Version | None) -> bool:
 def part_of_header(header: str) -> str:
     """Return the sub-library that has the functions of a header; empty if unknown."""
     return next((row.name for row in SUBLIBRARIES.values() if header in row.headers), "")
+
+
+def lacking(part: str, kind: str, path: str) -> str:
+    """Return that a cuDNN of a set at a path does not have a sub-library, in words that follow a name."""
+    owner = {FULL: path, EXT: "a set of libcudnn_ext alone"}.get(kind, "the JIT wheel")
+    return f"needs {file_name(part).partition('.')[0]}, which {owner} lacks"
 
 
 L = TypeVar("L", bound=Library)

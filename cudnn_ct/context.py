@@ -89,7 +89,7 @@ class Context:
         self.library = _lib.load()
         if config.debug_sync:
             watch(self.library)
-        handle = Handle(self.library, device)
+        handle = None if self.library.lacks("graph") else Handle(self.library, device)
         self.stream = self.default  # the stream of a new handle
         self.calls = CallCache(4096)
         self.plans: dict[object, Any] = {}
@@ -126,7 +126,8 @@ class Context:
             streams.refuse_unrecorded(stream)
             if self.stream != stream:
                 self.stream = _NO_STREAM  # a signal handler may raise in the middle of the call
-                self.library.cudnnSetStream(self.handle, stream.handle)
+                if self.handle is not None:
+                    self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Write the tables of docs/facts.md from cudnn_ct/facts.json.
+"""Write the tables of docs/facts.md, and that of versions in docs/support.md, from cudnn_ct/facts.json.
 
 python tools/facts_docs.py           # write the tables
 python tools/facts_docs.py --check   # exit 1 if they are out of date
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "facts.md"
+PAGE, VERSIONS = ROOT / "docs" / "facts.md", ROOT / "docs" / "support.md"
 sys.path.insert(0, str(ROOT))
 
-from cudnn_ct._bad_combinations import table  # noqa: E402
+from cudnn_ct._bad_combinations import table, version_numbers  # noqa: E402
+from cudnn_ct._bindings.enums import SINCE  # noqa: E402
+from cudnn_ct._bindings.functions import FUNCTIONS  # noqa: E402
 
 # The parts of the page, each with the kinds of its rows.
 PARTS = {
@@ -27,21 +29,32 @@ PARTS = {
     "order": ("first", "last", "also"),
 }
 
+MINORS = range(19, 29)  # the versions of docs/support.md
+WRONG = ("wrong", "inaccurate", "crash", "hang", "unsupported")  # effects that it lists
+
 
 def main() -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    page = written = PAGE.read_text(encoding="utf-8")
+    blocks: dict[str, str] = {}
     for name, kinds in PARTS.items():
         rows = [row for row in table() if row["kind"] in kinds]
-        block = "\n".join(_order(rows) if name == "order" else _facts(rows))
+        blocks[name] = "\n".join(_order(rows) if name == "order" else _facts(rows))
+    pages = [(PAGE, blocks), (VERSIONS, {"versions": "\n".join(_versions())})]
+    return max(_written(page, parts, check=options.check) for page, parts in pages)
+
+
+def _written(path: Path, blocks: dict[str, str], *, check: bool) -> int:
+    """Write the blocks of a page; with ``check``, return 1 if it has others."""
+    page = written = path.read_text(encoding="utf-8")
+    for name, block in blocks.items():
         pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
         written = re.sub(pattern, rf"\1\n{_escaped(block)}\n\n\2", written, flags=re.DOTALL)
-    if options.check:
+    if check:
         return int(written != page)
-    PAGE.write_text(written, encoding="utf-8")
+    path.write_text(written, encoding="utf-8")
     return 0
 
 
@@ -73,6 +86,36 @@ def _order(rows: list[dict[str, Any]]) -> Iterator[str]:
         problems = "; ".join([*(one for one in row["when"] if not one.startswith("no operations")), *sizes])
         names = ", ".join(f"`{name}`" for name in row["operations"])
         yield _line(row["kind"], names, problems, ", ".join(row["order"]))
+
+
+def _versions() -> Iterator[str]:
+    """Yield a row for each minor version: the facts that begin and end with it, and what its headers add."""
+    yield "| cuDNN | no longer | from this version on | new in its headers |"
+    yield "|---|---|---|---|"
+    for minor in MINORS:
+        rows = [row for row in table() if row.get("effect") in WRONG and "operations" in row]
+        ended = [row for row in rows if _minor(row, "before") == minor]
+        began = [row for row in rows if _minor(row, "from") == minor]
+        yield _line(f"9.{minor}", _names(ended), _names(began), _new(minor))
+
+
+def _minor(row: dict[str, Any], bound: str) -> int:
+    """Return the minor version of cuDNN 9 at which a fact begins or ends; -1 if it has no such bound."""
+    text = row.get("cudnn", {}).get(bound)
+    major, minor, *_ = (*version_numbers(text), 0) if text else (0, -1)
+    return minor if major == 9 else -1
+
+
+def _names(rows: list[dict[str, Any]]) -> str:
+    return "; ".join(f"`{row['name']}` ({_range(row)}): {row['message']}" for row in rows) or "-"
+
+
+def _new(minor: int) -> str:
+    """Return the functions that a version introduced, and the number of values of enums."""
+    functions = [name for name, one in FUNCTIONS.items() if one.since // 100 == 900 + minor]
+    values = sum(since // 100 == 900 + minor for since in SINCE.values())
+    parts = [f"`{name}`" for name in functions] + [f"{values} values of enums"] * bool(values)
+    return ", ".join(parts) or "-"
 
 
 def _line(*cells: str) -> str:

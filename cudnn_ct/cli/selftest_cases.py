@@ -353,12 +353,13 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """Return all rows."""
-    from .selftest_fusions import fusion_cases  # which imports this module
+    from .selftest_fusions import causal_cases, fusion_cases  # which imports this module
     from .selftest_matrices import attention_cases, matrix_cases
 
     rows = [
         *_convolutions(),
         *fusion_cases(),
+        *causal_cases(),
         *_layers(),
         *attention_cases(),
         *matrix_cases(),

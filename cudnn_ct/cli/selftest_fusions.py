@@ -1,4 +1,4 @@
-"""The selftest's cases of convolutions fused with other operations."""
+"""The selftest's cases of convolutions fused with other operations, and of causal ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ..shapes.checks import FLOATS
-from .selftest_cases import PLAIN, PRODUCTS, Case, Draw, Inputs, W, X, each_layout, required
+from .selftest_cases import LAYOUTS, PLAIN, PRODUCTS, SUMS, Case, Draw, Inputs, W, X, each_layout, required
 
 
 def fusion_cases() -> Iterator[Case]:
@@ -21,6 +21,22 @@ def fusion_cases() -> Iterator[Case]:
         required(operation)
         make = partial(_of_training, operation)
         yield from each_layout(operation, "", make, TRAINING, FLOATS[:1])
+
+
+def causal_cases() -> Iterator[Case]:
+    """Yield few causal convolutions: cuDNN compiles a kernel for each, in about five seconds."""
+    nchw, nhwc = LAYOUTS[:1], LAYOUTS[1:]
+    rows = (("", "bfloat16", nchw), ("", "float32", nhwc), ("_backward", "float32", nchw))
+    for step, dtype, layout in rows:
+        required(f"causal_conv1d{step}")
+        make = partial(_causal, gradient=bool(step))
+        yield from each_layout(f"causal_conv1d{step}", "silu", make, SUMS, (dtype,), layout)
+
+
+def _causal(draw: Draw, *, gradient: bool) -> Inputs:
+    operands = draw.floats(2, 8, 40), draw.floats(8, 4), draw.floats(8)
+    dy = (draw.floats(2, 8, 40),) * gradient
+    return Inputs((*dy, *operands), {"activation": "silu"})
 
 
 TRAINING_FUSIONS = (

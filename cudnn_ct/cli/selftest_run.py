@@ -23,13 +23,14 @@ __all__ = ["attempt"]
 # capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
-ATTENTION = ("attention", "clear_padding", "scaled_attention")
+# Causal convolutions need cuDNN 9.22 and its library libcudnn_ext.
+OF_SOME = ("attention", "clear_padding", "scaled_attention", "causal_conv1d")
 
 
 def attempt(case: Case) -> Outcome:
     """Run a row; errors become its outcome."""
     row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
-    may_lack = case.dtype in DISPENSABLE or case.operation.startswith(ATTENTION)
+    may_lack = case.dtype in DISPENSABLE or case.operation.startswith(OF_SOME)
     return outcome_of(row, partial(_compared, case), may_lack=may_lack)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _elf, _files, _libraries
 from .._installation import Installation
-from .._libraries import JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
+from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
 from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
@@ -81,6 +81,11 @@ class LibrarySet(Installation):
     def world_writable_paths(self) -> list[str]:
         """The parts of it that any user may replace; Windows has other rights."""
         return [] if self.windows else super().world_writable_paths
+
+    @property
+    def kind(self) -> str:
+        """The set of libraries that it is; a copied part of the full set is an incomplete full set."""
+        return JIT if super().kind == JIT else FULL
 
     @property
     def jit(self) -> bool:

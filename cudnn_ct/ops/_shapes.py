@@ -7,6 +7,7 @@ from typing import Any
 
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, records, spec_of
+from ..errors import NotSupportedError
 from ..graph.offline import ShapesOnly
 from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
@@ -67,7 +68,17 @@ def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) 
 
 
 def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
-    """Plan the first implementation that supports a problem in its layout; return whether one does."""
-    return any(
-        (one.scales or not scaled) and one.make(problem, where) is not None for one in op.implementations
-    )
+    """Plan the first implementation that supports a problem in its layout; return whether one does.
+
+    Raise the error of the first one that rejects the problem, if none supports it.
+    """
+    rejected: NotSupportedError | None = None
+    for one in op.implementations:
+        try:
+            if (one.scales or not scaled) and one.make(problem, where) is not None:
+                return True
+        except NotSupportedError as error:
+            rejected = rejected or error
+    if rejected is not None:
+        raise rejected
+    return False

@@ -15,14 +15,15 @@ from ..graph.pixels import in_pixels
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import scaling_by_op_tensor
+from ..plans.elementwise import duplicate_plan, scaling_by_op_tensor
 from ..plans.tiling import tile
 from ..shapes.layer import LayerProblem
 from ..shapes.layers import activation_problem
-from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
+from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
+from ._elementwise_graph import has_legacy_calls, in_one_order
 from ._fallback import Implementation, of_problem
 from ._operation import Operation
 from ._pieces import every_axis
@@ -151,18 +152,18 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     """Return a graph plan for large contiguous operands of one memory order; None for others.
 
     Its engine reaches the memory bandwidth, the C functions half of it. It is compiled when the plan is made,
-    which takes 0.2 s.
+    which takes 0.2 s. Without C functions, all sizes are computed so.
     """
     tensors = list(tensors_of(problem).values())
-    first, spec = tensors[0], problem.params
-    alike = first.layouts and all(
-        equivalent_strides(first.shape, one.strides, first.strides) for one in tensors
-    )
-    if not alike or not spec.propagate_nan or not config.allow_runtime_compilation:
+    first, spec, legacy = tensors[0], problem.params, has_legacy_calls()
+    if not in_one_order(*tensors) or not spec.propagate_nan or not config.allow_runtime_compilation:
         return None
-    if not MIN_ELEMENTS <= first.size <= INT_MAX:
+    if not (MIN_ELEMENTS if legacy else 2) <= first.size <= INT_MAX:  # engines do not take one element
         return None
-    places = _graph_places(spec, problem.dx is not None, first.dtype)
+    if spec.mode == "identity" and not legacy:
+        place = len(tensors) - 2  # of x, or of dy
+        return ChainPlan([], [Step(duplicate_plan(first), (place, place + 1))])
+    places = _graph_places(spec, problem.dx is not None, first.dtype, accurate=legacy)
     if places is None:
         return None
     plan = in_pixels(
@@ -182,14 +183,20 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
 _HALF = ("float16", "bfloat16")
 
 
-def _graph_places(spec: ActivationSpec, gradient: bool, dtype: str) -> tuple[int, ...] | None:
-    """Return the indices of a graph's tensors among those of the problem, or None if no graph is as good."""
+def _graph_places(
+    spec: ActivationSpec, gradient: bool, dtype: str, *, accurate: bool
+) -> tuple[int, ...] | None:
+    """Return the indices of a graph's tensors among those of the problem, or None if no graph is right.
+
+    If ``accurate`` is set, also None if the C functions have more correct digits.
+    """
+    accurate &= dtype == "float32"
     if dtype not in (*_HALF, "float32") or spec.mode == "identity":
         return None
     if not gradient:
-        return None if spec.mode == "tanh" and dtype == "float32" else (0, 1)  # their tanh has 17 bits
+        return None if spec.mode == "tanh" and accurate else (0, 1)  # their tanh has 17 bits
     if spec.mode in ("sigmoid", "tanh"):  # in float32, 1 - y would be lost in y - y y
-        return (1, 2, 3) if dtype in _HALF else None
+        return None if accurate else (1, 2, 3)
     # Engines have no gradient of a clipped relu, and use the coefficient of elu as the slope at 0.
     differs = spec.mode == "clipped_relu" or (spec.mode == "elu" and spec.coefficient != 1)
     return None if differs else (0, 2, 3)

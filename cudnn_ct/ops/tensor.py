@@ -8,11 +8,19 @@ from typing import Never
 from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..context import Context
-from ..plans.base import tensors_of
+from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan
-from ..plans.elementwise import cast_or_copy_plan, fill_plan, scale_plan, scaling_by_op_tensor
+from ..plans.elementwise import (
+    cast_or_copy_plan,
+    constant_plan,
+    fill_plan,
+    scale_plan,
+    scaling_by_op_tensor,
+)
 from ..plans.elementwise import op_tensor as op_tensor_plan
+from ..plans.strided_copy import StridedCopy
 from ..shapes.elementwise import (
+    OpTensorProblem,
     OpTensorScales,
     fill_problem,
     op_tensor_problem,
@@ -25,6 +33,7 @@ from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._cast import cast_by_graph
 from ._documented import documented
+from ._elementwise_graph import elementwise_plan, has_legacy_calls
 from ._fallback import Implementation, of_problem
 from ._operation import Operation
 from ._pieces import every_axis
@@ -251,7 +260,25 @@ def convert_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan
     return None if x.dtype == y.dtype else cast_by_graph(x, y, context)
 
 
-_OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
+def operation_by_graph(problem: OpTensorProblem, context: Context) -> Plan | None:
+    """Return the plan of an operation without factors, for a cuDNN without ``cudnnOpTensor``."""
+    if problem.op == "not" or not problem.propagate_nan:
+        return None
+    return elementwise_plan(problem.op, tuple(tensors_of(problem).values()), context)
+
+
+def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan | None:
+    """Return the plan of a copy by the driver or a conversion by an engine, without factors."""
+    x, y = tensors_of(problem).values()
+    if x.dtype == y.dtype:
+        return StridedCopy(x, y) if y.is_dense and not has_legacy_calls() else None
+    return elementwise_plan("identity", (x, y), context)
+
+
+_OP_TENSOR_PLANS = (
+    of_problem(op_tensor_plan),
+    Implementation(operation_by_graph, aligned=True, scales=False),
+)
 _OP_TENSOR = Operation(
     "an operation on tensors",
     op_tensor_problem,
@@ -265,12 +292,19 @@ _SCALE_PLANS = (
     of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
 )
 _SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
-_FILL_PLANS = (of_problem(lambda problem: fill_plan(problem.x)),)
+_FILL_PLANS = (
+    of_problem(lambda problem: fill_plan(problem.x)),
+    of_problem(lambda problem: constant_plan(problem.x)),
+)
 _FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
-    (of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)), Implementation(convert_by_graph)),
+    (
+        of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)),
+        Implementation(convert_by_graph),
+        Implementation(transformed_by_graph, aligned=True, scales=False),
+    ),
     any_strides=True,
     independent=every_axis,
 )

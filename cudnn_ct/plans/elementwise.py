@@ -87,8 +87,11 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     return tile(partial(FillPlan, value), x)
 
 
-def constant_plan(x: TensorSpec, value: float) -> Plan:
-    """Return a plan that writes a constant: by the driver, which needs no part of cuDNN, if x is dense."""
+def constant_plan(x: TensorSpec, value: float | None = None) -> Plan:
+    """Return a plan that writes a constant: by the driver, which needs no part of cuDNN, if x is dense.
+
+    If ``value`` is None, each run takes it from ``context.state``.
+    """
     return _MemsetPlan(x, value) if x.is_dense else fill_plan(x, value)
 
 
@@ -225,17 +228,21 @@ class FillPlan:
 class _MemsetPlan:
     """``cuMemsetD*Async`` of a dense tensor; alpha and beta are not used."""
 
-    __slots__ = ("_pattern", "_size")
+    __slots__ = ("_dtype", "_pattern", "_size")
     workspace = 0
 
-    def __init__(self, x: TensorSpec, value: float) -> None:
-        import numpy as np
-
-        self._pattern = np.asarray(value).astype(DTYPES[x.dtype].numpy).tobytes()
-        self._size = x.size
+    def __init__(self, x: TensorSpec, value: float | None) -> None:
+        self._dtype, self._size = DTYPES[x.dtype], x.size
+        self._pattern = b"" if value is None else self._bytes_of(value)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        memories.fill(pointers[-1], self._pattern, self._size, context.stream)
+        pattern = self._pattern or self._bytes_of(context.state.value)
+        memories.fill(pointers[-1], pattern, self._size, context.stream)
+
+    def _bytes_of(self, value: float) -> bytes:
+        import numpy as np
+
+        return np.asarray(value).astype(self._dtype.numpy).tobytes()
 
     def describe(self) -> str:
         return "chosen: cuMemsetAsync"

@@ -22,6 +22,7 @@ from cudnn_ct._lib import Library
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
+from .causal_conv import Causal
 from .convolution import slide
 from .ctc import CTC
 from .dropout import Dropout
@@ -71,7 +72,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
+class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -128,10 +129,14 @@ class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatia
 
     def _capture_of(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return the capture that defers a call: that of the stream of its handle, the first argument."""
-        if not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
+        if name.startswith("cudnnCausalConv1d"):  # these take the stream itself
+            stream = args[0]
+        elif not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
             return None
-        handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0, {})
-        capture = self.host.capturing.get(handle.get("stream"))
+        else:
+            handle = self.objects.get(cast(args[0], ctypes.c_void_p).value or 0, {})
+            stream = handle.get("stream")
+        capture = self.host.capturing.get(stream)
         return capture if capture is not None and capture.deferred else None
 
     def _deferred(self, body: Any, args: tuple[Any, ...]) -> Any:

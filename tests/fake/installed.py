@@ -33,9 +33,9 @@ def host_installed() -> Iterator[Host]:
 
 
 @contextmanager
-def cudnn_installed(host: Host) -> Iterator[FakeCudnn]:
+def cudnn_installed(host: Host, kind: type[FakeCudnn] = FakeCudnn) -> Iterator[FakeCudnn]:
     """Replace the loaded cuDNN by Python functions; check that the block frees memory and native objects."""
-    cudnn = FakeCudnn(host)
+    cudnn = kind(host)
     with testing.install(FakeLibrary(cudnn)):
         try:
             yield cudnn

@@ -51,6 +51,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
         {"BATCH": 2, "LENGTH": 16, "WIDTH": 16, "HEADS": 2, "LETTERS": 3000},
         ON_GPU,
     ),
+    "11_mamba_conv": ("", {"CHANNELS": 3, "PROMPT": 9, "STEPS": 2}, ON_GPU),
 }
 
 

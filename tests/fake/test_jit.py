@@ -16,7 +16,7 @@ from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
-from tests.strategies import own, shifted
+from tests.strategies import lay_out, own, shifted
 
 from .cudnn import FakeCudnn
 from .test_algorithms import TIME, on_disk
@@ -38,12 +38,10 @@ def test_every_function_belongs_to_a_library() -> None:
     assert (parts["cudnnCreate"], parts["cudnnBackendExecute"]) == ("graph", "graph")
 
 
-@pytest.mark.parametrize("kind", ["relu", "add", "softmax", "pool", "descriptor", "raw"])
+@pytest.mark.parametrize("kind", ["softmax", "pool", "descriptor", "raw"])
 def test_legacy_call_names_the_library_that_it_needs(jit: FakeCudnn, kind: str) -> None:
     x = ct.asarray(random(2, 3, 8, 8))
     calls: dict[str, Any] = {
-        "relu": lambda: ct.activation(x),
-        "add": lambda: ct.op_tensor(x, x, op="add"),
         "softmax": lambda: ct.softmax(x),
         "pool": lambda: ct.pool(x, window=2),
         "descriptor": lambda: ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32")),
@@ -109,3 +107,56 @@ def test_attention_fills_the_results_of_queries_without_keys(jit: FakeCudnn) -> 
     got = ct.attention(*[ct.asarray(q)] * 3, lengths_q=lengths, lengths_kv=lengths).y.numpy()
     want = ct.reference.attention(q, q, q, lengths_q=lengths, lengths_kv=lengths).y
     assert np.allclose(got.astype(np.float32), want.astype(np.float32), atol=1e-2)
+
+
+ONE_STEP: dict[str, Any] = {
+    **{
+        f"activation {mode}": lambda ops, x, mode=mode: ops.activation(x, mode=mode)
+        for mode in ("relu", "sigmoid", "tanh", "elu", "swish", "clipped_relu", "identity")
+    },
+    "activation_backward": lambda ops, x: ops.activation_backward(x, x, x, mode="swish"),
+    **{f"op_tensor {op}": lambda ops, x, op=op: ops.op_tensor(x, x, op=op) for op in ("mul", "min", "max")},
+    "op_tensor sqrt": lambda ops, x: ops.op_tensor(x, op="sqrt"),
+    "add": lambda ops, x: ops.add(x, x),
+    "transform": lambda ops, x: ops.transform(x),
+    "transform to half precision": lambda ops, x: ops.transform(x, dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_elementwise_operation_is_a_graph(jit: FakeCudnn, name: str, offset: int, layout: str) -> None:
+    x = lay_out(np.abs(random(2, 3, 4, 5)), layout, "packed")
+    given = own(shifted(x, offset))
+    with np.errstate(invalid="ignore"):
+        want = ONE_STEP[name](ct.reference, x)
+    got = ONE_STEP[name](ct, given).numpy()
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=1e-3)
+    assert not [one for one in jit.names() if "Tensor" in one or "Activation" in one]
+
+
+def test_fill_and_copies_are_calls_of_the_driver(jit: FakeCudnn) -> None:
+    x = ct.asarray(random(4, 6, 8))
+    for value in (3.0, -1.5):
+        assert (ct.fill(x, value).numpy() == value).all()
+    y = random(4, 40)
+    assert np.array_equal(ct.transform(ct.asarray(y)[:, 8:]).numpy(), y[:, 8:])
+    assert not [one for one in jit.names() if "Tensor" in one]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ct.activation(x.astype("float16")[:, :, 1:]),
+        lambda x: ct.activation(x, alpha=2),
+        lambda x: ct.activation_backward(x, x, x, mode="clipped_relu", coefficient=1),
+        lambda x: ct.add(x, ct.zeros((1, 6, 1))),
+        lambda x: ct.op_tensor(x, op="not"),
+        lambda x: ct.scale(x, alpha=2),
+    ],
+)
+def test_elementwise_operation_without_a_graph_names_the_library(jit: FakeCudnn, call: Any) -> None:
+    x = ct.asarray(random(4, 6, 8))
+    with pytest.raises(NotSupportedError, match=r"needs libcudnn_ops, which the JIT wheel lacks \(3009\)"):
+        call(x)

@@ -34,6 +34,7 @@ from .answer import (
     window_of_channels,
 )
 from .attention import ATTENTION
+from .causal_conv import CAUSAL
 from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
@@ -602,6 +603,7 @@ VALUES: dict[str, Compute] = {
     "dropout_backward": dropout_backward,
     "ctc_loss": ctc_loss,
     "RNN": rnn,
+    **CAUSAL,
     **ROWS,
     **ATTENTION,
 }

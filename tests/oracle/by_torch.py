@@ -480,6 +480,28 @@ def lrn_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     return {"dx": dy / base.pow(beta) - (2 * a * beta / n) * x * through}
 
 
+# --- causal convolutions ------------------------------------------------------------------------------------
+
+
+def causal_conv1d(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, w, bias = operands["x"], operands["w"], operands.get("bias")
+    if not x.numel():
+        return {"y": x}
+    padded = functional.pad(x, (w.shape[1] - 1, 0))
+    y = functional.conv1d(padded, w[:, None], bias, groups=x.shape[1])
+    return {"y": y if named(arguments.get("activation"), "identity") == "identity" else functional.silu(y)}
+
+
+def causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    names = [name for name in ("x", "w", "bias") if operands.get(name) is not None]
+    leaves = {name: _leaf(operands[name]) for name in names}
+    if not operands["x"].numel():
+        return {f"d{name}": torch.zeros_like(operands[name]) for name in names}
+    y = causal_conv1d(leaves, arguments)["y"]
+    gradients = torch.autograd.grad(y, tuple(leaves.values()), operands["dy"])
+    return {f"d{name}": one for name, one in zip(names, gradients, strict=True)}
+
+
 # --- spatial transformers -----------------------------------------------------------------------------------
 
 
@@ -744,6 +766,8 @@ _FUNCTIONS: dict[str, Torch] = {
     "instance_norm_backward": _of_images(batch_norm_backward),
     "lrn": lrn,
     "lrn_backward": lrn_backward,
+    "causal_conv1d": causal_conv1d,
+    "causal_conv1d_backward": causal_conv1d_backward,
     "affine_grid": affine_grid,
     "affine_grid_backward": affine_grid_backward,
     "grid_sample": grid_sample,

@@ -656,6 +656,22 @@ def _lrn_backward(source: Source) -> Recipe:
     return Recipe(operands, arguments, (shape, dtype), {"y": Derived("lrn", "y", arguments)})
 
 
+def _causal(source: Source, gradient: bool = False) -> Recipe:
+    """Few widths, because cuDNN compiles a kernel for each, in seconds."""
+    shape = (source.randint(1, 3), source.choice((1, 3, 8, 64)), source.choice((1, 2, 5, 33, 100, 257)))
+    dtype, width = source.choice(FLOATS), source.choice((2, 4, 4, 4, 7, 16))
+    operands = {"x": (shape, dtype, "normal"), "w": ((shape[1], width), dtype, "normal")}
+    if source.chance(0.7):
+        operands["bias"] = (shape[1:2], dtype, "normal")
+    arguments = {"activation": "silu"} if source.chance(0.7) else {}
+    if not gradient:
+        return Recipe(operands, arguments, (shape, dtype), scaled=False)
+    operands["dy"] = (shape, dtype, "normal")
+    wide = "float64" if dtype == "float64" else "float32"
+    more = {f"d{name}": (operands[name][0], wide) for name in ("w", "bias") if name in operands}
+    return Recipe(operands, arguments, (shape, dtype), scaled=False, more=more)
+
+
 def _centre(source: Source) -> str:
     """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
     return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
@@ -1302,6 +1318,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "batch_norm_inference": _batch_norm_inference,
     "batch_norm_inference_backward": _batch_norm_inference_backward,
     "batch_norm_training": _batch_norm_training,
+    "causal_conv1d": _causal,
+    "causal_conv1d_backward": partial(_causal, gradient=True),
     "conv": _conv,
     "conv_backward_bias": _conv_backward_bias,
     "conv_backward_data": _conv_backward_data,

@@ -40,6 +40,7 @@ from .answer import (
     window_of_channels,
 )
 from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
+from .causal_conv import CAUSAL_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
 from .images import of_each_image, of_one_image
 from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
@@ -781,6 +782,7 @@ SCALES: dict[str, Scale] = {
     **PRODUCT_SCALES,
     **ATTENTION_SCALES,
     **FUSION_SCALES,
+    **CAUSAL_SCALES,
 }
 
 OPEN: dict[str, Scale] = {

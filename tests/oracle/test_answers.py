@@ -336,6 +336,18 @@ def _row_norm_backward(mode: str, rng: np.random.Generator) -> Case:
     return f"{mode}_backward", given, more
 
 
+def _causal(rng: np.random.Generator) -> Case:
+    x, width = rng.normal(size=_shape(rng, 3, 5, 0)), int(rng.integers(2, 9))
+    operands = {"x": x, "w": rng.normal(size=(x.shape[1], width))}
+    operands |= {"bias": rng.normal(size=x.shape[1])} if _pick(rng, True, False) else {}
+    return "causal_conv1d", operands, {"activation": _pick(rng, None, "silu")}
+
+
+def _causal_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _causal(rng)
+    return "causal_conv1d_backward", {**operands, "dy": rng.normal(size=operands["x"].shape)}, arguments
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -628,6 +640,8 @@ DRAWS: dict[str, Draw] = {
     "batch_norm_inference_backward": _batch_norm_inference_backward,
     "instance_norm": _instance_norm,
     "instance_norm_backward": _instance_norm_backward,
+    "causal_conv1d": _causal,
+    "causal_conv1d_backward": _causal_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "affine_grid": _affine_grid,
@@ -1176,6 +1190,23 @@ def test_lrn_has_known_values() -> None:
     np.testing.assert_allclose(found.ravel(), [0.5, 0.4, 0.3])
     found = value("lrn", {"x": x}, n=2, lrn_alpha=2, lrn_beta=1, k=1)  # itself, and the channel after it
     np.testing.assert_allclose(found.ravel(), [1 / 6, 2 / 14, 3 / 10])
+
+
+def test_causal_conv_has_known_values() -> None:
+    x, w = array(1, 2, 3, 4).reshape(1, 1, 4), array(100, 10, 1).reshape(1, 3)
+    found = value("causal_conv1d", {"x": x, "w": w, "bias": array(0.5)})
+    assert found.ravel().tolist() == [1.5, 12.5, 123.5, 234.5]
+
+
+def test_causal_conv_gradients_by_differences() -> None:
+    rng = np.random.default_rng(12)
+    given = {"x": rng.normal(size=(2, 3, 5)), "w": rng.normal(size=(3, 4)), "bias": rng.normal(size=3)}
+    dy = rng.normal(size=(2, 3, 5))
+    for activation in (None, "silu"):
+        found = solve("causal_conv1d_backward", {**given, "dy": dy}, activation=activation)
+        for name in given:
+            wanted = _differences("causal_conv1d", given, name, "y", dy, activation=activation)
+            _close(found[f"d{name}"].value, wanted)
 
 
 def test_lrn_gradients_by_differences() -> None:

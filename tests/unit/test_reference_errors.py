@@ -78,6 +78,8 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "bias": ones(4, dtype=np.float32),
         "z": ones(1, 4, 3, dtype=np.float32),
     },
+    "causal_conv1d": {"x": ones(2, 3, 5), "w": ones(3, 4)},
+    "causal_conv1d_backward": {"dy": ones(2, 3, 5), "x": ones(2, 3, 5), "w": ones(3, 4)},
     "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
     "ctc_loss": {
         "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
@@ -153,6 +155,10 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("scaled_conv", {"out_dtype": "int8"}, "TypeError: out_dtype is not supported: got int8, expected"),
     ("scaled_conv", {"activation": "elu"}, "ValueError: activation must be one of identity, relu, gelu, "),
     ("scaled_conv", {"out": (None, ones(1))}, "ValueError: out has amax, but amax is not set"),
+    ("causal_conv1d", {"w": ones(3, 9)}, "ValueError: the width of w is not supported: got 9, expected 2 to"),
+    ("causal_conv1d", {"bias": "tanh"}, "TypeError: bias is not an array of numbers: got 'tanh'"),
+    ("causal_conv1d", {"activation": "relu"}, "ValueError: activation must be one of silu, swish, identity"),
+    ("causal_conv1d_backward", {"bias": ones(2)}, r"ValueError: bias has a wrong shape: got \(2,\), exp"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),

@@ -14,7 +14,7 @@ import pytest
 from cudnn_ct import _find
 from cudnn_ct._find import CUDNN, CUDNN_STEPS, TOOLKITS, SearchContext, SearchResult, search
 from cudnn_ct._installation import inspect, require
-from cudnn_ct._libraries import WHEEL_FOLDERS, needs
+from cudnn_ct._libraries import SUBLIBRARIES, WHEEL_FOLDERS, needs
 from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 from tests.elf_files import NOT_JIT, make_cudnn, make_elf, make_header, make_jit
@@ -113,6 +113,7 @@ def test_search_prefers_the_full_wheel_to_the_small_one_in_any_entry(tmp_path: P
         ("nvidia/cudnn_jit/lib", [*NOT_JIT, "graph"], "jit", ["graph"]),
         ("any", [*NOT_JIT, "engines_runtime_compiled"], "full", ["ops", "cnn", "adv"]),
         ("any", ["cnn"], "full", ["cnn"]),
+        ("any", [name for name in SUBLIBRARIES if name != "ext"], "ext", []),
         ("nvidia/cudnn/lib", [], "full", []),
     ],
 )

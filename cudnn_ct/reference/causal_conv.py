@@ -1,0 +1,79 @@
+"""Causal convolution of sequences, one window for each channel, and its gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..dtypes import as_dtype
+from ..shapes.causal_conv import (
+    WITHOUT_BIAS,
+    CausalActivation,
+    CausalConvGradients,
+    causal_activation,
+    causal_conv_shape,
+    causal_gradient_dtype,
+)
+from ..shapes.checks import same_shape
+from ._cast import Array, Float64, Outs, deliver, deliver_each, operands, present
+
+
+@np.errstate(all="ignore")
+def causal_conv1d(
+    x: ArrayLike,
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    activation: CausalActivation | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``act(bias + sum(x[t - width + 1 + i] * w[i]))``. See :func:`cudnn_ct.causal_conv1d`."""
+    dtype, (xs, ws, *biases) = operands("causal_conv1d", x=x, w=w, **present(bias=bias))
+    causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
+    silu = causal_activation(activation)
+    sums = _sums(xs, ws, *biases)
+    return deliver(sums * _sigmoid(sums) if silu else sums, dtype, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def causal_conv1d_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    activation: CausalActivation | None = None,
+    out: Outs | None = None,
+) -> CausalConvGradients[Array]:
+    """Compute the gradients of the input, weights and bias. See :func:`cudnn_ct.causal_conv1d_backward`."""
+    dtype, (gradient, xs, ws, *biases) = operands("causal_conv1d", dy=dy, x=x, w=w, **present(bias=bias))
+    causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
+    same_shape(x=xs.shape, dy=gradient.shape)
+    if causal_activation(activation):
+        sums = _sums(xs, ws, *biases)
+        sigmoid = _sigmoid(sums)
+        gradient = gradient * sigmoid * (1 + sums * (1 - sigmoid))
+    dx, dw = np.zeros_like(xs), np.zeros_like(ws)
+    for i, before, after in _taps(ws.shape[1], xs.shape[2]):
+        dx[..., before] += gradient[..., after] * ws[:, i, None]
+        dw[:, i] = (gradient[..., after] * xs[..., before]).sum((0, 2))
+    wide = as_dtype(causal_gradient_dtype(as_dtype(dtype).name)).numpy
+    results = [(dx, dtype), (dw, wide), *[(gradient.sum((0, 2)), wide)] * len(biases)]
+    return deliver_each(CausalConvGradients, results, 1, 0, out, "" if biases else WITHOUT_BIAS)
+
+
+def _sums(x: Float64, w: Float64, bias: Float64 | None = None) -> Float64:
+    sums = np.zeros_like(x) if bias is None else np.broadcast_to(bias[:, None], x.shape).copy()
+    for i, before, after in _taps(w.shape[1], x.shape[2]):
+        sums[..., after] += x[..., before] * w[:, i, None]
+    return sums
+
+
+def _taps(width: int, length: int) -> list[tuple[int, slice, slice]]:
+    """Return the weights that meet elements: each with these elements, and with the results they count in."""
+    lags = ((i, min(width - 1 - i, length)) for i in range(width))
+    return [(i, slice(0, length - lag), slice(lag, length)) for i, lag in lags]
+
+
+def _sigmoid(x: Float64) -> Float64:
+    return 1 / (1 + np.exp(-x))

@@ -1,0 +1,100 @@
+"""The real libcudnn_ext without a GPU: alone in a folder with libcudnn, and what it rejects by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnn_ct
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
+
+PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+ONLY_WHEELS = [step for step in CUDNN_STEPS if step[0] == "wheel"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with copies of libcudnn.so.9 and libcudnn_ext.so.9, and nothing else."""
+    wheel = search(CUDNN, ONLY_WHEELS, SearchContext()).path
+    if wheel is None or not (wheel.parent / "libcudnn_ext.so.9").exists():
+        pytest.skip("no wheel of a cuDNN with libcudnn_ext is installed")
+    for name in ("libcudnn.so.9", "libcudnn_ext.so.9"):
+        shutil.copy(wheel.parent / name, tmp_path)
+    return tmp_path
+
+
+def answer(folder: Path, code: str) -> Any:
+    environ = {"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": f"{folder}/libcudnn.so.9"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json\nimport cudnn_ct as ct\nfrom cudnn_ct import _lib\n{code}"],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_set_of_one_library_loads_and_names_what_it_lacks(folder: Path) -> None:
+    code = """
+library = _lib.load()
+try:
+    ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32"))
+except ct.NotSupportedError as error:
+    caught = str(error)
+with open("/proc/self/maps") as maps:
+    others = sorted({row.split("/")[-1].strip() for row in maps if "libcudnn" in row})
+info = ct.library_info()
+print(json.dumps([library.kind, library.version, caught, others, info.kind, info.version, info.problem]))
+"""
+    kind, version, caught, others, of_info, text, problem = answer(folder, code)
+    assert (kind, of_info, problem) == ("ext", "ext", None)
+    assert version >= 92200  # that of its newest function
+    assert text.startswith("9.")
+    wanted = "cudnnCreateTensorDescriptor needs libcudnn_ops, which a set of libcudnn_ext alone lacks (3009)"
+    assert caught == wanted
+    assert others == ["libcudnn.so.9", "libcudnn_ext.so.9"]
+
+
+def test_c_functions_accept_the_widths_and_dtypes_of_the_package(folder: Path) -> None:
+    """Without a GPU a valid call is NOT_INITIALIZED (1001), and an invalid one another error."""
+    code = """
+import ctypes
+from cudnn_ct.shapes.causal_conv import WIDTHS
+room = (ctypes.c_char * 65536)()
+p = ctypes.addressof(room) // 256 * 256 + 256
+lib = _lib.load()
+def status(function, *arguments):
+    try:
+        function(*arguments)
+    except ct.CudnnError as error:
+        return error.status
+    return 0
+found = {}
+for last in ("", "Nwh"):
+    forward = getattr(lib, f"cudnnCausalConv1d{last}Forward")
+    backward = getattr(lib, f"cudnnCausalConv1d{last}Backward")
+    for code, wide in ((0, 0), (1, 1), (2, 0), (9, 0)):
+        found[f"{last} dtype {code}"] = status(forward, None, p, p, p, p, 1, 4, 16, 4, code, 1)
+        found[f"{last} gradients {code}"] = status(backward, None, *[p] * 7, 1, 4, 16, 4, code, wide, 0)
+    for width in WIDTHS:
+        found[f"{last} width {width}"] = status(forward, None, p, p, p, p, 1, 4, 16, width, 0, 0)
+    found[f"{last} empty"] = status(forward, None, p, p, p, p, 0, 4, 16, 4, 0, 1)
+    found[f"{last} int8"] = status(forward, None, p, p, p, p, 1, 4, 16, 4, 3, 1)
+    found[f"{last} no bias"] = status(forward, None, p, p, None, p, 1, 4, 16, 4, 0, 1)
+print(json.dumps([found, bool(lib._last_error_text())]))
+"""
+    found, text = answer(folder, code)
+    assert not text
+    rejected = {name: status for name, status in found.items() if name.endswith(("empty", "int8", "bias"))}
+    rejected["Nwh width 256"] = found["Nwh width 256"]  # the package copies such operands
+    assert {status for name, status in found.items() if name not in rejected} <= {1001}, found
+    assert set(rejected.values()) <= {2000, 3000}, rejected
