@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from matplotlib.cbook import get_sample_data
 from PIL import Image, ImageDraw, ImageFont
-from sklearn.datasets import load_sample_image
 
 import cudnn_ct as ct
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the picture (default: %(default)s)")
     output = parser.parse_args().output
 
-    photograph = load_sample_image("china.jpg").astype(np.float32) / 255  # (height, width, colours)
+    photograph = load_photograph().astype(np.float32) / 255  # (height, width, colours)
     names, bank = filter_bank()
 
     x = photograph.transpose(2, 0, 1)[None]  # (1, colours, height, width)
@@ -63,6 +63,12 @@ def main() -> int:
     return 0
 
 
+def load_photograph() -> np.ndarray:
+    """Return a photograph of the size 512 x 600, which comes with Matplotlib."""
+    with get_sample_data("grace_hopper.jpg") as file, Image.open(file) as image:
+        return np.asarray(image.convert("RGB"))
+
+
 def filter_bank() -> tuple[list[str], np.ndarray]:
     """Return names, and filters of shape (number, 7, 7) whose smaller windows are centred in zeros.
 
@@ -88,8 +94,8 @@ def filter_bank() -> tuple[list[str], np.ndarray]:
 
 # --- the picture -------------------------------------------------------------------------------------------
 
-TILE, GAP, CAPTION, HEADER, FOOTER = (480, 320), 16, 34, 60, 40
-CREDIT = "photograph: china.jpg of scikit-learn, by danielbuechele, CC BY 2.0"
+TILE, GAP, CAPTION, HEADER, FOOTER = (384, 450), 16, 34, 60, 40
+CREDIT = "photograph: Grace Hopper by James S. Davis, US Navy, public domain"
 PAPER, INK, PALE = (250, 250, 248), (28, 28, 32), (120, 120, 126)
 COLUMNS = 3
 
@@ -99,7 +105,7 @@ def contact_sheet(title: str, photograph: np.ndarray, filtered: dict[str, np.nda
     tiles = [("photograph", "", photograph), *(as_seen(name, image) for name, image in filtered.items())]
     strength = np.hypot(filtered["Sobel x"], filtered["Sobel y"]).max(axis=2, keepdims=True)
     scale = scale_of(strength)
-    tiles.append(("edge strength", f"length of (Sobel x, Sobel y), white {scale:.2f}", strength / scale))
+    tiles.append(("edge strength", f"white {scale:.2f}", strength / scale))
 
     rows = -(-len(tiles) // COLUMNS)
     step_x, step_y = TILE[0] + GAP, TILE[1] + CAPTION + GAP
@@ -108,7 +114,7 @@ def contact_sheet(title: str, photograph: np.ndarray, filtered: dict[str, np.nda
     large, medium, small = (ImageFont.load_default(size) for size in (26, 20, 17))
     draw.text((GAP, HEADER // 2), "cudnn_ct quickstart", INK, large, anchor="lm")
     draw.text((sheet.width - GAP, HEADER // 2), title, PALE, medium, anchor="rm")
-    notes = f"{CREDIT}. Outside the photograph is black; the strongest 1 % of each stretched tile is clipped."
+    notes = f"{CREDIT}. The strongest 1 % of each stretched tile is clipped."
     draw.text((GAP, sheet.height - FOOTER // 2), notes, PALE, small, anchor="lm")
     for place, (name, note, image) in enumerate(tiles):
         x, y = GAP + place % COLUMNS * step_x, HEADER + place // COLUMNS * step_y

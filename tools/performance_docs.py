@@ -1,4 +1,4 @@
-"""Write the tables of measurements in README.md and docs/, from the files in benchmarks/results/.
+"""Write the tables of measurements in docs/, from the files in benchmarks/results/.
 
 python tools/performance_docs.py            # write the tables
 python tools/performance_docs.py --check    # print the pages that are out of date, and exit 1 if any is
@@ -75,13 +75,6 @@ def put(page: str, name: str, block: str, place: str) -> str:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-def conv_in_short(records: list[Record]) -> str:
-    """Return a table of autotuned convolutions compared with PyTorch, with a column for each kind."""
-    rows = [row for row in of_section(records, "rows") if conv_report.ROW_LIMIT.kernel_bound(row)]
-    means = [geomean(values(conv_report.time_over_torch, _where(rows, kind=kind))) for kind in KINDS]
-    return markdown([kind.title for kind in KINDS.values()], [map(ratio, means)])
-
-
 def conv_in_full(records: list[Record]) -> str:
     """Return a table of convolutions by dtype, layout and direction."""
     rows = of_section(records, "rows")
@@ -123,40 +116,6 @@ def attention_by_use(records: list[Record]) -> str:
     return f"{_about(records)}\n\n{markdown(heads, lines.values())}"
 
 
-def attention_in_short(records: list[Record]) -> str:
-    """Return a table of attention compared with PyTorch's backends, with a column for each use."""
-    lines: dict[str, list[str]] = {}
-    heads = [""]
-    for group in attention_report.groups(of_section(records, "rows")):
-        lines.setdefault(group.other, [BACKENDS[group.other]]).append(ratio(geomean(group.ratios)))
-        title = f"{group.use}, {group.direction}"
-        heads += [] if title in heads else [title]
-    return markdown(heads, lines.values())
-
-
-BACKENDS = {"cudnn": "cuDNN backend", "flash": "flash backend"}
-
-
-def norms_in_short(records: list[Record]) -> str:
-    """Return a table of autotuned normalisations compared with PyTorch, with a column for each operation."""
-    found: dict[str, list[float]] = {}
-    for row in of_section(records, "rows"):
-        if "ct_autotune" in row["times"]:
-            tuned = row["times"]["ct_autotune"] / row["times"]["torch"]
-            found.setdefault(row["id"].partition(" ")[0], []).append(tuned)
-    return markdown([f"`{name}`" for name in found], [[ratio(geomean(some)) for some in found.values()]])
-
-
-def products_in_short(records: list[Record]) -> str:
-    """Return a table of autotuned products compared with PyTorch, by what takes their time."""
-    rows = [row for row in of_section(records, "rows") if "ct_autotune" in row["times"]]
-    found = [
-        [row["times"]["ct_autotune"] / row["times"]["torch"] for row in _where(rows, kind=kind)]
-        for kind in PRODUCTS
-    ]
-    return markdown((title for title, _ in PRODUCTS.values()), [[ratio(geomean(some)) for some in found]])
-
-
 def norms_by_row(records: list[Record]) -> str:
     """Return a table of normalisations of rows compared with PyTorch, a copy and the best engine."""
     names = ("torch", "ct_heuristic", "ct_autotune", "ct_best")
@@ -194,13 +153,6 @@ PRODUCTS = {
     "weights": ("reading the weights", 1.05),
     "epilogue": ("the result and its activation", 0.6),
 }
-
-
-def layers_in_short(records: list[Record]) -> str:
-    """Return a table of layers compared with PyTorch, with a column for each family that has a target."""
-    rows, families = of_section(records, "rows"), _families()
-    means = [geomean(values(layers_report.ours_over_torch, _where(rows, family=name))) for name in families]
-    return markdown(families.values(), [map(ratio, means)])
 
 
 def layers_by_family(records: list[Record]) -> str:
@@ -287,21 +239,6 @@ def host_times(records: list[Record]) -> str:
     return markdown(("", "rows", "µs", "PyTorch, µs", "ours / PyTorch", "worst"), lines)
 
 
-def host_in_short(records: list[Record]) -> str:
-    """Return a table of one row: host times compared with PyTorch's."""
-    targets = [target for target in host_report.TARGETS if target.theirs == "torch" and target.title in SHORT]
-    found = [[value for value, _ in host_report.rows_of(target, records)] for target in targets]
-    return markdown([SHORT[target.title] for target in targets], [[ratio(geomean(some)) for some in found]])
-
-
-SHORT = {
-    f"{host_report.CONV}, our arrays": "convolution and gradients",
-    f"{host_report.CONV}, torch tensors": "the same, torch tensors",
-    host_report.LAYERS: "other layers, `out=`",
-    "ConvPlan, out=": "convolution plan, `out=`",
-    "LSTM and GRU, T <= 50, out=": "LSTM, GRU, `out=`",
-    "captured network": "captured network",
-}
 HOST_SECTIONS = ("conv", "plan", "layers", "rnn", "network", "other")
 
 
@@ -348,19 +285,13 @@ Table = Callable[[list[Record]], str]
 
 # The name in the marks, the benchmark, the page, and the function that returns the table.
 TABLES: tuple[tuple[str, str, str, Table], ...] = (
-    ("conv", "conv", "README.md", conv_in_short),
-    ("attention", "attention", "README.md", attention_in_short),
-    ("products", "matmul", "README.md", products_in_short),
-    ("norms", "layer_norms", "README.md", norms_in_short),
-    ("layers", "layers", "README.md", layers_in_short),
-    ("layers", "layers", "docs/layers.md", layers_by_family),
+    ("layers", "layers", "docs/layer-calls.md", layers_by_family),
     ("conv", "conv", "docs/performance.md", conv_in_full),
     ("layers", "layers", "docs/performance.md", layers_in_full),
     ("rnn", "rnn", "docs/performance.md", rnn_in_full),
     ("attention", "attention", "docs/attention.md", attention_by_use),
     ("products", "matmul", "docs/matmul-and-norms.md", products_by_kind),
     ("norms", "layer_norms", "docs/matmul-and-norms.md", norms_by_row),
-    ("host-in-short", "host", "README.md", host_in_short),
     ("host", "host", "docs/performance.md", host_targets),
     ("host-operations", "host", "docs/performance.md", host_times),
 )

@@ -26,7 +26,7 @@ def few_digits(return_X_y: bool) -> tuple[np.ndarray, np.ndarray]:
     return images[:60], labels[:60]
 
 
-def photograph(name: str) -> np.ndarray:
+def photograph() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (20, 24, 3)).astype(np.uint8)
 
 
@@ -35,7 +35,7 @@ SMALL = "--x 2,2,6,6 --w 2,2,3,3 --dtype float32 --layout nchw"
 
 # For each example: its arguments, the values of its module that make it small, and a part of its output.
 TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
-    "01_quickstart": ("--output {}", {"load_sample_image": photograph}, "largest difference between the GPU"),
+    "01_quickstart": ("--output {}", {"load_photograph": photograph}, "largest difference between the GPU"),
     "02_train_digits": ("--epochs 2 --output {}", {}, ON_GPU),
     "03_language_model": (
         "--steps 20 --letters 5",

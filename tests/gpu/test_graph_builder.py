@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_bui
 from tests.mixed import in_threads
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "graph.md"
 
 Build = Callable[[ct.Graph, str], Any]
 
@@ -151,16 +149,6 @@ def test_built_graph_runs_in_threads_and_on_misaligned_arrays() -> None:
             np.testing.assert_allclose(f(x).numpy(), np.exp(x.numpy() / 2), rtol=1e-5)
 
     in_threads(4, work)
-
-
-def test_snippets_of_the_guide_run() -> None:
-    if not PAGE.is_file():
-        pytest.skip("docs/ is not next to these tests")
-    names: dict[str, Any] = {}
-    text = PAGE.read_text(encoding="utf-8")
-    for match in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
-        before = "\n" * text[: match.start(1)].count("\n")  # so that errors have the line of the page
-        exec(compile(before + match[1], str(PAGE), "exec"), names)
 
 
 def test_random_graphs_are_right() -> None:

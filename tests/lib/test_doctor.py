@@ -91,7 +91,7 @@ SNIPPET = re.compile(r"python3? (?:-m cudnn_ct doctor|cudnn-doctor\.pyz) (-[^\n>
 
 
 def test_commands_of_the_ci_snippets_succeed(site: Site) -> None:
-    page = Path(__file__).parents[2] / "docs/doctor.md"
+    page = Path(__file__).parents[2] / "docs/ci.md"
     if not page.exists():
         pytest.skip("docs/ is not next to these tests")
     if site.source.set.version < (9, 10):

@@ -188,7 +188,7 @@ def activation_backward(operands: Operands, arguments: Arguments) -> Values:
         return {"dx": dy * y * (1 - y)}
     if mode == "tanh":
         return {"dx": dy * (1 - y**2)}
-    if mode == "elu":  # docs/layers.md: the slope at 0 is 1
+    if mode == "elu":  # docs/layer-calls.md: the slope at 0 is 1
         return {"dx": np.where(x >= 0, dy, dy * coefficient * np.exp(np.minimum(x, 0)))}
     if mode == "swish":
         s = special.expit((coefficient or 1) * x)

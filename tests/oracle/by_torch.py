@@ -203,7 +203,7 @@ def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
         return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coefficient))}
     leaf = _leaf(x)
     dx = _gradient(_act(leaf, mode, (coefficient or 1) if mode == "swish" else coefficient), leaf, dy)
-    if mode == "elu":  # docs/layers.md: the slope at 0 is 1
+    if mode == "elu":  # docs/layer-calls.md: the slope at 0 is 1
         dx = torch.where(x == 0, dy, dx)
     return {"dx": dx}
 

@@ -204,7 +204,7 @@ def windows(x: np.ndarray, geometry: Geometry, fill: float) -> np.ndarray:
 
 
 def _open_maxima(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """The maximum of nothing but NaN or -inf; NaN under a window as large as the image (docs/layers.md)."""
+    """The maximum of only NaN or -inf; NaN under a window as large as the image (docs/layer-calls.md)."""
     x = operands["x"]
     if pool_mode(arguments) != "max" or not x.size:
         return {}

@@ -180,7 +180,9 @@ def activations_treat_nan(d: Draw) -> None:
 
 
 @promise("ct.activation", "With the default, a clipped relu is 0 everywhere, and elu is relu.")
-@promise("docs/layers.md", "Elu with coefficient 0, whose y is 0 for all negative x, is computed as relu.")
+@promise(
+    "docs/layer-calls.md", "Elu with coefficient 0, whose y is 0 for all negative x, is computed as relu."
+)
 def activations_without_a_coefficient(d: Draw) -> None:
     dtype, shape = d.dtype(), d.sizes(d.randint(1, 4))
     values = d.values(shape, dtype)
@@ -307,7 +309,7 @@ def softmax_sums_over_its_axes(d: Draw) -> None:
 
 
 @promise(
-    "docs/layers.md",
+    "docs/layer-calls.md",
     "The softmax of values that are all -inf is NaN, as in PyTorch, or, for rows in float16, bfloat16 and "
     'float32, 0 with "accurate" and -inf with "log".',
 )

@@ -201,7 +201,7 @@ def lrn_is_its_formula(d: Draw) -> None:
 # --- sampling ----------------------------------------------------------------------------------------------
 
 
-@promise("docs/layers.md", "The grid of an axis of one pixel is at -1, the first pixel")
+@promise("docs/layer-calls.md", "The grid of an axis of one pixel is at -1, the first pixel")
 @promise("ct.affine_grid", "For a single pixel they are -1.")
 def grids_of_single_pixels(d: Draw) -> None:
     dtype, (n, h, w) = d.dtype(), (d.randint(1, 3), d.choice((1, 3)), d.choice((1, 4)))

@@ -548,7 +548,7 @@ def graphs_take_misaligned_arrays(d: Draw) -> None:
     d.near(built(*arrays), a @ b, dtype=dtype, terms=np.abs(a) @ np.abs(b), unit=_unit(dtype))
 
 
-@promise("README.md", "each but dropout with a NumPy reference that defines it")
+@promise("README.md", "Each operation but dropout has a NumPy reference that defines it")
 @promise(
     "docs/getting-started.md",
     "It takes the same arrays and parameters, without those that concern only a device",

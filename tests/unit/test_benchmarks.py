@@ -277,7 +277,6 @@ def test_host_results_become_tables_of_a_page(tmp_path: Path, monkeypatch: pytes
     assert "| captured network / PyTorch | 0 | - | - | 0.10 |" in text
     assert "| `conv` | 2 | 4.0 | 8.0 | 0.50 | 1.00 |" in text
     assert "`capture`" not in text
-    assert "| 0.50 | 0.75 | 0.30 | - | - | - |" in text
 
 
 def test_host_command_without_torch_prints_one_line(

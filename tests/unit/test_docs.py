@@ -244,7 +244,7 @@ def defaults_on_the_site(thing: Any) -> Iterator[tuple[str, str, Any, Any]]:
 # --- the generated tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["performance_docs", "reliability", "facts_docs"])
+@pytest.mark.parametrize("name", ["performance_docs", "pictures", "reliability", "facts_docs"])
 def test_tables_match_the_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--check"])
     monkeypatch.setattr(sys, "path", list(sys.path))  # the modules of the benchmarks have common names

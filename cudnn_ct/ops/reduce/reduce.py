@@ -98,7 +98,7 @@ def reduce(
     -----
     ``cudnnReduceTensor``; ``cudnnTransformTensor``, or ``cudnnOpTensor`` for absolute values, if nothing is
     reduced. Sums and means of contiguous arrays are ``cudnnConvolutionBackwardBias`` or
-    ``cudnnPoolingForward``, which are faster; docs/layers.md lists the implementations for large arrays.
+    ``cudnnPoolingForward``, which are faster; docs/layer-calls.md lists the implementations for large arrays.
 
     Sums of large arrays by a graph may differ in their last bits from run to run. With ``deterministic``, 20
     runs on random numbers are compared when a shape is new, and a legacy call takes the place of a graph

@@ -1,0 +1,85 @@
+"""The Python of README.md and of the guides, run as pasted: ``python -m tests.guides PAGE``.
+
+The guides are the pages in that section of mkdocs.yml. The snippets of a page run one after another with
+common names. Without a GPU, the first runs as it is, and the others run on shapes.
+
+A comment in the line above a snippet names its needs: ``<!-- needs a GPU -->``, or ``<!-- needs torch -->``
+for a GPU and PyTorch. Elsewhere the snippet is only compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cudnn_ct as ct
+
+ROOT = Path(__file__).resolve().parents[1]
+SNIPPET = re.compile(r"(?:<!-- needs (a GPU|torch) -->\n)?```python\n(.*?)```", re.DOTALL)
+PRINTED = re.compile(r"^ *print\(.*\)  # ((?:[(\[\d]|DeviceArray)\S.*|\w+)$", re.MULTILINE)
+
+
+class Snippet(NamedTuple):
+    """A piece of Python of a page, and the line at which it begins."""
+
+    line: int
+    needs: str
+    code: str
+
+
+def guides() -> list[str]:
+    """Return the paths of README.md and of the guides, in the order of the menu."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^  - Guides:.*\n((?:      .*\n)+)", menu, re.MULTILINE)
+    return ["README.md", *(f"docs/{page}" for page in re.findall(r": ([\w-]+\.md)$", section, re.MULTILINE))]
+
+
+def snippets(page: str) -> list[Snippet]:
+    """Return the Python of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Snippet(text[: match.start(2)].count("\n") + 1, match[1] or "", match[2])
+        for match in SNIPPET.finditer(text)
+    ]
+
+
+def run(page: str, skipped: set[str], *, on_shapes: bool) -> int:
+    """Run the snippets of a page, and return how many ran.
+
+    Raises
+    ------
+    AssertionError
+        The output lacks a line that a comment behind a ``print`` promises.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    ran = 0
+    for one in snippets(page):
+        before = "\n" * (one.line - 1)  # so that errors have the line of the page
+        code = compile(before + one.code, page, "exec")
+        if one.needs in skipped:
+            continue
+        with _shapes(on_shapes and ran > 0), contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(code, names)
+        ran += 1
+        for promised in PRINTED.findall(one.code):
+            lines = output.getvalue().splitlines()
+            assert any(line.startswith(promised) for line in lines), f"{page}:{one.line}: {promised}: {lines}"
+    return ran
+
+
+@contextlib.contextmanager
+def _shapes(active: bool) -> Iterator[None]:
+    with ct.record_plans(shapes_only=True) if active else contextlib.nullcontext():
+        yield
+
+
+if __name__ == "__main__":
+    gpu = bool(ct.available())
+    missing = set() if gpu and find_spec("torch") else {"torch"} if gpu else {"a GPU", "torch"}
+    print(run(sys.argv[1], missing, on_shapes=not gpu))

@@ -1,0 +1,113 @@
+"""README.md and the guides: their code runs as pasted, jobs of CI can be read, and pages are short."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct as ct
+
+ROOT = Path(__file__).resolve().parents[2]
+
+if not (ROOT / "mkdocs.yml").is_file():
+    pytest.skip("docs/ is not next to these tests", allow_module_level=True)
+
+from tests import guides  # noqa: E402
+
+PAGES = guides.guides()
+each_page = pytest.mark.parametrize("page", PAGES)
+
+WORDS_OF_README, WORDS_OF_GUIDES = 900, 30_000
+COLUMN = 84  # characters of code that the site shows without scrolling
+
+
+@each_page
+def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
+    """In a new process: without a GPU on shapes, except the first snippet, which runs as it is."""
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
+    command = [sys.executable, "-W", "error", "-m", "tests.guides", page]
+    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0, "the page has no snippet"
+
+
+@each_page
+def test_page_opens_with_code_that_needs_nothing(page: str) -> None:
+    assert guides.snippets(page)[0].needs == ""
+
+
+@each_page
+def test_code_fits_the_column(page: str) -> None:
+    lines = [line for one in guides.snippets(page) for line in one.code.splitlines()]
+    assert [line for line in lines if len(line) > COLUMN] == []
+
+
+INSTRUCTIONS = {"FROM", "COPY", "RUN"}  # that the Dockerfiles of the pages have
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """Return the blocks of code in a language, each with its page."""
+    pattern = re.compile(rf"```{language}\n(.*?)```", re.DOTALL)
+    return [(page, code) for page in PAGES for code in pattern.findall((ROOT / page).read_text("utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("yaml"))
+def test_jobs_of_ci_are_yaml_with_commands(page: str, code: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load(code)
+    jobs = found.get("jobs", found)
+    for job in jobs.values():
+        commands = job["script"] if "script" in job else [step.get("run") for step in job["steps"]]
+        assert any(" doctor --format " in str(command) for command in commands)
+        assert job.get("image") or job["runs-on"]
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("dockerfile"))
+def test_dockerfiles_have_whole_instructions(page: str, code: str) -> None:
+    lines = code.replace("\\\n", " ").splitlines()
+    assert [line for line in lines if line.split()[0] not in INSTRUCTIONS] == []
+    assert lines[0].startswith("FROM ")
+    for line in lines[1:]:
+        if line.startswith("RUN "):
+            subprocess.run(["sh", "-n", "-c", line[4:]], check=True)
+
+
+def test_readme_and_guides_are_short() -> None:
+    words = {page: len((ROOT / page).read_text(encoding="utf-8").split()) for page in PAGES}
+    assert words.pop("README.md") <= WORDS_OF_README
+    assert sum(words.values()) <= WORDS_OF_GUIDES
+
+
+def test_cells_of_the_theano_table_run_on_shapes() -> None:
+    page = (ROOT / "docs" / "migrating-from-theano.md").read_text(encoding="utf-8")
+    table = page.partition("| after: cudnn_ct.dnn |\n")[2].partition("\n\n")[0]
+    cells = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(cells) >= 13
+    names: dict[str, object] = {}
+    flag = ct.config.dnn.conv.algo_fwd
+    with ct.record_plans(shapes_only=True):
+        for one in guides.snippets("docs/migrating-from-theano.md")[:2]:
+            exec(one.code, names)
+        for cell in cells:
+            eval(cell, names)
+    ct.config.dnn.conv.algo_fwd = flag
+
+
+def test_page_of_recurrent_networks_has_all_members() -> None:
+    page = (ROOT / "docs" / "rnn.md").read_text(encoding="utf-8")
+    members = {name for one in (ct.RNN, ct.RNNSpec, ct.RNNReserve) for name in dir(one) if name[0] != "_"}
+    members -= {*dir(tuple), "arrays"}
+    assert [name for name in sorted(members) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_page_of_graphs_has_no_private_names() -> None:
+    page = (ROOT / "docs" / "graph.md").read_text(encoding="utf-8")
+    assert re.findall(r"\b\w+\._\w+|\b\w+_fwd_\d", page) == []
