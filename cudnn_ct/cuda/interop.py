@@ -39,7 +39,8 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     obj = _without_gradient(obj)
     try:
         here = _NO_WAIT if streams.is_capturing(stream) else stream.handle
-        view = _memory_view().from_any_interface(obj, here)
+        views = _memory_view()
+        view = obj if isinstance(obj, views) else views.from_any_interface(obj, here)
         dtype = view.dtype
     except Exception as error:
         if cuda.is_foreign(error):

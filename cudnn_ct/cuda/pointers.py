@@ -16,7 +16,7 @@ __all__ = ["Address", "Allocation", "address_of", "allocation_at", "refuse_addre
 HOST, DEVICE = 1, 2
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE = 2, 8, 9, 11, 12
 
-_SMALLEST_ADDRESS = 2**40  # Linux maps device memory above it; a smaller int is a number
+_SMALLEST_ADDRESS = 2**32  # memory of pools of cuda.core begins little above it; a smaller int is a number
 
 
 class Address(NamedTuple):

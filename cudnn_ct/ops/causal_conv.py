@@ -165,6 +165,9 @@ def _layout(problem: CausalConvProblem, library: Library) -> Layout:
     if missing := library.why_missing(_function(problem, "nchw")):
         raise NotSupportedError(f"causal_conv1d {missing}")
     nearest = nearest_layout(problem.x)
+    both = {"nchw", "nhwc"} <= set(problem.x.layouts)  # one time step, or one channel: windows decide
+    if both and not problem.w.layouts and _alike(problem.w, _in_layout("w", problem.w, "nhwc")):
+        nearest = "nhwc"
     unsuitable = nearest == "nhwc" and problem.w.shape[1] > WIDEST_OF_ADJACENT_CHANNELS
     return "nchw" if unsuitable or library.why_missing(_function(problem, nearest)) else nearest
 

@@ -299,6 +299,8 @@ def _model(name: str) -> Any:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_var, 0.5, 2.0)
             nn.init.normal_(module.running_mean, std=0.1)
+        if isinstance(module, nn.Linear) and not module.weight.any():  # the head of a new vision transformer
+            nn.init.normal_(module.weight, std=0.1)
     return model.cuda()
 
 

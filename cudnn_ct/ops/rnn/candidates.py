@@ -76,10 +76,11 @@ class RNNFamily(CandidateSource):
 
     def plan(self, problem: RNNProblem, candidate: Candidate, context: Context) -> Plan:
         """Return a plan; raise if cuDNN rejects the algorithm, or places weights elsewhere."""
-        unfit = _unfit(problem, candidate.algorithm)
-        if unfit or candidate.algorithm not in RNN_ALGOS:
-            raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
-        spec = problem.spec._replace(algo=candidate.algorithm)
+        algo = candidate.algorithm
+        unfit = unfit_algo(problem, algo) or rejection_of(problem, algo, target_of(context))
+        if unfit or algo not in RNN_ALGOS:
+            raise NotSupportedError(unfit or f"algorithm {algo!r} does not exist")
+        spec = problem.spec._replace(algo=algo)
         network = self._network(spec, problem, context)
         return step_plan(self._step, RNNAlgorithm(self._step, candidate, network, context))
 
@@ -102,7 +103,7 @@ class RNNFamily(CandidateSource):
 def _rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
     """Return candidates; those that are known to be wrong or useless are rejected with the reason."""
     math = problem.spec.math
-    return [Candidate("legacy", algo, math, 0, True, rejected=_unfit(problem, algo)) for algo in algos]
+    return [Candidate("legacy", algo, math, 0, True, rejected=unfit_algo(problem, algo)) for algo in algos]
 
 
 def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:
@@ -127,7 +128,3 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
             if address != BASE + offset:
                 where = "nowhere" if address is None else f"at byte {address - BASE:,}"
                 raise NotSupportedError(f"{spec.algo} keeps {row.name} {where}; it is at byte {offset:,}")
-
-
-def _unfit(problem: RNNProblem, algo: str) -> str:
-    return unfit_algo(problem, algo) or rejection_of(problem, algo, target_of(None))
