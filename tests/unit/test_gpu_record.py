@@ -51,6 +51,19 @@ def change(record: Path, **facts: Any) -> None:
     record.write_text(json.dumps(json.loads(record.read_text()) | facts))
 
 
+@pytest.mark.parametrize(("replays", "counted"), [(True, (624, 311)), (False, (312, 623))])
+def test_further_shards_add_to_the_counts(
+    record: Path, package: Path, monkeypatch: pytest.MonkeyPatch, replays: bool, counted: tuple[int, int]
+) -> None:
+    monkeypatch.setenv(gpu_record.ADDS, "1")
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: replays)
+    gpu_record.write(record, COUNTS, gpu_record.hash_sources(package))
+    facts = gpu_record.read(record)
+    assert (facts["passed"], facts["without_replays"]["passed"]) == counted
+    with pytest.raises(ValueError, match="belongs to other sources"):
+        gpu_record.write(record, COUNTS, "another hash")
+
+
 def test_judge_accepts_a_clean_record_of_these_sources(record: Path, package: Path) -> None:
     good, verdict = gpu_record.judge(record, package)
     assert good
