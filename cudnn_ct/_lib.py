@@ -27,7 +27,7 @@ from .errors import (
     warn_caller,
 )
 
-__all__ = ["Library", "load", "loaded", "prototypes", "version"]
+__all__ = ["Library", "load", "prototypes", "version"]
 
 NOTHING = SearchResult(None, "", ())
 
@@ -65,11 +65,6 @@ def load() -> Library:
     return _state.library
 
 
-def loaded() -> bool:
-    """Return whether this package has loaded a cuDNN."""
-    return _state.library is not None
-
-
 def version(raises: bool = True) -> int:
     """Return the version of cuDNN as ``cudnnGetVersion`` does: 92700 is 9.27.0.
 
@@ -104,8 +99,7 @@ def version(raises: bool = True) -> int:
         if raises:
             raise
         return -1
-    mismatch = library.header_mismatch()
-    if mismatch:
+    if mismatch := library.header_mismatch():
         raise library.with_diagnosis(VersionMismatchError(mismatch))
     return library.version
 
@@ -169,8 +163,8 @@ class Library:
             return self.__dict__[name]
         import difflib  # only for a wrong name
 
-        close = difflib.get_close_matches(name, prototypes(), n=3)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        close = ", ".join(difflib.get_close_matches(name, prototypes(), n=3))
+        hint = f"; did you mean {close}?" if close else ""
         raise AttributeError(f"cuDNN's headers have no function {name!r}{hint}")
 
     def __dir__(self) -> list[str]:

@@ -65,8 +65,7 @@ def _created(library: Any) -> Any:
     try:
         library.cudnnCreate(ctypes.byref(pointer))
     except CudnnError as error:
-        library.with_diagnosis(error)
-        raise
+        raise library.with_diagnosis(error) from None
     return pointer
 
 

@@ -99,7 +99,7 @@ def _preloaded() -> tuple[str, ...]:
 
 def refuse_other_cudnn() -> None:
     """Raise LibraryLoadError if the process has loaded another cuDNN than the one that is installed."""
-    if _lib.loaded():
+    if _lib._state.library is not None:
         return
     steps = [step for step in CUDNN_STEPS if step[0] != "already loaded"]
     found = search(CUDNN, steps, SearchContext()).path

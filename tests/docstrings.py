@@ -21,13 +21,16 @@ import cudnn_ct as ct
 _PARTS = ("shapes", "reference", "dtypes", "_config", "dnn.", "graph.")
 WITHOUT_DEVICE = tuple(f"cudnn_ct.{part}" for part in _PARTS)
 
+DOORS = ("cudnn_ct.torch", "cudnn_ct.jax")  # they need other libraries, and have tests of their pages
+
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 _NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 
 
 def all_examples(*, device: bool = True) -> list[doctest.DocTest]:
     """Return the docstrings with examples, of all modules that need a device or of all others."""
-    names = [module.name for module in pkgutil.walk_packages(ct.__path__, "cudnn_ct.")]
+    found = (module.name for module in pkgutil.walk_packages(ct.__path__, "cudnn_ct."))
+    names = [name for name in found if not name.startswith(DOORS)]
     chosen = [name for name in names if name.startswith(WITHOUT_DEVICE) != device and "__main__" not in name]
     finder = doctest.DocTestFinder()
     tests = [test for name in chosen for test in finder.find(importlib.import_module(name))]

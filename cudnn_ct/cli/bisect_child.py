@@ -23,8 +23,9 @@ from ..autotune import benchmark
 from ..availability import available
 from ..cuda import stream as streams
 from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
+from ..facts import Target
 from ..graph.candidates import EngineRules, engine_candidates
-from ..graph.offline import Planner, target_of
+from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
@@ -88,7 +89,8 @@ def _graph_of(file: str, planner: Planner) -> Graph:
     with only_shapes():  # no GPU is here
         given = _names(file, "graph", " with --device")["graph"]
         value = given() if callable(given) else given
-    value = lowered(value, target_of(planner)) if isinstance(value, GraphProblem) else value
+    target = Target(planner.library.version, planner.library.kind)
+    value = lowered(value, target) if isinstance(value, GraphProblem) else value
     if not isinstance(value, Graph):
         raise _WrongFileError(
             f"{file}: graph is not a graph: got {type(value).__name__}, expected the result of "

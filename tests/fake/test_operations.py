@@ -49,6 +49,7 @@ def test_operation_equals_reference(
     fake: FakeCudnn, host: Host, row: OpCase, data: st.DataObject, offsets: tuple[int, ...]
 ) -> None:
     """At any 16-byte offset, in arrays of the package and of other libraries, whose gaps are not written."""
+    fake.engine_number = 52  # facts reject some activations of engine 0
     case, placed = data.draw(row.calls), list[Any]()
     for place in (own, lambda array: ForeignArray(host, array)):
         kept = placing(lambda array, place=place: placed.append(place(array)) or placed[-1], *offsets)

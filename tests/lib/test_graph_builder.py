@@ -10,7 +10,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.graph.compile import compile_request
-from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.operations import tensors_of_graph
 from cudnn_ct.graph.recording import PlanRequest
 from cudnn_ct.graph.stored import read_back
@@ -185,7 +185,7 @@ def test_products_of_one_input_become_plans_that_can_be_stored() -> None:
     for product in PRODUCTS_OF_ONE_INPUT:
         g = ct.Graph()
         problem = g.define(product(g, g.input((64, 64), H)))
-        graph = lowered(problem, planner.library.version)
+        graph = lowered(problem, target_of(planner))
         assert any(one.same_memory_as == 1 for one in tensors_of_graph(graph).values())
         plan = compile_request(PlanRequest(graph), planner)
         assert not isinstance(read_back(plan, PlanRequest(graph), planner), str)

@@ -69,7 +69,7 @@ def test_api_page_shows_the_members_that_it_lists(page: Path) -> None:
     """A page shows the methods that a class inherits only with an option."""
     for name, options in re.findall(r"^::: ([\w.]+)\n((?:    .*\n)*)", page.read_text(), re.MULTILINE):
         listed = re.search(r"members: \[(.*)\]", options)
-        if needs_torch(name):
+        if needs_another_library(name):
             continue
         thing = pkgutil.resolve_name(name)
         if listed and inspect.isclass(thing) and "inherited_members: true" not in options:
@@ -137,14 +137,16 @@ def test_names_of_the_package_in_pages_exist(page: Path) -> None:
 def test_modules_that_pages_name_exist(page: str) -> None:
     named = set(DOTTED.findall((ROOT / page).read_text().partition("## Old and new public names")[0]))
     inside = [one for one in sorted(named) if one.partition(".")[0] in MODULES and not one.endswith(".py")]
-    inside = [one for one in inside if not needs_torch(one) and one != "torch.compile"]
+    inside = [
+        one for one in inside if not needs_another_library(one) and one not in ("torch.compile", "jax.jit")
+    ]
     assert [name for name in inside if not (name.startswith(OF_OBJECTS) or found(name) is not None)] == []
 
 
-def needs_torch(name: str) -> bool:
-    """Return whether a name cannot be imported here: that of an operator of torch, which is not installed."""
+def needs_another_library(name: str) -> bool:
+    """Return whether a name cannot be imported here, because PyTorch or JAX is not installed."""
     module = name.removeprefix("cudnn_ct.").partition(".")[0]
-    return module == "torch" and importlib.util.find_spec("torch") is None
+    return module in ("torch", "jax") and importlib.util.find_spec(module) is None
 
 
 def found(name: str) -> Any:
@@ -218,7 +220,10 @@ def test_api_pages_show_the_defaults_of_signatures() -> None:
     package = loader.load("cudnn_ct")
     loader.resolve_aliases()
     shown = [
-        row for name, _ in OBJECTS if not needs_torch(name) for row in defaults_on_the_site(package[name])
+        row
+        for name, _ in OBJECTS
+        if not needs_another_library(name)
+        for row in defaults_on_the_site(package[name])
     ]
     assert len(shown) > 400
     # `ops._documented` adds this parameter, which the sources do not describe.

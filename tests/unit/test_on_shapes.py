@@ -134,7 +134,7 @@ def test_compile_names_the_error_of_a_json_file(tmp_path: Path, content: Any, wo
     assert not found["is_program"]
 
 
-PLANNER: Any = SimpleNamespace(library=SimpleNamespace(version=91900))
+PLANNER: Any = SimpleNamespace(library=SimpleNamespace(version=91900, kind="full"))
 DEFINITION = """
 import cudnn_ct as ct
 
