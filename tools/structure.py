@@ -160,7 +160,7 @@ def _largest_circle() -> set[str]:
     from tests.unit.test_layers import MODULES, imports_of
 
     edges = {
-        name: {one.of.lstrip(".") for one in imports_of(name, path)} & set(MODULES)
+        name: {one.of[1:] for one in imports_of(name, path) if one.of.startswith(".")} & set(MODULES)
         for name, path in MODULES.items()
     }
     reach = {name: _reachable(name, edges) for name in edges}
