@@ -33,7 +33,7 @@ LEAST_ORACLE_CALLS = 5_000
 PARTS = ("imports", "tests", "without-replays", "oracle")
 RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}"
 MINUTES = 2.0  # of the oracle, by default
-ADDS = "CUDNN_CT_GPU_RECORD_ADDS"  # 1: counts are added to those of the record
+ADDS = "GPU_RECORD_ADDS"  # 1: counts are added to those of the record
 WORKSPACE_LIMIT = "4G"  # for each of many processes
 
 
