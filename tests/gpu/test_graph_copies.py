@@ -208,7 +208,7 @@ def test_products_of_computed_operands_of_two_dtypes_equal_pytorch(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_operations_behind_gradients_of_filters_equal_pytorch(dtype: str) -> None:
     computed = 0
-    for channels, kernels in product((2, 4, 6, 8, 10, 12, 16, 18, 20, 24), repeat=2):
+    for channels, kernels in product((2, 4, 8, 10, 12, 16, 24), repeat=2):
         x, dy = (randn(2, c, 5, 3, dtype=dtype, last=True) for c in (channels, kernels))
         dy = dy[:, :, :4, :2].contiguous(memory_format=torch.channels_last)
         shape = (kernels, channels, 2, 2)
@@ -224,4 +224,4 @@ def test_operations_behind_gradients_of_filters_equal_pytorch(dtype: str) -> Non
             assert channels % 8 or kernels % 8
             continue
         computed += 1
-    assert computed >= 9
+    assert computed >= 9, computed
