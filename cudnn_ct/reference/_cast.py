@@ -39,10 +39,10 @@ def required(**arrays: ArrayLike | None) -> dict[str, Array]:
 
 
 def present(**arrays: ArrayLike | None) -> dict[str, Array]:
-    """Return the arrays that are not None, by name; raise TypeError if one is text."""
+    """Return the arrays that are not None, by name; raise TypeError if one is text or has objects."""
     found = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     for name, array in found.items():
-        if array.dtype.kind in "SU":
+        if array.dtype.kind in "SUO":
             raise TypeError(f"{name} is not an array of numbers: got {arrays[name]!r}")
     return found
 
