@@ -158,8 +158,6 @@ def contents(
     A pipe is not waited for and a device is not read: both raise UnsuitableFileError, as does a larger file.
     ``check`` may raise another error for the status of the opened file.
     """
-    if isinstance(path, int):  # of a file that another part of the process has open
-        raise TypeError(f"path is not a path: got {path!r}")
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -186,6 +186,8 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
 
     Raises
     ------
+    TypeError
+        ``path`` is a number.
     ValueError
         The file has another format, or one of its entries is bad; nothing is imported then.
     OSError
@@ -195,6 +197,8 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     --------
     As of :func:`export_algo_cache`.
     """
+    if isinstance(path, int):  # a descriptor of a file that another part of the process has open
+        raise TypeError(f"path is not a path: got {path!r}")
     try:
         content = json.loads(contents(path, MAX_EXPORT))
         if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:

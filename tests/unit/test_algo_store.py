@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -319,3 +320,11 @@ def test_import_names_a_bad_file_and_loads_nothing(home: Path, content: bytes, w
         import_algo_cache(file)
     assert str(file) in str(caught.value)
     assert store().export() == {}
+
+
+def test_import_rejects_a_file_descriptor() -> None:
+    with (
+        tempfile.TemporaryFile() as file,
+        pytest.raises(TypeError, match="path is not a path"),
+    ):
+        import_algo_cache(file.fileno())  # type: ignore[arg-type]

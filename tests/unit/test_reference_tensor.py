@@ -64,3 +64,8 @@ def test_read_only_out_is_rejected() -> None:
     out = np.broadcast_to(np.float32(1), (2, 3))
     with pytest.raises(ValueError, match="out is read-only"):
         reference.add(np.ones((2, 3), "float32"), np.ones((2, 3), "float32"), out=out)
+
+
+def test_array_of_objects_is_rejected() -> None:
+    with pytest.raises(TypeError, match="a is not an array of numbers"):
+        reference.add(np.array([NotImplemented], object), np.ones(1, "float32"))
