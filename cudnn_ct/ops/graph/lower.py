@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from math import prod
 from typing import Any, NamedTuple
@@ -28,12 +28,6 @@ from .repeated import with_separate_inputs
 from .unreduced import without_empty_reductions
 
 __all__ = ["REWRITES", "lowered"]
-
-# Facts that `lowered` computes around.
-REWRITES = (
-    *("graph-clips", "graph-computed-conditions", "graph-first-index", "graph-logic", "graph-shared-inputs"),
-    "graph-single-reductions",
-)
 
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")
@@ -71,16 +65,16 @@ def lowered(problem: GraphProblem, target: Target | None = None) -> Graph:
 
 def _rewritten(problem: GraphProblem, facts: Collection[str]) -> tuple[GraphProblem, dict[int, int]]:
     """Return a graph that none of the facts is about, and the place of the input behind each added value."""
-    if "graph-single-reductions" in facts:
-        problem = without_empty_reductions(problem)
-    if "graph-clips" in facts:
-        problem = without_clips(problem)
-    problem = coalesced(problem, index="graph-first-index" in facts)
-    if "graph-logic" in facts:
-        problem = without_logic(problem)
-    if "graph-computed-conditions" in facts:
-        problem = _with_conditions(problem)
-    return with_separate_inputs(problem) if "graph-shared-inputs" in facts else (problem, {})
+    problem = _with_rules(_BEFORE_MERGING, problem, facts)
+    problem = coalesced(problem, index=_INDEX in facts)
+    problem = _with_rules(_AFTER_MERGING, problem, facts)
+    return with_separate_inputs(problem) if _INPUTS in facts else (problem, {})
+
+
+def _with_rules(rules: Mapping[str, _Rule], problem: GraphProblem, facts: Collection[str]) -> GraphProblem:
+    for name, rule in rules.items():
+        problem = rule(problem) if name in facts else problem
+    return problem
 
 
 def _with_conditions(problem: GraphProblem) -> GraphProblem:
@@ -92,6 +86,22 @@ def _with_conditions(problem: GraphProblem) -> GraphProblem:
         for value in problem.values
     ]
     return problem._replace(values=tuple(values))
+
+
+_Rule = Callable[[GraphProblem], GraphProblem]
+
+# Rules by the names of their facts, in the order in which they are applied.
+_BEFORE_MERGING: dict[str, _Rule] = {
+    "graph-single-reductions": without_empty_reductions,
+    "graph-clips": without_clips,
+}
+_AFTER_MERGING: dict[str, _Rule] = {
+    "graph-logic": without_logic,
+    "graph-computed-conditions": _with_conditions,
+}
+_INDEX, _INPUTS = "graph-first-index", "graph-shared-inputs"
+REWRITES = (*_BEFORE_MERGING, *_AFTER_MERGING, _INDEX, _INPUTS)
+"""Names of the facts that :func:`lowered` computes around."""
 
 
 class _Ranks:
