@@ -2,7 +2,7 @@
 
 python -m tests.facts.canary --jobs 8                       # on a GPU: all rows
 python -m tests.facts.canary --rows conv-select --seed 3    # one row, other problems
-python -m tests.facts.canary --fakes                        # on the fakes of the tests, which are right
+python -m tests.facts.canary --fakes                        # on the fakes of the tests
 
 Problems are drawn: calls of the oracle, and random graphs for facts about other nodes. Only the engines of a
 fact about engines run. A child process makes the problems of one row. The verdict is ``still wrong``, ``right
@@ -34,12 +34,15 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError, format_version
 from cudnn_ct.facts import Target
 from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.layouts import NATIVE
 from cudnn_ct.graph.offline import target_of
 from cudnn_ct.graph.rules import Rejection
 from cudnn_ct.legal import rules
 from cudnn_ct.legal.conditions import FAMILIES, rounds_to
 from cudnn_ct.legal.subjects import OPERATIONS
+from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.shapes.conv import ConvProblem
+from cudnn_ct.shapes.graph.problem import GraphProblem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.oracle.algorithms import judge_each
 from tests.oracle.child import on_fakes, on_gpu
@@ -171,7 +174,7 @@ def _outcomes(row: dict[str, Any], seed: int, end: float, place: Place) -> Itera
     if families <= {"convolutions"}:
         yield from _convolutions(row, seed, (time.monotonic() + end) / 2, place)
         yield from _graphs(row, seed, end, small=place[0].kind == "fakes")
-    elif {"graph", "resample", "moe_grouped_matmul", "matmul"} & set(row["operations"]):
+    elif families & {"graphs", "native graphs", "products"}:
         yield from _graphs(row, seed, end, small=place[0].kind == "fakes")
     else:
         yield from _calls(row, seed, end, place)
@@ -246,7 +249,7 @@ def _graphs(row: dict[str, Any], seed: int, end: float, *, small: bool) -> Itera
 
 def _calls(row: dict[str, Any], seed: int, end: float, place: Place) -> Iterator[str]:
     """Make calls of the oracle by the heuristic choice, of which a fact would have changed something."""
-    names = [name for name in row["operations"] if name in RECIPES]
+    names = [name for name in (*row["operations"], *map(str.upper, row["operations"])) if name in RECIPES]
     if "norm_of_parameters_last" in row["operations"]:
         names = ["layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward"]
     if {"attention", "attention_backward"} & set(names) and "FP8" in row["when"]:
@@ -290,17 +293,17 @@ def _chosen(row: dict[str, Any], problem: Any, candidate: Any) -> bool:
 
 
 def _rejections(row: dict[str, Any], problem: Any) -> list[Rejection]:
-    """Return the rejections by a fact of a problem; one of all engines if it rewrites the problem."""
-    name = row["name"]
+    """Return the rejections by a fact of a problem; one of all engines if the fact is not about engines."""
+    name, target = row["name"], _target()
     facts.ignore(())
     try:
-        subjects, target = rules.subjects_of(problem), _target()
-        if row["kind"] == "rewrite":
-            held = any(
-                fact.name == name for one in subjects for fact in rules.applying("rewrite", one, target)
-            )
-            return [Rejection("", fact=name)] if held else []
-        return [one for one in rules.rules_of_subjects(subjects, target).rejections if one.fact == name]
+        subjects = rules.subjects_of(problem)
+        if row["kind"] == "engine":
+            return [one for one in rules.rules_of_subjects(subjects, target).rejections if one.fact == name]
+        if row["operations"] == [NATIVE] and isinstance(problem, GraphProblem):
+            subjects = ((NATIVE, lowered(problem, target)),)
+        held = {fact.name for one in subjects for fact in rules.applying(row["kind"], one, target)}
+        return [Rejection("", fact=name)] if name in held else []
     finally:
         facts.ignore([name])
 
