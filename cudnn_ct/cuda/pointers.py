@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """What the driver has about an address: kind of memory, device, and the range that contains it."""
+    """The kind of memory, the device, and the range around an address, as the driver returns them."""
 
     kind: int
     device: int

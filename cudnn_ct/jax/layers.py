@@ -97,8 +97,8 @@ def conv_bias_activation(
 
     Notes
     -----
-    :func:`cudnn_ct.conv_bias_activation`. The gradient of relu, sigmoid and tanh needs the result only; that
-    of the other activations computes the convolution again.
+    :func:`cudnn_ct.conv_bias_activation`. The gradients of relu, sigmoid and tanh need the result
+    only; gradients of other activations compute the convolution again.
     """
     x, w = operand(x, "x"), operand(w, "w")
     operands = (x, w, operand(bias, "bias"), operand(residual, "residual"))

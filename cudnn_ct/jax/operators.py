@@ -72,7 +72,7 @@ ops = Operators()
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Facts:
-    """What a gradient depends on besides arrays."""
+    """The parameters of a gradient that are not arrays."""
 
     wanted: frozenset[str]
     arrays: tuple[tuple[str, tuple[int, ...], str], ...]

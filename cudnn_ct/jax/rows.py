@@ -52,7 +52,7 @@ def batch_norm_training(
     -------
     y : array, shape and dtype of x
     mean, var : array, shape (C,)
-        Of the batch, for running statistics; without gradients.
+        Statistics of the batch, for running statistics; they have no gradients.
 
     Raises
     ------

@@ -150,8 +150,8 @@ def conv_bias_activation(
 
     Notes
     -----
-    :func:`cudnn_ct.conv_bias_activation`. The gradient of relu, sigmoid and tanh needs the result only; that
-    of the other activations computes the convolution again.
+    :func:`cudnn_ct.conv_bias_activation`. The gradients of relu, sigmoid and tanh need the result
+    only; gradients of other activations compute the convolution again.
     """
     geometry = (_padding(padding, w, dilation), _ints(stride), _ints(dilation), groups)
     fused = "identity" if is_wide_gelu(x, activation) else activation

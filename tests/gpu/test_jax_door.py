@@ -206,7 +206,10 @@ def test_error_of_a_call_is_an_error_of_jax_with_its_text(door: Any, monkeypatch
 
 
 def test_calls_that_are_learned_are_captured(door: Any) -> None:
-    """Allocate nothing in calls of a convolution, a product, a norm and attention, but for its gradient."""
+    """Convolutions, products, norms and attention allocate nothing in their calls.
+
+    The gradient of attention is not among them: its call was rejected in a test capture on an H200.
+    """
     from cudnn_ct.gradients.table import OPERATIONS
     from cudnn_ct.jax.calls import call_of
 
@@ -219,21 +222,17 @@ def test_calls_that_are_learned_are_captured(door: Any) -> None:
         "matmul": {"a": (64, 64), "b": (64, 64)},
         "layer_norm": {"x": (64, 64), "scale": (64,)},
         "attention": dict.fromkeys("qkv", (2, 4, 64, 64)),
-        "attention_backward": {
-            **dict.fromkeys(("dy", "q", "k", "v", "y"), (2, 4, 64, 64)), "stats": (2, 4, 64),
-        },
     }  # fmt: skip
     shapes = {"x_shape": (2, 16, 16, 16), "w_shape": (16, 16, 3, 3)}
     found = {}
     for name, operands in rows.items():
         params = {one: shapes.get(one, param.default) for one, param in OPERATIONS[name].params.items()}
         arrays = tuple(
-            (one, shape, "float32" if one in ("stats", "scale") else "float16")
-            for one, shape in operands.items()
+            (one, shape, "float32" if one == "scale" else "float16") for one, shape in operands.items()
         )
         found[name] = door.kernels.learned(call_of(name, tuple(params.items()), arrays).text())
     print(found)
-    assert [name for name, needs in found.items() if not needs.capturable] in ([], ["attention_backward"])
+    assert [name for name, needs in found.items() if not needs.capturable] == []
 
 
 CHILD = """

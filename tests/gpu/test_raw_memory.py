@@ -218,7 +218,7 @@ def test_memory_of_each_allocator_of_torch_is_accepted(setting: str) -> None:
     assert done.stdout.strip().endswith("right"), done.stdout + done.stderr
 
 
-def test_from_pointer_takes_three_microseconds(buffer: Any) -> None:
+def test_from_pointer_takes_microseconds(buffer: Any) -> None:
     address, shape = int(buffer.handle), VALUES.shape
     times = []
     for _ in range(9):
@@ -227,4 +227,4 @@ def test_from_pointer_takes_three_microseconds(buffer: Any) -> None:
             ct.from_pointer(address, shape, "float32")
         times.append((time.perf_counter() - start) / 500 * 1e6)
     print(f"from_pointer: {statistics.median(times):.2f} us")
-    assert statistics.median(times) < 12, times  # 3 on a quiet machine, 7 next to other tests
+    assert statistics.median(times) < 12, times  # 7 on an H200 next to other tests
