@@ -2,11 +2,14 @@
 
 A certificate says that the results of an engine for a structure of graphs agreed with a second opinion, that
 they were wrong, or how many results 20 equal runs had. It holds for one cuDNN, one kind of its wheel and one
-GPU.
+GPU. ``shipped.json`` has those of training fusions of common networks; ``tools/certificates.py`` makes it.
 """
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from .._caches import BoundedDict
@@ -16,9 +19,10 @@ from ..graph.offline import gpu_name
 from ..graph.plan_file import DEVICE, StoredPlan
 from ..graph.plan_store import folder_store, plan_store
 
-__all__ = ["PREFIX", "Certificate", "certificate_key", "find", "keep", "wrong_engines"]
+__all__ = ["PREFIX", "SHIPPED", "Certificate", "certificate_key", "find", "keep", "wrong_engines"]
 
 PREFIX = "certificate"
+SHIPPED = Path(__file__).with_name("shipped.json")
 MAX_KNOWN = 16_384
 
 
@@ -53,16 +57,36 @@ def certificate_key(context: Context, engine: str, about: str) -> str:
 
 
 def find(key: str) -> Certificate | None:
-    """Return the certificate for a key: of this process, an imported file, or the folder; None if none
-    exists."""
+    """Return the certificate for a key: of this process, an imported file, the folder, or this package; None
+    if none exists."""
     known: Certificate | None = _known.get(key)
     if known is not None:
         return known
     entry = plan_store().get(key) or folder_store().get(key)
-    found = None if entry is None else Certificate.of_entry(entry)
+    found = _of_package(key) if entry is None else Certificate.of_entry(entry)
     if found is not None:  # a missing one may still be imported
         _known[key] = found
     return found
+
+
+def _of_package(key: str) -> Certificate | None:
+    where, about = parted(key)
+    if about not in _shipped().get(where, ()):
+        return None
+    return Certificate("right", "it agreed when it was tested for this package")
+
+
+def parted(key: str) -> tuple[str, str]:
+    """Return the engine, the GPU and the cuDNN of a certificate, and what it is about."""
+    *where, about = key.split(" | ", 4)
+    return " | ".join(where), about
+
+
+@cache
+def _shipped() -> dict[str, frozenset[str]]:
+    """Return the structures that agreed, by all that stands before them in a key."""
+    found = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    return {where: frozenset(structures) for where, structures in found.items()}
 
 
 def keep(key: str, certificate: Certificate, **more: Any) -> None:
@@ -76,6 +100,7 @@ def keep(key: str, certificate: Certificate, **more: Any) -> None:
 def forget() -> None:
     """Drop what this process knows, so that the folder is read again."""
     _known.clear()
+    _shipped.cache_clear()
 
 
 def wrong_engines() -> list[dict[str, Any]]:

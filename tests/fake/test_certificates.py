@@ -21,6 +21,7 @@ from cudnn_ct.cuda import memory
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_store import _imported, folder_store
 from cudnn_ct.ops.graph.lower import lowered
+from tests.fusion_cases import FUSIONS
 from tests.mixed import in_threads
 
 from .cudnn import FakeCudnn
@@ -325,3 +326,42 @@ def test_report_command_writes_wrong_engines(fake: FakeCudnn, on_disk: Path, tmp
     (row,) = json.loads(path.read_text())["engines"]
     assert row["engine"] == "engine 0"
     assert str(on_disk) not in path.read_text()
+
+
+def test_a_shipped_certificate_saves_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: Path
+) -> None:
+    built()(ct.asarray(X))
+    (key,) = [key for key, found in certificates._known.items() if found.verdict == "right"]
+    where, structure = certificates.parted(key)
+    monkeypatch.setattr(certificates, "SHIPPED", tmp_path / "shipped.json")
+    certificates.SHIPPED.write_text(json.dumps({where: [structure]}))
+    folder_store().clear()
+    testing.reset()
+    f = built()
+    f(ct.asarray(X))
+    assert certificate(f) == "certified: it agreed when it was tested for this package"
+    certificates.SHIPPED.write_text("{}")
+    testing.reset()
+    f = built()
+    f(ct.asarray(X))
+    assert certificate(f).startswith("certified: agrees with ")
+
+
+def test_the_tool_calls_each_training_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tools.certificates import run
+
+    called = []
+    for name in FUSIONS:
+        monkeypatch.setattr(ct, name, _noted(getattr(ct, name), called))
+    run(2, 8, 16, 3, 1, 5)
+    assert set(called) == set(FUSIONS)
+
+
+def _noted(function: Any, called: list[str]) -> Any:
+    def call(*operands: Any, **options: Any) -> Any:
+        result = function(*operands, **options)
+        called.append(function.__name__)
+        return result
+
+    return call

@@ -130,7 +130,8 @@ def _absolute(operands: Operands) -> dict[str, Any]:
 def _matmul_scale(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
     sums = _sums(_absolute(operands), arguments, abs(arguments.get("alpha", 1)))
     plain = _sums(operands, arguments, arguments.get("alpha", 1))
-    own = {"sigmoid": 1.0, "tanh": 1.0}.get(arguments.get("activation") or "")
+    # An engine that is compiled at run time approximates tanh: in float32 it was off by 7e-6 on an H200.
+    own = {"sigmoid": 1.0, "tanh": 8.0}.get(arguments.get("activation") or "")
     return {"y": 1.2 * sums + (np.abs(plain) if own is None else own)}
 
 

@@ -39,6 +39,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     if problem.terms == 0:
         return _empty_reduction(problem)
     if problem.terms > 1:
+        if problem.op == "mul_no_zeros" and not problem.indices:
+            return _product_of_others(problem, context)
         if problem.op not in NAN_GUARDS or (problem.propagate_nan and problem.indices):
             return ReducePlan(problem, context)
         found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
@@ -141,17 +143,30 @@ def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
         return _scaled_after("max", -1.0, x, y)
     if problem.op != "mul_no_zeros":
         return copy_plan(x, y)
-    # Only this op maps 0 to 1, so reduce a pair: x and 1.
+    return _ones_for_zeros(x, y, context)
+
+
+def _ones_for_zeros(x: TensorSpec, y: TensorSpec, context: Context) -> Plan:
+    """Return a plan that copies x with 1 for 0, by products without zeros of pairs, x and 1."""
     pair = TensorSpec.packed((2, *x.shape), x.dtype)
-    inner = ReduceProblem(pair, problem.y, None, (0, *(1 + axis for axis in problem.axes)), problem.op, True)
-    if len(problem.y.shape) == len(x.shape):
-        inner = inner._replace(y=y._replace(shape=(1, *y.shape), strides=(1, *y.strides)))
+    kept = TensorSpec((1, *y.shape), (1, *y.strides), y.dtype)
     steps = [
         Step(fill_plan(pair, 1.0), (2,)),
         Step(copy_plan(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
-        Step(ReducePlan(inner, context), (2, 1)),
+        Step(ReducePlan(ReduceProblem(pair, kept, None, (0,), "mul_no_zeros", True), context), (2, 1)),
     ]
     return ChainPlan([pair], steps)
+
+
+def _product_of_others(problem: ReduceProblem, context: Context) -> Plan:
+    """Return a plan for a product without zeros: cuDNN 9.19 leaves out partial products that underflow."""
+    others = TensorSpec.packed(problem.x.shape, problem.x.dtype)
+    product = problem._replace(x=others, op="mul")
+    steps = [
+        Step(_ones_for_zeros(problem.x, others, context), (0, 2)),
+        Step(ReducePlan(product, context), (2, 1)),
+    ]
+    return ChainPlan([others], steps)
 
 
 class ReducePlan:
