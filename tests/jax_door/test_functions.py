@@ -312,3 +312,16 @@ def test_page_runs() -> None:
         exec(compile(block, str(page), "exec"), found)
         assert found["gradient"].shape == (8, 3, 3, 3)
         assert (np.asarray(found["gradient"]) > 0).all()
+
+
+def test_call_has_the_settings_at_the_time_of_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX keeps traces of a function, which must not be used with other settings."""
+    x, w = jnp.ones((1, 4, 5, 5), "float32"), jnp.ones((4, 4, 3, 3), "float32")
+    found = []
+    for name, value in (("algo", "heuristic"), ("algo", "autotune"), ("allow_tf32", False)):
+        monkeypatch.setattr(ct.config, name, value)
+        text = jax.jit(lambda x, w: ctj.conv(x, w)).lower(x, w).as_text()
+        call = re.search(r'call = "((?:[^"\\]|\\.)*)"', text)
+        found.append(Call.read(call[1].replace(r"\22", '"').encode()).selection())
+    plain = {"deterministic": False, "algo": "heuristic"}
+    assert found == [plain, plain | {"algo": "autotune"}, plain | {"algo": "autotune", "precision": "float32"}]
