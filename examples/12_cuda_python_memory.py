@@ -5,8 +5,8 @@
 A program that manages memory itself allocates once, and places all arrays in the allocation.
 `ct.from_pointer` makes an array of each place, without a copy; a convolution with bias and relu, and a
 pooling, write to theirs. The results must be those of the reference, and three mistakes must be errors: an
-array that ends behind the Buffer, a Buffer without a shape, and an address without a shape. Without a GPU, the
-reference computes in views of one NumPy array at the same places, which shows that they do not overlap.
+array that ends behind the Buffer, a Buffer without a shape, and an address without a shape. Without a GPU,
+the reference computes in views of one NumPy array at the same places, which shows that they do not overlap.
 """
 
 from __future__ import annotations
