@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "SHARDED", "Case", "operands_of"]
+__all__ = ["CASES", "SHARDED", "Case", "call", "check_gradients", "differentiable", "mapped", "operands_of"]
 
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
 GEOMETRY = {"padding": ((1, 0), (0, 1)), "stride": (2, 1), "groups": 2}
 
 
 class Case(NamedTuple):
-    """A call: the function's name, the shapes of its operands, keywords, and the reference of the package.
+    """A call: the name of a function or row, the shapes of its operands, keywords, and the reference.
 
-    ``first`` takes the result that is compared.
+    The first result is compared.
     """
 
     name: str
@@ -36,7 +36,7 @@ def _reference(name: str, *operands: str, **renamed: Any) -> Callable[..., Any]:
     def call(*arrays: Any, **keywords: Any) -> Any:
         from cudnn_ct import reference
 
-        given = dict(zip(operands, arrays, strict=True))
+        given = dict(zip(operands, arrays, strict=False))  # the last ones are optional
         changed = {renamed.get(key, key): value for key, value in keywords.items()}
         found = getattr(reference, name)(**given, **changed)
         return found[0] if isinstance(found, tuple) else found
@@ -44,8 +44,19 @@ def _reference(name: str, *operands: str, **renamed: Any) -> Callable[..., Any]:
     return call
 
 
+def _network(x: Any, w: Any, *, mode: str, hidden_size: int) -> Any:
+    from cudnn_ct.reference.rnn import rnn
+    from cudnn_ct.shapes.rnn import rnn_spec
+    from cudnn_ct.shapes.rnn_params import rnn_parameters
+
+    spec = rnn_spec(mode, x.shape[2], hidden_size, dtype=str(x.dtype))
+    return rnn(x, [row.view(w) for row in rnn_parameters(spec)], spec)[0]
+
+
 CONV = _reference("conv", "x", "w")
 MATMUL = _reference("matmul", "a", "b", "bias")
+ATTENTION = _reference("attention", "q", "k", "v", "bias")
+HEADS = (1, 2, 64, 64)
 ROWS = (3, 16)
 NORM = ((3, 4, 5), (4,), (4,))
 CASES = [
@@ -84,6 +95,38 @@ CASES = [
     Case("matmul", ((2, 3, 4), (4, 8), (8,)), {"alpha": 0.5}, MATMUL, "float32"),
     Case("matmul", ((3, 4), (4, 8), (8,)), {"activation": "relu"}, MATMUL, "float32"),
     Case("grid_sample", ((2, 3, 5, 4), (2, 3, 3, 2)), {}, _reference("grid_sample", "x", "grid")),
+    Case("attention", (HEADS, HEADS, HEADS), {"causal": "top_left"}, ATTENTION, "float16"),
+    Case("attention", (HEADS, HEADS, HEADS, (1, 2, 64, 64)), {}, ATTENTION, "float16"),
+    Case(
+        "ctc_loss", ((6, 2, 4), (2, 2), (2,), (2,)), {},
+        _reference("ctc_loss", "logits", "labels", "label_lengths", "input_lengths"), "float32",
+    ),
+    Case("rnn", ((5, 2, 3), (144,)), {"mode": "lstm", "hidden_size": 4}, _network),
+    Case("rnn", ((5, 2, 3), (72,)), {"mode": "gru", "hidden_size": 3}, _network),
+    # Rows of the table without a function of their own.
+    Case(
+        "conv_backward_data", ((2, 6, 3, 5), W), {"x_shape": X, **GEOMETRY},
+        _reference("conv_backward_data", "dy", "w"),
+    ),
+    Case(
+        "conv_backward_filter", ((2, 6, 3, 5), X), {"w_shape": W, **GEOMETRY},
+        _reference("conv_backward_filter", "dy", "x"),
+    ),
+    Case("conv_backward_bias", (X,), {}, _reference("conv_backward_bias", "dy")),
+    Case(
+        "activation_backward", ((3, 4),) * 3, {"mode": "relu"},
+        _reference("activation_backward", "dy", "x", "y"),
+    ),
+    Case(
+        "pool_backward", ((2, 4, 3, 2), X, (2, 4, 3, 2)), {"window": (2, 2), "mode": "average_inc_pad"},
+        _reference("pool_backward", "dy", "x", "y"),
+    ),
+    Case(
+        "ada_layer_norm", ((2, 3, 16), (2, 16), (2, 16)), {},
+        _reference("ada_layer_norm", "x", "scale", "bias"), "float32",
+    ),
+    Case("affine_grid", ((2, 2, 3),), {"shape": (2, 4, 5)}, _reference("affine_grid", "theta"), "float32"),
+    Case("affine_grid_backward", ((2, 4, 5, 2),), {}, _reference("affine_grid_backward", "dgrid"), "float32"),
 ]  # fmt: skip
 
 
@@ -98,7 +141,83 @@ def operands_of(case: Case, seed: int = 0) -> list[Any]:
         made[4] = np.abs(made[4])
     if case.name == "grid_sample":
         made[1] = rng.uniform(-0.8, 0.8, case.shapes[1])
-    return [None if array is None else array.astype(case.dtype) for array in made]
+    if case.name == "activation_backward":
+        made[2] = np.maximum(made[1], 0)
+    found = [None if array is None else array.astype(case.dtype) for array in made]
+    if case.name == "ctc_loss":
+        found[1:] = [np.array(one, "int32") for one in ([[1, 2], [3, 3]], [2, 2], [6, 5])]
+    return found
+
+
+def call(case: Case, *operands: Any) -> Any:
+    """Call a function of `cudnn_ct.jax`, or a row of the table, and return its first result."""
+    from cudnn_ct import jax as ctj
+    from cudnn_ct.jax.operators import apply
+
+    own = getattr(ctj, case.name, None)
+    found = own(*operands, **case.keywords) if own else apply(case.name, operands, **case.keywords)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def differentiable(case: Case) -> list[int]:
+    """Return the places of the given operands that have gradients."""
+    from cudnn_ct.gradients.row import needs_of
+    from cudnn_ct.gradients.table import OPERATIONS
+
+    given = [place for place, shape in enumerate(case.shapes) if shape is not None]
+    if case.name not in OPERATIONS:  # networks
+        return given
+    row = OPERATIONS[case.name]
+    params = {one: case.keywords.get(one, param.default) for one, param in row.params.items()}
+    needs = needs_of(row, params)
+    no_second = {"activation_backward": (0,), "pool_backward": (0,)}.get(case.name, tuple(given))
+    return [place for place in given if row.operands[place] in needs and place in no_second]
+
+
+def check_gradients(case: Case) -> None:
+    """Compare the gradients inside ``jax.jit`` with differences; raise AssertionError if they are far.
+
+    Half precision is called from float32, whose steps are longer than the rounding.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.test_util import check_grads
+
+    operands, places = operands_of(case), differentiable(case)
+
+    def function(*arrays: Any) -> Any:
+        filled = [None if one is None else jnp.asarray(one) for one in operands]
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array.astype(case.dtype)
+        y = call(case, *filled)
+        return y.astype("float32") if case.dtype == "float16" else y
+
+    given = [operands[place] for place in places]
+    if case.dtype == "float16":
+        given = [one.astype("float32") for one in given]
+    near, step = GRADIENTS[case.dtype]
+    check_grads(jax.jit(function), given, 1, modes=["rev"], eps=step, atol=near, rtol=near)
+
+
+# The tolerance of a gradient, and the step of differences.
+GRADIENTS = {"float64": (1e-4, 1e-5), "float32": (3e-2, 1e-2), "float16": (0.1, 0.05)}
+
+
+def mapped(case: Case) -> tuple[Any, Any]:
+    """Return the result of ``jax.vmap`` over all operands of three calls, and that of a loop."""
+    import jax
+
+    samples = [operands_of(case, seed) for seed in range(3)]
+    places = [place for place, one in enumerate(samples[0]) if one is not None]
+
+    def function(*arrays: Any) -> Any:
+        filled = [None] * len(samples[0])
+        for place, array in zip(places, arrays, strict=True):
+            filled[place] = array
+        return call(case, *filled)
+
+    found = jax.jit(jax.vmap(function))(*[np.stack([one[place] for one in samples]) for place in places])
+    return found, np.stack([function(*[one[place] for place in places]) for one in samples])
 
 
 # A program that compares a function split over all devices with the same on one.

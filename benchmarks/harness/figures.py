@@ -49,9 +49,9 @@ class Bar(NamedTuple):
     def verdict(self) -> str:
         if self.value is None:
             return "NOT MEASURED"
-        return (
-            "PASS" if self.value <= self.limit else f"MISSED by {100 * (self.value / self.limit - 1):.1f} %"
-        )
+        if self.value <= self.limit:
+            return "PASS"
+        return f"MISSED by {100 * (self.value / self.limit - 1):.1f} %" if self.limit else "MISSED"
 
     @property
     def record(self) -> Record:

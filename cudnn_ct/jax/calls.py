@@ -13,18 +13,23 @@ from typing import Any, NamedTuple
 
 import cudnn_ct
 
+from .._config import config
 from ..array_shapes import ShapeArray, only_shapes
+from ..autotune.request import POLICIES, SYNONYMS
 from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
 from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
 from ..typing import Layout
 from .networks import NETWORKS, network_results
 
-__all__ = ["ROWS", "Call", "call_of", "order_of"]
+__all__ = ["ROWS", "SETTINGS", "Call", "call_of", "order_of", "traced_settings"]
 
 ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
 Params = tuple[tuple[str, Any], ...]
+
+# The parameter with the settings at the time of tracing: a call that runs later, or elsewhere, follows them.
+SETTINGS = "settings"
 
 # Operations on images, which XLA is asked to keep in the layout that is fastest for the dtype.
 IMAGES = ("conv", "pool", "batch_norm", "lrn")
@@ -49,6 +54,20 @@ class Call(NamedTuple):
         rank = len(self.operands[0].shape)
         return arguments(self.row, dict(self.params), {}, rank - 2)
 
+    def selection(self) -> dict[str, Any]:
+        """Return the arguments by which the public function selects an algorithm, of the settings."""
+        settings, known = dict(self.params).get(SETTINGS), parameters(self.row.function)
+        if settings is None or "deterministic" not in known:
+            return {}
+        algo, deterministic, allow_tf32 = settings
+        found = {"deterministic": deterministic}
+        policy = SYNONYMS.get(algo, algo)
+        if policy in POLICIES or self.row.function.startswith("conv"):
+            found["algo"] = policy
+        if "precision" in known and self.operands[0].dtype == "float32" and not allow_tf32:
+            found["precision"] = "float32"
+        return found
+
     def text(self) -> str:
         """Return the call as text."""
         return json.dumps(self)
@@ -63,6 +82,11 @@ class Call(NamedTuple):
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def traced_settings() -> tuple[str, tuple[Any, ...]]:
+    """Return the parameter with the present settings."""
+    return SETTINGS, (config.algo, config.deterministic, config.allow_tf32)
 
 
 @lru_cache(4096)
@@ -102,8 +126,9 @@ def _results(call: Call, specs: Mapping[str, TensorSpec]) -> tuple[TensorSpec, .
 
 @cache
 def parameters(function: str) -> frozenset[str]:
-    """Return the names of the parameters of a public function."""
-    return frozenset(inspect.signature(getattr(cudnn_ct, function)).parameters)
+    """Return the names of the parameters of a public function; none for those of a network."""
+    found = getattr(cudnn_ct, function, None)
+    return frozenset(inspect.signature(found).parameters) if found else frozenset()
 
 
 def order_of(spec: TensorSpec) -> tuple[int, ...] | None:

@@ -60,7 +60,7 @@ class _Ready(NamedTuple):
 def _ready(text: bytes) -> _Ready:
     call = Call.read(text)
     function = ON_GPU.get(call.name) or getattr(cudnn_ct, call.row.function)
-    return _Ready(call, function, call.keywords())
+    return _Ready(call, function, call.keywords() | call.selection())
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _layout(spec: TensorSpec) -> Any:
 def on_cpu(frame: Frame) -> None:
     """Compute a call by the reference."""
     call = _ready(frame.call).call
-    row, keywords = call.row, _ready(frame.call).keywords
+    row, keywords = call.row, call.keywords()
     function = ON_CPU.get(call.name) or getattr(reference, row.function)
     arrays = (_host(*one) for one in zip(call.operands, frame.operands, strict=True))
     given = dict(zip(call.present, arrays, strict=True))

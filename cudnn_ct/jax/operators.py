@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 from ..dtypes import DTYPES
 from ..gradients.row import Backward, Row, needs_of, saved_names
 from ..gradients.table import OPERATIONS
-from .calls import ROWS, Params, call_of, order_of
+from .calls import ROWS, Params, call_of, order_of, traced_settings
 from .ffi import COMMAND_BUFFERS, register
 from .kernels import NOTHING, code_of, learned, on_cpu, on_gpu
 
@@ -42,7 +42,7 @@ def apply(name: str, operands: Sequence[Any], **params: Any) -> Any:
     row = OPERATIONS[name]
     given = (*operands, *(None,) * (len(row.operands) - len(operands)))
     values = tuple((one, params.get(one, param.default)) for one, param in row.params.items())
-    results = _differentiable(name, values)(*varying_alike(given))
+    results = _differentiable(name, (*values, traced_settings()))(*varying_alike(given))
     return results[0] if len(results) == 1 else results
 
 
@@ -208,9 +208,9 @@ def _negative_axes(params: Params, given: Sequence[Any]) -> Params:
 
 def _with_samples(params: Params, row: Row, size: int) -> Params:
     """Return parameters for so many times the samples: shapes begin with their number."""
+    shapes = {one for one, param in row.params.items() if param.kind == "shape"}
     return tuple(
-        (one, (value[0] * size, *value[1:])) if row.params[one].kind == "shape" else (one, value)
-        for one, value in params
+        (one, (value[0] * size, *value[1:])) if one in shapes else (one, value) for one, value in params
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, SHARDED, Case, operands_of
+from tests.jax_cases import CASES, SHARDED, Case, call, check_gradients, mapped, operands_of
 
 jax = pytest.importorskip("jax")
 
@@ -33,7 +33,7 @@ from cudnn_ct.shapes.rnn_params import rnn_parameters  # noqa: E402
 if jax.default_backend() != "cpu":
     pytest.skip("these tests are for the CPU; tests/gpu has those of a GPU", allow_module_level=True)
 
-TOLERANCE = {"float64": 1e-10, "float32": 2e-5}
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5, "float16": 2e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -44,48 +44,32 @@ def _float64() -> Iterator[None]:
     jax.config.update("jax_enable_x64", before)
 
 
-def first_of(case: Case, *operands: Any) -> Any:
-    """Call a function and return its first result."""
-    found = getattr(ctj, case.name)(*operands, **case.keywords)
-    return found[0] if isinstance(found, tuple) else found
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_value_inside_jit_equals_the_reference(case: Case) -> None:
     operands = operands_of(case)
     given = [one for one in operands if one is not None]
     places = [place for place, one in enumerate(operands) if one is not None]
 
-    def call(*arrays: Any) -> Any:
+    def function(*arrays: Any) -> Any:
         filled = [None] * len(operands)
         for place, array in zip(places, arrays, strict=True):
             filled[place] = array
-        return first_of(case, *filled)
+        return call(case, *filled)
 
-    found = jax.jit(call)(*given)
+    found = jax.jit(function)(*given)
     expected = case.reference(*operands, **case.keywords)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(found, expected, rtol=TOLERANCE[case.dtype], atol=TOLERANCE[case.dtype])
-    np.testing.assert_array_equal(call(*given), found)  # outside of jit
+    np.testing.assert_array_equal(function(*given), found)  # outside of jit
+
+
+def test_every_row_with_a_gradient_has_a_case() -> None:
+    assert {name for name, row in OPERATIONS.items() if row.gradient} - {case.name for case in CASES} == set()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_equal_differences(case: Case) -> None:
-    operands = operands_of(case)
-    places = [place for place, one in enumerate(operands) if one is not None]
-    if case.name == "batch_norm_inference":
-        places = places[:3]  # statistics have no gradient
-
-    def call(*arrays: Any) -> Any:
-        filled = [None if one is None else jnp.asarray(one) for one in operands]
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        return first_of(case, *filled)
-
-    given = [operands[place] for place in places]
-    wide = case.dtype == "float64"
-    tolerance = {"atol": 1e-4, "rtol": 1e-4} if wide else {"atol": 3e-2, "rtol": 3e-2}
-    check_grads(jax.jit(call), given, 1, modes=["rev"], eps=1e-5 if wide else 1e-2, **tolerance)
+    check_gradients(case)
 
 
 def test_second_derivative_of_a_convolution_equals_differences() -> None:
@@ -132,18 +116,7 @@ def test_vmap_of_a_convolution_equals_a_loop(function: Any, axes: Any, keywords:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_vmap_over_all_operands_equals_a_loop(case: Case) -> None:
-    samples = [operands_of(case, seed) for seed in range(3)]
-    places = [place for place, one in enumerate(samples[0]) if one is not None]
-    stacked = [np.stack([one[place] for one in samples]) for place in places]
-
-    def call(*arrays: Any) -> Any:
-        filled = [None] * len(samples[0])
-        for place, array in zip(places, arrays, strict=True):
-            filled[place] = array
-        return first_of(case, *filled)
-
-    found = jax.vmap(call)(*stacked)
-    expected = np.stack([call(*[one[place] for place in places]) for one in samples])
+    found, expected = mapped(case)
     np.testing.assert_allclose(found, expected, rtol=TOLERANCE[case.dtype], atol=TOLERANCE[case.dtype])
 
 
@@ -339,3 +312,17 @@ def test_page_runs() -> None:
         exec(compile(block, str(page), "exec"), found)
         assert found["gradient"].shape == (8, 3, 3, 3)
         assert (np.asarray(found["gradient"]) > 0).all()
+
+
+def test_call_has_the_settings_at_the_time_of_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX keeps traces of a function, which must not be used with other settings."""
+    x, w = jnp.ones((1, 4, 5, 5), "float32"), jnp.ones((4, 4, 3, 3), "float32")
+    found = []
+    for name, value in (("algo", "heuristic"), ("algo", "autotune"), ("allow_tf32", False)):
+        monkeypatch.setattr(ct.config, name, value)
+        text = jax.jit(lambda x, w: ctj.conv(x, w)).lower(x, w).as_text()
+        call = re.search(r'call = "((?:[^"\\]|\\.)*)"', text)
+        found.append(Call.read(call[1].replace(r"\22", '"').encode()).selection())
+    plain = {"deterministic": False, "algo": "heuristic"}
+    tuned = plain | {"algo": "autotune"}
+    assert found == [plain, tuned, tuned | {"precision": "float32"}]

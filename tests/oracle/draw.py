@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import ceil, prod
 from typing import Any, NamedTuple
 
+from .jitted import JIT, can_jit
 from .offsets import OFFSETS
 from .operands import Tensor, restrided
 
@@ -97,7 +98,8 @@ class Call(NamedTuple):
     """One drawn call; ``number`` and ``seed`` reproduce it.
 
     ``more`` has the memory for each result after the first, None for new memory; it is empty for an ``out``
-    that is not a tuple. A call that is ``rejected`` has to raise NotSupportedError.
+    that is not a tuple. A call that is ``rejected`` has to raise NotSupportedError. ``plan`` is the function
+    that prepares a plan for the call, or "jax.jit" for a call inside of that.
     """
 
     seed: int
@@ -219,7 +221,10 @@ def _drawn(seed: int, number: int, device: str, names: Sequence[str]) -> Call:
     capturable = out is not None and not recipe.more and not copied  # nothing may be allocated
     where = _where(source, device, capturable)
     plan = recipe.plan if source.chance(0.2) and not alias else ""
-    if plan:
+    simple = not (plan or alias or factors or more or out or recipe.written or recipe.rejected)
+    if simple and source.chance(0.06) and can_jit(operation, operands, recipe.arguments):
+        plan, where = JIT, Where()
+    elif plan:
         operands = {n: t._replace(still=(), flipped=()) for n, t in operands.items()}
     return Call(
         *(seed, number, operation, operands, recipe.arguments, out),

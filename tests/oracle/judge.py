@@ -12,6 +12,7 @@ import cudnn_ct as ct
 from .calls import made, planned, weights_of
 from .devices import Device, Placed
 from .draw import Call
+from .jitted import JIT, can_jit, is_installed, jitted
 from .operands import Laid, Tensor, lay_out, rounded, stepped, values_of
 
 __all__ = ["Verdict", "compared", "judge", "operands_of"]
@@ -231,6 +232,10 @@ def _made(
         device.settle()
         launch()
         return {"out": out.array}
+    if call.plan == JIT:
+        if is_installed() and can_jit(call.operation, call.operands, given):
+            return jitted(call.operation, arrays, given)
+        return made(call, arrays, given, keywords)
     return planned(call, arrays, given, keywords) if call.plan else made(call, arrays, given, keywords)
 
 

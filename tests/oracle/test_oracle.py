@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cudnn_ct import reference
 from tests.fake.installed import cudnn_installed, host_installed
 
 from . import run
 from .algorithms import judge_each
 from .by_loops import ANSWERS
 from .devices import Fakes
-from .draw import RECIPES, Call, draw
+from .draw import RECIPES, Call, Where, draw
+from .jitted import DOORS, JIT, can_jit
 from .judge import _difference, judge
 from .offsets import OFFSETS
 from .operands import Tensor, values_of
@@ -210,3 +213,39 @@ def test_draws_of_products_have_operands_of_other_dtypes_and_shapes() -> None:
     assert (
         sum(1 < one["b"].size == one["a"].shape[-1] < one["a"].size for one in shapes if one["a"].shape) > 10
     )
+
+
+def test_draws_of_each_function_of_the_jax_door_go_through_jit() -> None:
+    for operation in DOORS:
+        calls = [draw(1, number, "gpu", [operation]) for number in range(1500)]
+        through = [call for call in calls if call.plan == JIT]
+        assert through, operation
+        assert all(can_jit(call.operation, call.operands, call.arguments) for call in through)
+        assert all(call.where == Where() and call.out is None for call in through)
+
+
+def test_oracle_judges_calls_through_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU JAX calls the reference."""
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX computes on a GPU here")
+    wide = jax.config.read("jax_enable_x64")
+    ran: list[str] = []
+    compute = reference.activation
+
+    def counted(*operands: Any, **keywords: Any) -> Any:
+        ran.append("activation")
+        return compute(*operands, **keywords)
+
+    try:
+        with host_installed() as host, cudnn_installed(host):
+            call = drawn("activation", plan=JIT)
+            monkeypatch.setattr(reference, "activation", counted)
+            assert judge(call, Fakes(host), ANSWERS).outcome == "agrees"
+            assert ran
+            monkeypatch.setattr(reference, "activation", lambda x, **_: 2 * x + 1)
+            verdict = judge(call, Fakes(host), ANSWERS)
+    finally:
+        jax.config.update("jax_enable_x64", wide)
+    assert verdict.outcome == "finding"
+    assert "elements differ" in verdict.detail

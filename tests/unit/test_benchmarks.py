@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ if not BENCHMARKS.is_dir():
 TOOLS = BENCHMARKS.parent / "tools"
 
 sys.path[:0] = [str(BENCHMARKS), str(TOOLS)]
+import doors  # noqa: E402
 import host  # noqa: E402
 import host_report  # noqa: E402
 import host_rows  # noqa: E402
@@ -307,3 +309,32 @@ def test_host_command_stores_a_part_only_by_request(
     assert host.main([]) == 1
     assert [record["id"] for record in read(tmp_path / "host.json")] == ["now", "good", "bad"]
     assert "conv: good: torch 3.0" in capsys.readouterr().out
+
+
+def test_table_of_doors_has_a_line_for_each_target_that_was_measured() -> None:
+    rows = [
+        {"part": "host", "row": "small", "ratio": 1.0, "calls": 2},
+        {"part": "host", "row": "other", "error": "ValueError: no"},
+        {"part": "host", "about": {"jax": "0"}},
+    ]
+    bars = [doors.bar_of(target, rows, ["host", "lstm"]) for target in doors.TARGETS]
+    found = {bar.name: str(bar).split("<=")[0].split() for bar in bars if bar}
+    assert found == {
+        "handler calls per step once captured": ["MISSED", "2.000"],
+        "host time of a step / jax alone": ["PASS", "1.000"],
+        "4 LSTM layers, float32 / jax.experimental.rnn": ["NOT", "MEASURED", "-"],
+        "4 LSTM layers, float16 / float32 there": ["NOT", "MEASURED", "-"],
+    }
+    assert "(1 row; 1 failed)" in str(bars[5])
+
+
+def test_part_of_doors_that_fails_is_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without JAX, in a process of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "jax.py").write_text("raise ImportError('no jax here')\n")
+    assert doors.main(["--part", "lstm", "--dry", "--json", str(tmp_path / "doors.json")]) == 1
+    assert "ImportError: no jax here" in capsys.readouterr().out
+    written = json.loads((tmp_path / "doors.json").read_text())
+    assert [bar["verdict"] for bar in written["bars"]] == ["NOT MEASURED"] * 2

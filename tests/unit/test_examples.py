@@ -47,6 +47,7 @@ TABLE = {
     "09_gpt": ("--steps 8 --letters 3 --output {}", "a short training: only that the bits fell is checked"),
     "10_torch_model": ("--epochs 2", "PyTorch is not installed|not on a GPU: |torch .* has no CUDA|cuDNN 9"),
     "11_mamba_conv": ("", "gradients of x, w and bias: largest difference from finite differences "),
+    "12_cuda_python_memory": ("", "largest difference from the reference "),
 }
 
 

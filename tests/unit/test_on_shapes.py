@@ -50,6 +50,15 @@ def test_calls_that_need_a_gpu_say_so_on_shapes() -> None:
     assert "importing" in str(caught.value.__cause__)
 
 
+def test_training_pass_of_a_network_cannot_run_on_shapes() -> None:
+    network = ct.RNN("lstm", 3, 4)
+    with only_shapes():
+        x, w = ct.zeros((5, 2, 3)), ct.zeros((network.weight_size,))
+        assert network.forward(x, w).y.shape == (5, 2, 4)
+        with pytest.raises(NotInitializedError, match="the reserve of a training pass is memory of a GPU"):
+            network.forward(x, w, training=True)
+
+
 def test_built_graph_rejects_missing_inputs_on_shapes() -> None:
     with ct.record_plans(shapes_only=True):
         g = ct.Graph()

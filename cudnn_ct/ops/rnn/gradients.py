@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from ... import array_shapes
 from ...array import DeviceArray
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.checks import result_slots
@@ -41,6 +42,8 @@ class RNNReserve:
     __slots__ = ("__weakref__", "_algorithm", "_call", "_memory", "_owner", "arrays", "device", "exhausted")
 
     def __init__(self, owner: HasNetwork, state: RNNState) -> None:
+        if array_shapes.active():
+            raise NotInitializedError("the reserve of a training pass is memory of a GPU")
         self._owner = owner
         self._call = state.call
         self._algorithm = state.algorithm
