@@ -162,7 +162,7 @@ class OpTensorPlan:
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
         of_a, of_b, operation = of_a * self._alpha1, of_b * self._alpha2, self._operation
         if self._op == "max" and of_a == of_b == 0 and len(pointers) == 2:
-            operation, of_a, of_b = _zero_times(self._compute), 0.0, 1.0
+            operation, of_a, of_b = _difference(self._compute), 1.0, -1.0
         first = scalar(of_a), self._a, pointers[0]
         second = scalar(of_b), self._b, pointers[1 if len(pointers) == 3 else 0]
         if second[2] == c != first[2]:  # cuDNN overwrites b only if a is b; each op commutes
@@ -173,13 +173,12 @@ class OpTensorPlan:
         return f"chosen: cudnnOpTensor, {self._op}"
 
 
-def _zero_times(compute: str) -> OpTensorDescriptor:
-    """Return the operation that computes x times 0 as 0 x times x.
+def _difference(compute: str) -> OpTensorDescriptor:
+    """Return the operation that computes x times 0 as x - x.
 
-    cuDNN 9.19 does not read x if both factors are 0, and so misses infinity and NaN. The difference x - x
-    would be rounded together with beta y.
+    cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN.
     """
-    return OpTensorDescriptor.cached(OpTensorSpec("mul", compute, True))
+    return OpTensorDescriptor.cached(OpTensorSpec("add", compute, True))
 
 
 class ScalePlan:
@@ -196,9 +195,9 @@ class ScalePlan:
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         pointer = pointers[-1]
         if alpha == 0:
-            operands = (self._scalar(0.0), self._x, pointer), (self._scalar(1.0), self._x, pointer)
+            operands = (self._scalar(1.0), self._x, pointer), (self._scalar(-1.0), self._x, pointer)
             kept = self._scalar(0.0), self._x, pointer
-            operation = _zero_times(self._compute)
+            operation = _difference(self._compute)
             context.library.cudnnOpTensor(context.handle, operation, *operands[0], *operands[1], *kept)
             return
         context.library.cudnnScaleTensor(context.handle, self._x, pointer, self._scalar(alpha))
@@ -249,24 +248,6 @@ class _MemsetPlan:
         return "chosen: cuMemsetAsync"
 
 
-class _CopyPlan:
-    """``cudnnTransformTensor``, which does not read x if alpha is 0, and so misses infinity and NaN."""
-
-    __slots__ = ("_call", "_x", "_y")
-    workspace = 0
-
-    def __init__(self, x: TensorSpec, y: TensorSpec) -> None:
-        self._x, self._y = x, y
-        self._call = CallPlan("cudnnTransformTensor", (), [(0, x)], y)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        plan = self._call if alpha or self._x.dtype == "int8" else op_tensor_of("max", self._x, self._y)
-        plan.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        return self._call.describe()
-
-
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
 
@@ -279,7 +260,7 @@ def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
         return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense else scaled
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
-    return tile(_CopyPlan, x, y)
+    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
 def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:

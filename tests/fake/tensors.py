@@ -111,6 +111,12 @@ class Tensors:
         axes = tuple(axis for axis, (m, n) in enumerate(pairs) if m != n)
         keywords = {"op": REDUCE_OPS[state["op"]], "axis": axes, "propagate_nan": bool(state["nan"])}
         wide = source.astype(np.float64)
+        if keywords["op"] == "mul_no_zeros" and axes:  # as cuDNN 9.19: products of parts may underflow to 0
+            halves = np.array_split(wide, 2, axes[0])
+            parts = [np.where(half == 0, 1, half).prod(axes, keepdims=True) for half in halves]
+            smallest = np.finfo(np.float64 if source.dtype == np.float64 else np.float32).smallest_subnormal
+            wide = np.concatenate([np.where(np.abs(part) < smallest, 0, part) for part in parts], axes[0])
+            keywords["axis"] = axes[0]
         if state["indices"]:
             assert state["width"] == 0, "only indices of 32 bits are computed"
             if indices_size < 4 * target.size:

@@ -151,6 +151,12 @@ def test_reduce_of_single_elements_reads_a_view(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(y.numpy(), np.where(x.numpy() == 0, 1, x.numpy()))
 
 
+def test_product_without_zeros_that_underflows_is_zero(fake: FakeCudnn) -> None:
+    x = ct.asarray([[0.5] * 400, [0.0] * 399 + [2]], "float32")
+    assert ct.reduce(x, op="mul_no_zeros", axis=1).numpy().tolist() == [0, 2]
+    assert ct.reduce(x.T, op="mul_no_zeros", axis=0, keepdims=True).numpy().tolist() == [[0, 2]]
+
+
 @pytest.fixture
 def graph_runs(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[int]]:
     """The pointers of each run of a graph, which computes nothing."""
