@@ -11,11 +11,11 @@ from ..context import Context
 from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan
 from ..plans.elementwise import (
-    cast_or_copy_plan,
     constant_plan,
     fill_plan,
     scale_plan,
     scaling_by_op_tensor,
+    transform_plan,
 )
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.strided_copy import StridedCopy
@@ -301,7 +301,7 @@ _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
     (
-        of_problem(lambda problem: cast_or_copy_plan(problem.x, problem.y)),
+        of_problem(lambda problem: transform_plan(problem.x, problem.y)),
         Implementation(convert_by_graph),
         Implementation(transformed_by_graph, aligned=True, scales=False),
     ),

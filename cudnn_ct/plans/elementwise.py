@@ -35,6 +35,7 @@ __all__ = [
     "op_tensor_of",
     "scale_plan",
     "scaling_by_op_tensor",
+    "transform_plan",
 ]
 
 
@@ -70,6 +71,12 @@ def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of a copy, or of a conversion if the dtypes differ."""
     return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(x, y)
+
+
+def transform_plan(x: TensorSpec, y: TensorSpec) -> Plan:
+    """Return a plan of a copy or a conversion, also for a factor of 0."""
+    plan = cast_or_copy_plan(x, y)
+    return plan if x.dtype == "int8" else _CopyOfZeros(plan, x, y)
 
 
 def scale_plan(x: TensorSpec) -> Plan:
@@ -132,6 +139,36 @@ class OpTensorOfZeros:
                 given[place], specs[place], factors[place] = zeros, packed, 1.0
         scales: Any = OpTensorScales(*factors)
         self._plan_for(*specs).run(context, (*given, result), scales, beta)
+
+    def describe(self) -> str:
+        return self._plan.describe()
+
+
+class _CopyOfZeros:
+    """A copy or a conversion, or for a factor of 0 that of a copy of x times 0.
+
+    cuDNN 9.19 does not read x then, and so misses infinity and NaN; the difference of x and x is rounded
+    together with beta y.
+    """
+
+    __slots__ = ("_plan", "_zeros", "workspace")
+
+    def __init__(self, plan: Plan, x: TensorSpec, y: TensorSpec) -> None:
+        packed = TensorSpec.packed(x.shape, x.dtype)
+        times_0 = op_tensor_of("max", packed, packed)
+        steps = [
+            Step(copy_plan(x, packed), (0, 2)),
+            Step(times_0, (2, 2), 0.0),
+            Step(cast_or_copy_plan(packed, y), (2, 1)),
+        ]
+        self._plan, self._zeros = plan, ChainPlan([packed], steps)
+        self.workspace = self._zeros.workspace
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        if alpha:
+            self._plan.run(context, pointers, alpha, beta)
+        else:
+            self._zeros.run(context, pointers, 1.0, beta)
 
     def describe(self) -> str:
         return self._plan.describe()

@@ -359,7 +359,9 @@ class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent
             return BAD_PARAM
         a, b = factors(source.dtype, alpha, beta)
         with np.errstate(invalid="ignore"):
-            store(target, a * source.astype(np.float64), b)
+            store(
+                target, a * source.astype(np.float64) if a else 0.0, b
+            )  # as cuDNN 9.19, which does not read x
         return 0
 
     def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> int:

@@ -151,6 +151,19 @@ def test_reduce_of_single_elements_reads_a_view(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(y.numpy(), np.where(x.numpy() == 0, 1, x.numpy()))
 
 
+@pytest.mark.parametrize(
+    "dtypes", [("float16",) * 2, ("float16", "float32"), ("bfloat16", "float16")], ids=str
+)
+def test_transform_by_0_keeps_nan_and_the_result_of_beta(fake: FakeCudnn, dtypes: tuple[str, str]) -> None:
+    x = ct.asarray([[1, np.inf, -2], [np.nan, 3, 0]], dtypes[0])
+    out = ct.full((2, 3), 1.5, dtypes[1])
+    expected = [[3, np.nan, 3], [np.nan, 3, 3]]
+    y = ct.transform(x, dtype=dtypes[1], alpha=0, beta=2, out=out)
+    np.testing.assert_array_equal(y.numpy().astype(np.float32), np.float32(expected))
+    still = ct.asarray(x.numpy(), dtypes[0])[:, :1]
+    assert ct.transform(still, alpha=0).numpy().astype(np.float32).tolist()[0] == [0]
+
+
 def test_product_without_zeros_that_underflows_is_zero(fake: FakeCudnn) -> None:
     x = ct.asarray([[0.5] * 400, [0.0] * 399 + [2]], "float32")
     assert ct.reduce(x, op="mul_no_zeros", axis=1).numpy().tolist() == [0, 2]
