@@ -17,8 +17,8 @@ from ..dtypes import DTYPES
 from ..errors import ExecutionFailedError, NotSupportedError
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import constant_plan
+from ..plans.program import Step, chained
 from ..plans.wrappers import RelayoutPlan, ZeroResults
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
@@ -206,7 +206,7 @@ def _in_place(problem: CausalConvProblem, layout: Layout) -> Plan:
     zeros = [name for name in ("dw", "dbias") if name in names] + ["bias"] * (problem.bias is None)
     steps = [Step(constant_plan(tensors[name], 0.0), (places[name],)) for name in zeros]
     call = CausalConvPlan(problem, names, layout)
-    return ChainPlan(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
+    return chained(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
 
 
 class CausalConvPlan:

@@ -14,8 +14,8 @@ from ..errors import NotSupportedError
 from ..plans.axes import images
 from ..plans.base import packed_of, tensors_of
 from ..plans.call import CallPlan
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import copy_plan, fill_plan
+from ..plans.program import Program, Step, chained
 from ..plans.tiling import SlicedPlan
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.layer import LayerProblem
@@ -198,7 +198,7 @@ def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
     return RelayoutPlan(pooling(packed), moves)
 
 
-def padded_pooling(problem: Problem) -> ChainPlan:
+def padded_pooling(problem: Problem) -> Program:
     """Return a plan on a padded copy, if the padding differs between the two sides of an axis.
 
     A gradient is computed for the padded copy, and its part inside of the padding is copied.
@@ -220,11 +220,11 @@ def padded_pooling(problem: Problem) -> ChainPlan:
     edge = fill_plan(padded, -inf if mode.startswith("max") else 0.0)
     into = SlicedPlan([(copy_plan(x, inside), (0, start))])
     if problem.dx is None:  # pointers: x, y and the padded copy
-        return ChainPlan([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
+        return chained([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
     # Pointers: x, y, dy, dx, the padded copy and its gradient.
     out_of = SlicedPlan([(copy_plan(inside, problem.dx), (start, 0))])
     chain = [Step(edge, (4,)), Step(into, (0, 4)), Step(plan, (4, 1, 2, 5)), Step(out_of, (5, 3))]
-    return ChainPlan([padded, padded], chain, scaled=2)
+    return chained([padded, padded], chain, scaled=2)
 
 
 _IMPLEMENTATIONS = (

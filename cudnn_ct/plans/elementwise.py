@@ -16,7 +16,7 @@ from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
-from .chain import ChainPlan, Step
+from .program import Step, chained
 from .scalars import scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
 from .tiling import tile
@@ -64,7 +64,7 @@ def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     between = TensorSpec.packed(x.shape, "float32")
     if halves != {"float16", "bfloat16"}:
         raise NotSupportedError(f"cudnnOpTensor cannot convert {x.dtype} to {y.dtype}")
-    return ChainPlan([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
+    return chained([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
 
 
 def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -279,7 +279,7 @@ def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
 def _exchanged(plan: Plan) -> Plan:
     """Return a plan that takes its two pointers in the other order."""
-    return ChainPlan([], [Step(plan, (1, 0))])
+    return chained([], [Step(plan, (1, 0))])
 
 
 def into_copy(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -312,7 +312,7 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
     """Return the plan of ``make`` on a packed copy of x."""
     packed = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-    return ChainPlan([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
+    return chained([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
 
 
 class UnscaledPlan:

@@ -13,7 +13,7 @@ from ..errors import NotSupportedError
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 from .axes import Axis, canonical_strides, coalesce, images
 from .base import Plan
-from .chain import run_all
+from .program import run_all
 
 __all__ = ["SlicedPlan", "pad_axes_to_4d", "tile"]
 

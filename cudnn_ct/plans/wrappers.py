@@ -10,8 +10,8 @@ from ..context import Context
 from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan
-from .chain import partial_write_error
 from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
+from .program import partial_write_error
 from .workspace import align_after, append, nbytes_of
 
 __all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]

@@ -11,8 +11,8 @@ from ...array_creation import as_operand
 from ...context import Context
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
+from ...plans.program import NO_STEP, Program, Step, chained
 from ...shapes.attention_lengths import sequence_lengths
 from ...shapes.attention_rules import like_axes
 from ...shapes.padding import PaddingProblem, padding_problem
@@ -101,7 +101,7 @@ def clearing_plan(problem: PaddingProblem, context: Context) -> ClearingPlan:
     steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 7))]
     steps += [] if y_in_place else [Step(copy_plan(dense, y), (8, 3))]
     temporaries = [floats, left, left_of_each, dense, dense]
-    return ClearingPlan(ChainPlan(temporaries, steps, scaled=NO_STEP), length)
+    return ClearingPlan(chained(temporaries, steps, scaled=NO_STEP), length)
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:
@@ -123,7 +123,7 @@ class ClearingPlan:
 
     __slots__ = ("_inner", "_length", "_places", "workspace")
 
-    def __init__(self, inner: ChainPlan, length: int) -> None:
+    def __init__(self, inner: Program, length: int) -> None:
         self._inner, self._length = inner, length
         self._places: DeviceFloats | None = None
         self.workspace = inner.workspace

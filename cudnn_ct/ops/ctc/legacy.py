@@ -15,8 +15,8 @@ from ...descriptors import CTCLossDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
+from ...plans.program import NO_STEP, Step, chained
 from ...plans.tiling import SlicedPlan
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
@@ -48,7 +48,7 @@ class CTCState(CallState):
 
 def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
     """Return a plan for logits without elements, whose losses are known."""
-    return None if problem.logits.size else ChainPlan((), _known_results(problem), NO_STEP)
+    return None if problem.logits.size else chained((), _known_results(problem), NO_STEP)
 
 
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
@@ -85,7 +85,7 @@ def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan |
         problem.logits if _is_doubled(problem) else nothing,
         problem.gradient if problem.kept else nothing,
     )
-    return ChainPlan(copies, steps, NO_STEP)
+    return chained(copies, steps, NO_STEP)
 
 
 def _copied_gradients(problem: CTCProblem, source: int, target: int) -> list[Step]:
@@ -136,7 +136,7 @@ def of_probabilities(problem: CTCProblem, context: Context, loss_plan: Plan) -> 
     ]
     for end, sequences in _by_steps(problem.repairs.ends).items():
         steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (gradient,)))
-    return ChainPlan([spec, sums], steps, NO_STEP)
+    return chained([spec, sums], steps, NO_STEP)
 
 
 def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
@@ -226,7 +226,7 @@ def _unlabelled(
         Step(fill_plan(_blank(one), -1.0), (less,)),
         Step(_sum(rows, one, gradient), (probabilities, less, of_gradient)),
     ]
-    return ChainPlan(temporaries, steps)
+    return chained(temporaries, steps)
 
 
 def _blank(spec: TensorSpec) -> TensorSpec:

@@ -17,8 +17,8 @@ from ...graph.first import first_plan
 from ...graph.offline import ShapesOnly
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import op_tensor_of
+from ...plans.program import Step, chained
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
@@ -63,7 +63,7 @@ class _Fused(_TwoRuns):
             Step(first, tuple(places[name] for name in names)),
             Step(second, (places["mean"], *(again[name] for name in names))),
         ]
-        return ChainPlan(temporaries, steps)
+        return chained(temporaries, steps)
 
 
 class _Separate(_TwoRuns):
@@ -78,7 +78,7 @@ class _Separate(_TwoRuns):
             Step(_difference(whole, context), (places["x"], places["mean"], places["shifted"])),
             Step(second, tuple(again[name] for name in names)),
         ]
-        return ChainPlan(temporaries, steps)
+        return chained(temporaries, steps)
 
 
 class _FusedFirst(EitherSource):

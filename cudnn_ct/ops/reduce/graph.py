@@ -20,8 +20,8 @@ from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import op_tensor_of
+from ...plans.program import Step, chained
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
@@ -114,7 +114,7 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
         return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
     # The maximum of x and x scales and converts.
     after = _Root(ordered, y) if form.root else op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor)
-    return ChainPlan([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])
+    return chained([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])
 
 
 class _Root:
@@ -149,7 +149,7 @@ def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Co
     parts = TensorSpec.packed(shape, "float32")
     whole = TensorSpec.packed(tuple(1 if i == axis else n for i, n in enumerate(shape)), "float32")
     join = ReduceProblem(parts, whole, None, (axis,), form.again, True)
-    return ChainPlan([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
+    return chained([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
 
 
 def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:

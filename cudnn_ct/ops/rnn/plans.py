@@ -12,8 +12,8 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
+from ...plans.program import NO_STEP, Step, chained
 from ...plans.wrappers import RelayoutPlan, ZeroOrScale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
@@ -77,7 +77,7 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
     steps += _passed_states(step, specs)
     plan: Plan = ZeroOrScale(TensorSpec.packed((0,), "float32"))  # without a batch
     if steps:
-        plan = ChainPlan(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
+        plan = chained(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
     moves = [
         (spec, None if not spec.size or "nchw" in spec.layouts else specs[name])
         for name, spec in given.items()

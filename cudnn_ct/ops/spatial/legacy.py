@@ -12,8 +12,8 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides
 from ...plans.base import Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import fill_plan, op_tensor_of
+from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
 from ...plans.tiling import MAX_CALLS, SlicedPlan
 from ...shapes.layer import LayerProblem
@@ -53,14 +53,14 @@ def sample_plan(problem: SampleProblem) -> Plan:
         Step(op_tensor_of("max", grid, one, grid, alpha2=-FAR), (clipped, of_one, clipped)),
         Step(sampling, (0, clipped, *range(2, len(tensors)))),
     ]
-    return ChainPlan([grid, one], steps)
+    return chained([grid, one], steps)
 
 
 def gradient_without_channels(problem: SampleProblem) -> Plan | None:
     """Return a plan for the gradient of images without channels: that of the grid is 0."""
     if problem.x.shape[1] or not problem.dgrid:
         return None
-    return ChainPlan([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
+    return chained([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
 
 
 class _Part(NamedTuple):
