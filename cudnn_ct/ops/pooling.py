@@ -16,7 +16,7 @@ from ..plans.base import packed_of, tensors_of
 from ..plans.call import CallPlan
 from ..plans.elementwise import copy_plan, fill_plan
 from ..plans.program import Program, Step, chained
-from ..plans.tiling import SlicedPlan
+from ..plans.tiling import sliced
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
@@ -218,11 +218,11 @@ def padded_pooling(problem: Problem) -> Program:
     params = problem.params._replace(geometry=geometry._replace(padding=((0, 0),) * len(padding)))
     plan = pooling(problem._replace(x=padded, dx=problem.dx and padded, params=params))
     edge = fill_plan(padded, -inf if mode.startswith("max") else 0.0)
-    into = SlicedPlan([(copy_plan(x, inside), (0, start))])
+    into = sliced([(copy_plan(x, inside), (0, start))])
     if problem.dx is None:  # pointers: x, y and the padded copy
         return chained([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
     # Pointers: x, y, dy, dx, the padded copy and its gradient.
-    out_of = SlicedPlan([(copy_plan(inside, problem.dx), (start, 0))])
+    out_of = sliced([(copy_plan(inside, problem.dx), (start, 0))])
     chain = [Step(edge, (4,)), Step(into, (0, 4)), Step(plan, (4, 1, 2, 5)), Step(out_of, (5, 3))]
     return chained([padded, padded], chain, scaled=2)
 

@@ -14,7 +14,7 @@ from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import Step, chained
-from ...plans.tiling import SlicedPlan
+from ...plans.tiling import sliced
 from ...plans.workspace import room_of
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
@@ -58,11 +58,11 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
     image, copy = names.index("x"), len(names)
     places = tuple(copy if place == image else place for place in range(len(names)))
     if problem.core.direction == "backward_data":
-        out_of = SlicedPlan([(copy_plan(inside, x), (start, 0))])
+        out_of = sliced([(copy_plan(inside, x), (start, 0))])
         steps = [Step(made, places), Step(out_of, (copy, image))]
     else:
         edge = fill_plan(padded, 0.0)
-        into = SlicedPlan([(copy_plan(x, inside), (0, start))])
+        into = sliced([(copy_plan(x, inside), (0, start))])
         steps = [Step(edge, (copy,)), Step(into, (image, copy)), Step(made, places)]
     scaled = 0 if problem.core.direction == "backward_data" else 2
     return chained([padded], steps, scaled, about="{}; on a padded copy of the image", main=made)

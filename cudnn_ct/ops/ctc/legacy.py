@@ -17,7 +17,7 @@ from ...errors import NotSupportedError
 from ...plans.base import Plan
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
 from ...plans.program import NO_STEP, Step, chained
-from ...plans.tiling import SlicedPlan
+from ...plans.tiling import sliced
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
 from ...shapes.layers import SoftmaxParams
@@ -167,7 +167,7 @@ _zero = partial(fill_plan, value=0.0)
 def _zero_from(end: int, x: TensorSpec) -> Plan:
     """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
-    return SlicedPlan([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+    return sliced([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
@@ -184,7 +184,7 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
     """Copy the probabilities of the blank to the first label."""
-    return SlicedPlan([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+    return sliced([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
 def _unlabelled(

@@ -15,7 +15,7 @@ from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan, op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
-from ...plans.tiling import MAX_CALLS, SlicedPlan
+from ...plans.tiling import MAX_CALLS, sliced
 from ...shapes.layer import LayerProblem
 from ...shapes.spatial import SampleProblem
 from ...shapes.specs import Shape, SpatialTransformerSpec, TensorSpec
@@ -98,7 +98,7 @@ def _parts(size: Shape, specs: Sequence[TensorSpec], images: Sequence[int]) -> I
 def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
     """Return the plan of the only part, or of all parts one after another."""
     plan: Plan = pieces[0][0]
-    return plan if len(pieces) == 1 else SlicedPlan(pieces)
+    return plan if len(pieces) == 1 else sliced(pieces)
 
 
 class GridPlan:
