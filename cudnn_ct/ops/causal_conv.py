@@ -19,7 +19,7 @@ from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
 from ..plans.elementwise import constant_plan
 from ..plans.program import Step, chained
-from ..plans.wrappers import RelayoutPlan, ZeroResults
+from ..plans.wrappers import RelayoutPlan, zero_results
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
     CausalActivation,
@@ -147,7 +147,7 @@ def causal_conv1d_backward(
 def _plan(problem: CausalConvProblem) -> Plan:
     """Return the plan of a problem, with copies of operands that do not have the order of its layout."""
     if not problem.x.size:
-        return ZeroResults(problem.results)
+        return zero_results(problem.results)
     if problem.x.size > INT_MAX:
         raise NotSupportedError(f"causal_conv1d counts the {problem.x.size:,} elements of x in 32 bits")
     layout = _layout(problem, load())

@@ -248,19 +248,19 @@ class _MemsetPlan:
         return "chosen: cuMemsetAsync"
 
 
-def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
+def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
+    """Return a plan of ``cudnnTransformTensor``: y = alpha factor x + beta y for one shape and dtype.
 
     It does not support integers of several bytes, which are copied as int8 with one more axis, nor float8
     and bool, which are copied as int8. None of them is ever scaled. An x with strides of 0 or negative ones
     is copied by its bytes first.
     """
     if not x.representable:
-        scaled = _on_packed(x, lambda packed: copy_plan(packed, y))
-        return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense else scaled
+        scaled = _on_packed(x, lambda packed: copy_plan(packed, y, factor))
+        return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense and factor == 1 else scaled
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
-    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b, factor), x, y)
 
 
 def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:

@@ -11,10 +11,10 @@ from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan
 from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
-from .program import partial_write_error
-from .workspace import align_after, append, nbytes_of
+from .program import ALPHA, BETA, Case, Program, Step, Steps, partial_write_error
+from .workspace import align_after, nbytes_of
 
-__all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]
+__all__ = ["RelayoutPlan", "scaled_after", "zero_or_scale", "zero_results"]
 
 
 class _Move(NamedTuple):
@@ -118,68 +118,39 @@ def _kind(spec: TensorSpec, copy: TensorSpec) -> str:
     return "copied into a packed layout" if spec.dtype == copy.dtype else f"converted to {copy.dtype}"
 
 
-class ScaleResult:
-    """Runs a plan without alpha and beta into the workspace; then out = alpha * workspace + beta * out.
+def scaled_after(inner: Plan, operands: int, result: TensorSpec, factor: float = 1) -> Program:
+    """Return a plan that applies alpha and beta to the result of a plan that cannot.
 
-    ``factor`` multiplies every alpha.
+    ``inner`` has ``operands`` before its result. It writes to the workspace, then result = alpha * factor *
+    workspace + beta * result. Without factors, it writes the result itself.
     """
-
-    __slots__ = ("_copy", "_factor", "_inner", "_offset", "workspace")
-
-    def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
-        self._inner = inner
-        self._factor = factor
-        self._copy = copy_plan(result, result)
-        self._offset, self.workspace = append(inner.workspace, result)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the inner plan, then the scaling; write to the result directly if alpha is 1 and beta is 0."""
-        alpha *= self._factor
-        if alpha == 1 and beta == 0:
-            self._inner.run(context, pointers, 1.0, 0.0)
-            return
-        *inputs, out = pointers
-        unscaled = context.workspace(self.workspace) + self._offset
-        self._inner.run(context, [*inputs, unscaled], 1.0, 0.0)
-        self._copy.run(context, (unscaled, out), alpha, beta)
-
-    def describe(self) -> str:
-        return f"{self._inner.describe()}; alpha and beta applied by a separate call"
+    places = tuple(range(operands))
+    steps = [
+        Step(inner, (*places, operands + 1)),
+        Step(copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
+    ]
+    return Program(
+        Steps([result], steps),
+        case=Case([Step(inner, None)]) if factor == 1 else None,
+        about="{}; alpha and beta applied by a separate call",
+        main=inner,
+    )
 
 
-class ZeroOrScale:
-    """result = beta * result: the result of sums without terms."""
-
-    __slots__ = ("_plans",)
-    workspace = 0
-
-    def __init__(self, spec: TensorSpec) -> None:
-        # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
-        spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
-        # Zeros are set, because scaling by 0 keeps NaN.
-        self._plans: tuple[Plan, ...] = (fill_plan(spec, 0.0), scale_plan(spec)) if spec.size else ()
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        if self._plans:
-            self._plans[bool(beta)].run(context, pointers[-1:], beta, 0.0)
-
-    def describe(self) -> str:
-        return "chosen: no terms to sum, the output is only scaled"
+def zero_or_scale(spec: TensorSpec) -> Program:
+    """Return the plan result = beta * result: the result of sums without terms."""
+    about = "chosen: no terms to sum, the output is only scaled"
+    if not spec.size:
+        return Program(Steps((), ()), about=about)
+    # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
+    spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
+    # Zeros are set, because scaling by 0 keeps NaN.
+    zero = Case([Step(fill_plan(spec, 0.0), (-1,))], alpha=False)
+    return Program(Steps((), [Step(scale_plan(spec), (-1,), BETA)]), case=zero, about=about)
 
 
-class ZeroResults:
-    """result = 0 for each result that has elements: sums without terms."""
-
-    __slots__ = ("_plans",)
-    workspace = 0
-
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
-        filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
-        self._plans = [(place, constant_plan(spec, 0.0)) for place, spec in filled]
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        for place, plan in self._plans:
-            plan.run(context, [pointers[place]], 1.0, 0.0)
-
-    def describe(self) -> str:
-        return "chosen: no terms to sum, the results are set to 0"
+def zero_results(specs: Sequence[TensorSpec]) -> Program:
+    """Return the plan result = 0 for each result that has elements: sums without terms."""
+    filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
+    steps = [Step(constant_plan(spec, 0.0), (place,)) for place, spec in filled]
+    return Program(Steps((), steps), about="chosen: no terms to sum, the results are set to 0")

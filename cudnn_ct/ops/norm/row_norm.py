@@ -14,7 +14,7 @@ from ...graph.rules import EngineRules
 from ...legal.rules import applying, more_engines, rules_of_subjects
 from ...legal.subjects import Subject, subjects_of
 from ...plans.base import SelectedPlan, packed_of
-from ...plans.wrappers import ZeroResults
+from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.layer_norm import (
     WITHOUT_DBIAS,
@@ -162,7 +162,7 @@ def _gradient(
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.x.size:
-        return lambda _: SelectedPlan(ZeroResults(problem.results))
+        return lambda _: SelectedPlan(zero_results(problem.results))
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 

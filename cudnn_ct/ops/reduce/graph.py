@@ -22,7 +22,7 @@ from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
-from ...plans.wrappers import ScaleResult
+from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
 from ...typing import ReduceOp
@@ -111,7 +111,7 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
     plan = _of_matrix(form, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
     if not form.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
-        return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
+        return scaled_after(plan, 1, TensorSpec.packed((y.size,), "float32"), factor)
     # The maximum of x and x scales and converts.
     after = _Root(ordered, y) if form.root else op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor)
     return chained([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])

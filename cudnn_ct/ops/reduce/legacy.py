@@ -15,7 +15,7 @@ from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
 from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
 from ...plans.tiling import pad_axes_to_4d
-from ...plans.wrappers import ScaleResult
+from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 from ...typing import OpTensorOp, ReduceOp
@@ -117,7 +117,7 @@ def _scaled_after(op: OpTensorOp, factor: float, *specs: TensorSpec) -> Plan:
     """Return a plan of alpha op(a, factor b) + beta y; in the op, alpha < 0 would exchange max and min."""
     *operands, y = specs
     if y.layouts:
-        return ScaleResult(op_tensor_of(op, *specs, alpha2=factor), y)
+        return scaled_after(op_tensor_of(op, *specs, alpha2=factor), len(operands), y)
     packed, places = TensorSpec.packed(y.shape, y.dtype), range(len(operands))
     result, temporary = len(operands), len(operands) + 1
     inner = op_tensor_of(op, *operands, packed, alpha2=factor)

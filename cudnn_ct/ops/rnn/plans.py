@@ -14,7 +14,7 @@ from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import NO_STEP, Step, chained
-from ...plans.wrappers import RelayoutPlan, ZeroOrScale
+from ...plans.wrappers import RelayoutPlan, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
@@ -75,7 +75,7 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
     if algorithm is not None:
         steps.append(Step(StepPlan(step.name, names, algorithm), tuple(range(len(names)))))
     steps += _passed_states(step, specs)
-    plan: Plan = ZeroOrScale(TensorSpec.packed((0,), "float32"))  # without a batch
+    plan: Plan = zero_or_scale(TensorSpec.packed((0,), "float32"))  # without a batch
     if steps:
         plan = chained(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
     moves = [
