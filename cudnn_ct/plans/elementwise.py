@@ -16,7 +16,7 @@ from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
-from .program import Step, chained
+from .program import ALPHA, BETA, Case, Program, Step, Steps, chained
 from .scalars import scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
 from .tiling import tile
@@ -257,7 +257,11 @@ def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
     """
     if not x.representable:
         scaled = _on_packed(x, lambda packed: copy_plan(packed, y, factor))
-        return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense and factor == 1 else scaled
+        if not y.is_dense or factor != 1:
+            return scaled
+        made = StridedCopy(x, y)  # applies no factors
+        steps = Steps((), [Step(scaled, None, ALPHA, BETA)])
+        return Program(steps, case=Case([Step(made, None)]), about="{}", main=made)
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b, factor), x, y)
@@ -313,23 +317,6 @@ def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
     """Return the plan of ``make`` on a packed copy of x."""
     packed = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
     return chained([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
-
-
-class UnscaledPlan:
-    """A plan that applies no factors, or another plan if alpha is not 1 or beta not 0."""
-
-    __slots__ = ("_plan", "_scaled", "workspace")
-
-    def __init__(self, plan: Plan, scaled: Plan) -> None:
-        self._plan, self._scaled = plan, scaled
-        self.workspace = max(plan.workspace, scaled.workspace)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        plan = self._plan if alpha == 1 and beta == 0 else self._scaled
-        plan.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        return self._plan.describe()
 
 
 class _BytesPlan:

@@ -137,12 +137,11 @@ class Program:
                 line = self._lines.get(misaligned) or self._line_for(misaligned)
         steps, offsets, nbytes, written = line
         memory = pointers
-        if nbytes:
+        if offsets:
             base = context.workspace(nbytes)
-            if offsets:
-                memory = list(pointers)
-                for offset in offsets:
-                    memory.append(base + offset)
+            memory = list(pointers)
+            for offset in offsets:
+                memory.append(base + offset)
         if self._constants:
             memory = list(memory)
             for constant in self._held or self._hold(context):
@@ -186,7 +185,7 @@ class Program:
 class _Line(NamedTuple):
     """Steps with functions that pick their pointers, the offsets of temporaries, and bytes of workspace.
 
-    A single step without temporaries takes its workspace itself.
+    Without temporaries, the plans take their workspaces themselves.
     """
 
     steps: Sequence[tuple[Plan, Any, float | Factor, float | Factor, tuple[int, ...]]]
@@ -204,8 +203,7 @@ def _line(given: Steps) -> tuple[_Line, int]:
         offset, nbytes = align_after(nbytes, one) if isinstance(one, int) else append(nbytes, one)
         offsets.append(offset)
     ready = [(step.plan, _taking(step.places), *step[2:]) for step in steps]
-    own = len(steps) == 1 and not offsets
-    return _Line(ready, offsets, 0 if own else nbytes, len(steps) if written is None else written), nbytes
+    return _Line(ready, offsets, nbytes, len(steps) if written is None else written), nbytes
 
 
 def _taking(places: tuple[int, ...] | None) -> Any:
