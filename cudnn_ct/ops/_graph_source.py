@@ -29,7 +29,7 @@ from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import on_copies
 
 __all__ = ["GraphSource", "check_engine_name"]
 
@@ -133,7 +133,7 @@ class GraphSource(CandidateSource):
         if problem.aligned:
             return made
         moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+        return on_copies(made, moves, outputs=len(problem.results), align=True)
 
     def _rules(self, problem: Any, context: Any) -> EngineRules:
         return self.rules_of(problem, target_of(context))

@@ -12,7 +12,7 @@ from ..context import Context
 from ..graph.operations import Graph
 from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import on_copies
 
 __all__ = ["ReducedSource", "packed_source"]
 
@@ -122,7 +122,7 @@ def packed_source(
             return made
         pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)
         moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-        return RelayoutPlan(made, moves, outputs=len(problem.results))
+        return on_copies(made, moves, outputs=len(problem.results))
 
     def adapted(row: Candidate, problem: Any) -> Candidate:
         core = packed(problem)

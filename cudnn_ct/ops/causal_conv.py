@@ -19,7 +19,7 @@ from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
 from ..plans.elementwise import constant_plan
 from ..plans.program import Step, chained
-from ..plans.wrappers import RelayoutPlan, zero_results
+from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
     CausalActivation,
@@ -157,7 +157,7 @@ def _plan(problem: CausalConvProblem) -> Plan:
     plan = _in_place(problem._replace(**changed), layout)
     moves = [(spec, None if _alike(spec, direct[name]) else direct[name]) for name, spec in tensors.items()]
     copied = any(target for _, target in moves)
-    return RelayoutPlan(plan, moves, len(problem.results)) if copied else plan
+    return on_copies(plan, moves, len(problem.results)) if copied else plan
 
 
 def _layout(problem: CausalConvProblem, library: Library) -> Layout:

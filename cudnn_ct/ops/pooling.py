@@ -17,7 +17,7 @@ from ..plans.call import CallPlan
 from ..plans.elementwise import copy_plan, fill_plan
 from ..plans.program import Program, Step, chained
 from ..plans.tiling import sliced
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import on_copies
 from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
@@ -178,7 +178,7 @@ def broadcast_gradient(problem: Problem) -> CallPlan | None:
     return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, 1.0 if mode == "sum" else 1 / prod(window))
 
 
-def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
+def gradient_in_c_order(problem: Problem) -> Program | None:
     """Return a plan on copies in C order for large images with channels last and windows that do not overlap.
 
     cuDNN's kernels for channels last take more than twice as long as the copies and the kernel in C order.
@@ -195,7 +195,7 @@ def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
         (spec, copy if read or place >= 2 else None)
         for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
     ]
-    return RelayoutPlan(pooling(packed), moves)
+    return on_copies(pooling(packed), moves)
 
 
 def padded_pooling(problem: Problem) -> Program:

@@ -117,7 +117,7 @@ class Program:
             self._case_line, nbytes = _line(Steps((), case.steps))
             self.workspace = max(self.workspace, nbytes)
         self._watched, self._if_misaligned = watched, if_misaligned
-        if if_misaligned is not None:
+        if watched and if_misaligned is not None:
             self._lines = BoundedDict(MAX_LINES)
             self._lines[tuple(watched)], self.workspace = _line(if_misaligned(tuple(watched)))
         self._constants, self._held = constants, tuple[Any, ...]()

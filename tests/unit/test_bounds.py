@@ -38,7 +38,6 @@ MADE_WITH_THEIR_OWNER = {
     "ops.attention.source._WithBuffers._offsets",
     "ops.attention.source._WithBuffers._places",
     "plans.call.CallPlan._places",
-    "plans.wrappers.RelayoutPlan._moves",
     "ops.rnn.gradients.RNNReserve.arrays",
     "ops.graph.builder.GraphBuilder._marked",
     "ops.graph.builder.GraphBuilder._names",

@@ -14,7 +14,7 @@ from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
-from ...plans.wrappers import RelayoutPlan
+from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
 from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
@@ -66,7 +66,7 @@ def _planned(
     moves = _moves(problem)
     if problem.aligned and not any(copy for _, copy in moves):
         return made
-    return RelayoutPlan(made, moves, outputs=len(problem.results), align=not problem.aligned)
+    return on_copies(made, moves, outputs=len(problem.results), align=not problem.aligned)
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:

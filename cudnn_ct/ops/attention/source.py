@@ -14,7 +14,7 @@ from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import constant_plan
 from ...plans.workspace import align_after, nbytes_of, room_of
-from ...plans.wrappers import RelayoutPlan
+from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
@@ -50,7 +50,7 @@ def _planned(
     if align or any(part.copy for part in core.parts):
         updated = outputs if core.cleared else 0
         copies = {name: partial(copy, context) for name, copy in _COPIES.items()}
-        inner = RelayoutPlan(made, moves, outputs, updated, align=align, **copies)
+        inner = on_copies(made, moves, outputs, updated, align=align, **copies)
     return _PartsPlan(inner, core)
 
 

@@ -20,7 +20,7 @@ from ...graph.operations import Graph
 from ...legal.rules import engine_rules, warn
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
-from ...plans.wrappers import RelayoutPlan, scaled_after
+from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
@@ -116,7 +116,7 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     """Wrap a plan for relaid operands so that it accepts the operands of the problem."""
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-    return RelayoutPlan(plan, moves, align=align) if align or relaid != problem else plan
+    return on_copies(plan, moves, align=align) if align or relaid != problem else plan
 
 
 def unfused(problem: FusedConv) -> ConvProblem:

@@ -19,7 +19,7 @@ from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
-from ...plans.wrappers import RelayoutPlan
+from ...plans.wrappers import on_copies
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
 from .._either_source import EitherSource
@@ -45,7 +45,7 @@ class _TwoRuns(GraphSource):
         if problem.aligned:
             return made
         moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+        return on_copies(made, moves, outputs=len(problem.results), align=True)
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         raise NotImplementedError

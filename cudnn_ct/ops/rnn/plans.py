@@ -14,7 +14,7 @@ from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.program import NO_STEP, Step, chained
-from ...plans.wrappers import RelayoutPlan, zero_or_scale
+from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
@@ -84,7 +84,7 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
     ]
     if step.aligned and not any(copy for _, copy in moves):
         return plan
-    copying = RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
+    copying = on_copies(plan, moves, len(step.written), step.updated, align=True)
     # Calls with and without copies share decisions, so the limit applies to the workspace of the algorithm.
     copying.workspace = plan.workspace
     return copying
