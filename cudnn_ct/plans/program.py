@@ -202,7 +202,10 @@ def _line(given: Steps) -> tuple[_Line, int]:
     for one in temporaries:
         offset, nbytes = align_after(nbytes, one) if isinstance(one, int) else append(nbytes, one)
         offsets.append(offset)
-    ready = [(step.plan, _taking(step.places), *step[2:]) for step in steps]
+    ready = [
+        (step.plan, _taking(step.places), step.alpha, step.beta, step.offsets if any(step.offsets) else ())
+        for step in steps
+    ]
     return _Line(ready, offsets, nbytes, len(steps) if written is None else written), nbytes
 
 
