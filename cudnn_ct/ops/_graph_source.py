@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
-from ..certify.nodewise import NODE_BY_NODE, NodewisePlan
+from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..facts import Target
@@ -127,7 +127,7 @@ class GraphSource(CandidateSource):
         warn(problem, target_of(context), self.handled)
         made: Plan
         if candidate.algorithm == NODE_BY_NODE:
-            made = NodewisePlan(graph, len(problem.results), context)
+            made = nodewise_plan(graph, len(problem.results), context)
         else:
             made = engine_plan(graph, rules, candidate, context, problem)
         if problem.aligned:

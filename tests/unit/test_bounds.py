@@ -27,7 +27,6 @@ CONTAINERS = {
 # Filled while their owner is created or defined, or with an entry per implementation or measurement.
 MADE_WITH_THEIR_OWNER = {
     "autotune.candidates.CandidateSet._substitutes",
-    "certify.nodewise.NodewisePlan._buffers",
     "graph.backend.BackendDescriptor._depends_on",
     "graph.operations._NativeTensors._tensors",
     "ops.attention.graph._Nodes.nodes",
