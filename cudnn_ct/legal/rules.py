@@ -60,14 +60,16 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     conditions = conditions_of(FAMILIES[operation])
     sizes: dict[str, Any] | None = None
     for fact in known:
-        if not all(conditions[name](value) for name in fact.when):
-            continue
-        if fact.sizes:
-            sizes = sizes_of(value) if sizes is None else sizes
-            if not all(_fits(sizes, name, wanted) for name, wanted in fact.sizes.items()):
-                continue
-        if not ignores(fact):
-            yield fact
+        for name in fact.when:
+            if not conditions[name](value):
+                break
+        else:
+            if fact.sizes:
+                sizes = sizes_of(value) if sizes is None else sizes
+                if not all(_fits(sizes, name, wanted) for name, wanted in fact.sizes.items()):
+                    continue
+            if not ignores(fact):
+                yield fact
 
 
 @lru_cache(maxsize=1)
