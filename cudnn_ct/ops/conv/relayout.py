@@ -32,6 +32,8 @@ def operands_of(problem: ConvProblem | FusedConv) -> Mapping[str, TensorSpec]:
 
 def relaid_out(problem: Any, packing: Packing) -> Any:
     """Return the problem with contiguous layouts for the operands in ``packing``."""
+    if not packing:
+        return problem
     operands = operands_of(problem)
     copies: dict[str, Any] = {
         name: TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
@@ -44,6 +46,7 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
     return problem._replace(**copies)
 
 
+@lru_cache(256)
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     """Return the conversions of the convolution's operands that engines require."""
     # Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
