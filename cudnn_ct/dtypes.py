@@ -26,7 +26,7 @@ class DType(NamedTuple):
     accumulate: str
     numpy_name: str
 
-    @property  # type: ignore[prop-decorator]
+    @property
     @cache  # noqa: B019  # rows are few; the cache is read without a Python call
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; ml_dtypes is imported only if NumPy lacks the type."""

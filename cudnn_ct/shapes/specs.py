@@ -55,7 +55,7 @@ class TensorSpec(NamedTuple):
         """Number of elements."""
         return prod(self.shape)
 
-    @property  # type: ignore[prop-decorator]
+    @property
     @lru_cache(4096)  # noqa: B019  # read a hundred times in a first convolution, without a Python call
     def layouts(self) -> tuple[Layout, ...]:
         """The layouts in :data:`LAYOUTS` that these strides match; empty unless the tensor is contiguous.
