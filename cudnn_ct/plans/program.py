@@ -188,7 +188,7 @@ class _Line(NamedTuple):
     Without temporaries, the plans take their workspaces themselves.
     """
 
-    steps: Sequence[tuple[Plan, Any, float | Factor, float | Factor, tuple[int, ...]]]
+    steps: Sequence[tuple[Plan, Any, Any, Any, tuple[int, ...]]]
     offsets: Sequence[int]
     nbytes: int
     written: int

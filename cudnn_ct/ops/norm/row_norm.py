@@ -29,7 +29,6 @@ from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from .._algo_arguments import AlgoArguments
 from .._call import execute
-from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._pieces import Split, along
@@ -121,7 +120,7 @@ def _rules_of_parameters_last(problem: RowNorm, target: Target) -> EngineRules:
 _SOURCE = packed_source(GraphSource(row_norm_graph), _packed, _more_engines)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
 _WIDE_SOURCE = packed_source(
-    EitherSource(GraphSource(parameters_last_graph, _rules_of_parameters_last), GraphSource(row_norm_graph)),
+    GraphSource(row_norm_graph, before=GraphSource(parameters_last_graph, _rules_of_parameters_last)),
     _packed,
     _more_wide_engines,
 )
