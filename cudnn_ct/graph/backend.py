@@ -17,7 +17,7 @@ __all__ = ["BackendDescriptor", "KernelCache"]
 
 NOT_INITIALIZED = 1001
 _PLANNED = ("operation", "execution_plan")  # made after the handle, which needs a usable GPU
-_SINGLE, _INTS = {int, float, bool, str}, {int}
+_SINGLE, _INTS, _LISTS = {int, float, bool, str}, {int}, {tuple, list}
 
 
 class BackendDescriptor(NativeHandle):
@@ -86,7 +86,7 @@ class BackendDescriptor(NativeHandle):
             element = attribute.type
             if type(value) in _SINGLE:  # most values
                 elements = (element.ctype * 1)(element.encode(value))
-            elif type(value) is tuple and set(map(type, value)) == _INTS:
+            elif type(value) in _LISTS and set(map(type, value)) == _INTS:
                 elements = (element.ctype * len(value))(*map(element.encode, value))
             else:
                 element, elements = self._encoded(element, value)
@@ -112,7 +112,9 @@ class BackendDescriptor(NativeHandle):
             element = attributes.element(value.set_as)
         elif Fraction in set(map(type, values)):
             element = attributes.element("FRACTION")  # strides and paddings of images that become larger
-        self._depends_on += [one for one in values if isinstance(one, NativeHandle)]
+        for one in values:
+            if isinstance(one, NativeHandle):
+                self._depends_on.append(one)  # a comprehension would be a Python call
         return element, (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:
