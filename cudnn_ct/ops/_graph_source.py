@@ -29,7 +29,7 @@ from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
-from ..plans.wrappers import on_copies
+from ..plans.wrappers import on_operands_of
 
 __all__ = ["GraphSource", "check_engine_name"]
 
@@ -153,10 +153,7 @@ class GraphSource(CandidateSource):
             made = nodewise_plan(graph, len(problem.results), context)
         else:
             made = engine_plan(graph, rules, candidate, context, problem)
-        if problem.aligned:
-            return made
-        moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return on_copies(made, moves, outputs=len(problem.results), align=True)
+        return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _rules(self, problem: Any, context: Any) -> EngineRules:
         return self.rules_of(problem, target_of(context))

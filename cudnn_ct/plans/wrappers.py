@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..shapes.specs import TensorSpec
-from .base import Plan
+from .base import Plan, tensors_of
 from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
 from .program import ALPHA, BETA, Case, Program, Step, Steps
 from .workspace import nbytes_of
 
-__all__ = ["on_copies", "scaled_after", "zero_or_scale", "zero_results"]
+__all__ = ["on_copies", "on_operands_of", "scaled_after", "zero_or_scale", "zero_results"]
 
 
 class _Move(NamedTuple):
@@ -80,6 +80,18 @@ def on_copies(
     watched = tuple(place for place, move in copies.items() if not move.always)
     lines += ["misaligned operands copied to aligned memory"] if watched else []
     return Program(steps(()), watched=watched, if_misaligned=steps, about="; ".join(lines), main=inner)
+
+
+def on_operands_of(inner: Plan, problem: Any, core: Any, *, align: bool = False) -> Plan:
+    """Return the plan of a problem from the plan of ``core``; their operands that differ are copied.
+
+    With ``align``, misaligned operands are copied as well.
+    """
+    if core == problem and not align:
+        return inner
+    pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)
+    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+    return on_copies(inner, moves, len(problem.results), getattr(problem, "updated", 0), align=align)
 
 
 def _kind(spec: TensorSpec, copy: TensorSpec) -> str:

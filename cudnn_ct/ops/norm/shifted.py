@@ -19,7 +19,7 @@ from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import op_tensor_of
 from ...plans.program import Step, chained
-from ...plans.wrappers import on_copies
+from ...plans.wrappers import on_operands_of
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
 from .._graph_source import GraphSource
@@ -40,10 +40,7 @@ class _TwoRuns(GraphSource):
     def _plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         whole = _with_statistics(problem)._replace(aligned=True)
         made = self._chain(problem, whole, super()._plan(whole, candidate, context), context)
-        if problem.aligned:
-            return made
-        moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return on_copies(made, moves, outputs=len(problem.results), align=True)
+        return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         raise NotImplementedError
