@@ -27,9 +27,18 @@ class DType(NamedTuple):
     numpy_name: str
 
     @property
+    @cache  # noqa: B019  # rows are few; the cache is read without a Python call
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype; ml_dtypes is imported only if NumPy lacks the type."""
-        return _numpy_dtype(self.numpy_name)
+        import numpy as np
+
+        try:
+            return np.dtype(self.numpy_name)
+        except TypeError:
+            import ml_dtypes
+
+            found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.numpy_name))
+            return found
 
 
 # The codes are values of cudnnDataType_t; a test compares them with the generated enum.
@@ -112,16 +121,3 @@ def _name(dtype: Any) -> str:
         return str(np.dtype(dtype).name)
     except (TypeError, ValueError):  # ValueError: NumPy cannot encode surrogates
         return dtype if isinstance(dtype, str) else repr(dtype)
-
-
-@cache
-def _numpy_dtype(name: str) -> np.dtype[Any]:
-    import numpy as np
-
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found

@@ -95,6 +95,7 @@ class Fact(NamedTuple):
         return f"{self.message}{advice}{f' ({self.source})' if self.source else ''}"
 
 
+@lru_cache(maxsize=512)
 def facts(kind: str, operation: str, target: Target) -> tuple[Fact, ...]:
     """Return the rows of a kind about an operation that apply to a target, the user's rows first."""
     return tuple(
@@ -189,7 +190,7 @@ def summary() -> str:
 
 def forget() -> None:
     """Read the files again, and let each warning appear again."""
-    for cached in (_rows, _of_operation, digest, user_facts):
+    for cached in (_rows, _of_operation, facts, digest, user_facts):
         cached.cache_clear()
 
 

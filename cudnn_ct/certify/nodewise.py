@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ..context import Context
 from ..errors import NotSupportedError
@@ -11,67 +11,52 @@ from ..graph.operations import Graph, Node, Tensor, tensors_of_graph
 from ..graph.plan import GraphPlan
 from ..plans.base import Candidate
 from ..plans.elementwise import cast_plan
-from ..plans.workspace import align_after, nbytes_of
+from ..plans.program import ALPHA, BETA, Program, Step, Steps
+from ..plans.workspace import nbytes_of
 
-__all__ = ["NODE_BY_NODE", "NodewisePlan", "nodewise_candidate"]
+__all__ = ["NODE_BY_NODE", "nodewise_candidate", "nodewise_plan"]
 
 NODE_BY_NODE = "node by node"
 HALF = ("float16", "bfloat16")
 
 
 def nodewise_candidate() -> Candidate:
-    """Return the candidate whose plan is a :class:`NodewisePlan`."""
+    """Return the candidate whose plan is a :func:`nodewise_plan`."""
     return Candidate("graph", NODE_BY_NODE, "fma", 0, True)
 
 
-class NodewisePlan:
-    """Computes each node of a graph by a plan of its own.
+def nodewise_plan(graph: Graph, results: int, context: Context) -> Program:
+    """Return a program that computes each node of a graph by a plan of its own.
 
     Tensors in half precision are float32 in the workspace: operands are converted first, results last.
     Virtual tensors are in the workspace too.
     """
-
-    __slots__ = ("_after", "_before", "_buffers", "_nodes", "_operands", "_own", "candidate", "workspace")
-
-    def __init__(self, graph: Graph, results: int, context: Context) -> None:
-        self.candidate = nodewise_candidate()
-        self._operands = [tensor.uid for tensor in graph.operands]
-        tensors = tensors_of_graph(graph)
-        _check(graph, tensors)
-        wide = {uid: _widened(tensor) for uid, tensor in tensors.items()}
-        self._buffers: dict[int, int] = {}  # offsets in the workspace by uid
-        nbytes = 0
-        for uid, tensor in tensors.items():
-            placed = tensor.virtual or tensor.scratch or wide[uid].spec != tensor.spec
-            if placed and tensor.value is None and not tensor.same_memory_as:
-                self._buffers[uid], nbytes = align_after(nbytes, nbytes_of(wide[uid].spec))
-        read, written = self._operands[:-results], self._operands[-results:]
-        casts = {uid: (tensors[uid].spec, wide[uid].spec) for uid in self._operands if uid in self._buffers}
-        self._before = [(uid, cast_plan(*casts[uid])) for uid in read if uid in casts]
-        self._after = [(uid, cast_plan(*reversed(casts[uid]))) for uid in written if uid in casts]
-        self._nodes = [_of_node(_rewritten(node, wide), tensors, context) for node in graph.nodes]
-        most = max(plan.workspace for plan, _ in self._nodes)
-        self._own, self.workspace = align_after(nbytes, most)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Enqueue the nodes in their order."""
-        if alpha != 1 or beta != 0:
-            raise NotSupportedError(f"a graph cannot scale: got alpha {alpha}, beta {beta}, expected 1 and 0")
-        base = context.workspace(self.workspace)
-        if context.capturing:  # a graph may be replayed after the plan was dropped
-            context.pin(self)
-        given = dict(zip(self._operands, pointers, strict=True))
-        places = given | {uid: base + offset for uid, offset in self._buffers.items()}
-        for uid, cast in self._before:
-            cast.run(context, (given[uid], places[uid]), 1.0, 0.0)
-        for plan, uids in self._nodes:
-            plan.run_in(context, base + self._own, [places[uid] for uid in uids])
-        for uid, cast in self._after:
-            cast.run(context, (places[uid], given[uid]), 1.0, 0.0)
-
-    def describe(self) -> str:
-        """Return what runs."""
-        return f"chosen: {len(self._nodes)} graphs of one node each, with float32 between them"
+    operands = [tensor.uid for tensor in graph.operands]
+    tensors = tensors_of_graph(graph)
+    _check(graph, tensors)
+    wide = {uid: _widened(tensor) for uid, tensor in tensors.items()}
+    buffers = [
+        uid
+        for uid, tensor in tensors.items()
+        if (tensor.virtual or tensor.scratch or wide[uid].spec != tensor.spec)
+        and tensor.value is None
+        and not tensor.same_memory_as
+    ]
+    given = {uid: place for place, uid in enumerate(operands)}
+    places = given | {uid: len(operands) + number for number, uid in enumerate(buffers)}
+    read, written = operands[:-results], operands[-results:]
+    casts = {uid: (tensors[uid].spec, wide[uid].spec) for uid in operands if uid in buffers}
+    before = [Step(cast_plan(*casts[uid]), (given[uid], places[uid])) for uid in read if uid in casts]
+    after = [
+        Step(cast_plan(*reversed(casts[uid])), (places[uid], given[uid])) for uid in written if uid in casts
+    ]
+    nodes = [_of_node(_rewritten(node, wide), tensors, context) for node in graph.nodes]
+    steps = [Step(plan, tuple(places[uid] for uid in uids)) for plan, uids in nodes]
+    steps[0] = steps[0]._replace(alpha=ALPHA, beta=BETA)  # a graph rejects other factors than 1 and 0
+    return Program(
+        Steps([nbytes_of(wide[uid].spec) for uid in buffers], [*before, *steps, *after]),
+        about=f"chosen: {len(nodes)} graphs of one node each, with float32 between them",
+    )
 
 
 def _of_node(

@@ -135,7 +135,7 @@ class _Comparison:
         if not wrong:
             return self._certified(key, ours, NODE_BY_NODE)
         self._lost(self._row, wrong, NODE_BY_NODE)
-        return Outcome(f"computed node by node: {wrong}", (plan.candidate, plan))  # type: ignore[attr-defined]
+        return Outcome(f"computed node by node: {wrong}", (nodewise_candidate(), plan))
 
     def _decided(
         self, key: str, ours: list[Bytes], other: Candidate, plan: Plan, theirs: list[Bytes], wrong: str
@@ -162,7 +162,7 @@ class _Comparison:
         if own and others:
             self._lost(self._row, own, NODE_BY_NODE)
             self._lost(other, others, NODE_BY_NODE)
-            return Outcome(f"computed node by node: {own}", (third.candidate, third))  # type: ignore[attr-defined]
+            return Outcome(f"computed node by node: {own}", (nodewise_candidate(), third))
         return Outcome(f"not certified: its result differs from that of {other.algorithm}: {wrong}")
 
     def _certified(self, key: str, results: list[Bytes], by: str) -> Outcome:

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._bindings import enums, types
@@ -225,7 +226,7 @@ def element(name: str) -> Element:
         ctype, convert = _PLAIN[name]
         return Element(code, ctype, convert, convert)
     if name in _POINTERS:
-        return Element(code, _POINTERS[name], lambda owner: owner._as_parameter_, lambda pointer: pointer)
+        return Element(code, _POINTERS[name], attrgetter("_as_parameter_"), lambda pointer: pointer)
     if name == "FRACTION":
         fraction = types.cudnnFraction_t
         return Element(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ __all__ = ["BackendDescriptor", "KernelCache"]
 
 NOT_INITIALIZED = 1001
 _PLANNED = ("operation", "execution_plan")  # made after the handle, which needs a usable GPU
-_SINGLE = {int, float, bool, str}
+_SINGLE, _INTS, _LISTS = {int, float, bool, str}, {int}, {tuple, list}
 
 
 class BackendDescriptor(NativeHandle):
@@ -34,9 +34,7 @@ class BackendDescriptor(NativeHandle):
     def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
         self._create(library, name)
         try:
-            for attribute, value in attributes.items():
-                if value is not None:
-                    self._set(attribute, value)
+            self._set(attributes)
             self._finalize()
         except BaseException:
             self.close()
@@ -78,22 +76,31 @@ class BackendDescriptor(NativeHandle):
         library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
         super().__init__(pointer, library.cudnnBackendDestroyDescriptor)
 
-    def _set(self, name: str, value: Any) -> None:
-        attribute = self.kind.attribute(name)
-        element, elements = self._encoded(attribute.type, value)
-        try:
-            self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)
-        except Exception as error:
-            error.add_note(f"while setting {name} = {value!r} of {self!r}")
-            raise
+    def _set(self, values: Mapping[str, Any]) -> None:
+        """Set the attributes of these short names that have a value."""
+        known, library = self.kind.attributes, self.library
+        for name, value in values.items():
+            if value is None:
+                continue
+            attribute = known[name] if name in known else self.kind.attribute(name)
+            element = attribute.type
+            if type(value) in _SINGLE:  # most values
+                elements = (element.ctype * 1)(element.encode(value))
+            elif type(value) in _LISTS and set(map(type, value)) == _INTS:
+                elements = (element.ctype * len(value))(*map(element.encode, value))
+            else:
+                element, elements = self._encoded(element, value)
+            try:
+                library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)
+            except Exception as error:
+                error.add_note(f"while setting {name} = {value!r} of {self!r}")
+                raise
 
     def _encoded(self, element: Element, value: Any) -> tuple[Element, Any]:
         """Return a value as a C array, and the type of its elements, which a few values decide.
 
         An array has characters for bytes, and one element for a single value.
         """
-        if type(value) in _SINGLE:  # most values
-            return element, (element.ctype * 1)(element.encode(value))
         if isinstance(value, ctypes.Array):
             return element, value
         if isinstance(value, bytes):
@@ -103,9 +110,11 @@ class BackendDescriptor(NativeHandle):
             element = attributes.element("BACKEND_DESCRIPTOR")
         elif isinstance(value, attributes.AsDouble | attributes.AsInt32):
             element = attributes.element(value.set_as)
-        elif any(isinstance(one, Fraction) for one in values):
+        elif Fraction in set(map(type, values)):
             element = attributes.element("FRACTION")  # strides and paddings of images that become larger
-        self._depends_on += [one for one in values if isinstance(one, NativeHandle)]
+        for one in values:
+            if isinstance(one, NativeHandle):
+                self._depends_on.append(one)  # a comprehension would be a Python call
         return element, (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:

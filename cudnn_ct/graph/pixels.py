@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..dtypes import DTYPES
 from ..plans.base import Plan
-from ..plans.tiling import SlicedPlan
+from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
 __all__ = ["in_pixels", "pixels"]
@@ -34,4 +34,4 @@ def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     for start, count, channels in images:
         plan = make(*(pixels(count, channels, spec.dtype) for spec in specs))
         pieces.append((plan, tuple(start * DTYPES[spec.dtype].itemsize for spec in specs)))
-    return pieces[0][0] if len(pieces) == 1 else SlicedPlan(pieces)
+    return pieces[0][0] if len(pieces) == 1 else sliced(pieces)

@@ -90,8 +90,10 @@ def _one_filter_groups(problem: ConvProblem) -> bool:
 
 
 def _contiguous_in_nchw(problem: ConvProblem) -> bool:
-    operands = (problem.x, problem.w, problem.y)
-    return all(spec.dtype == problem.compute and "nchw" in spec.layouts for spec in operands)
+    for spec in (problem.x, problem.w, problem.y):
+        if spec.dtype != problem.compute or "nchw" not in spec.layouts:
+            return False
+    return True
 
 
 _OF_CORES: dict[str, Callable[[ConvProblem], bool]] = {

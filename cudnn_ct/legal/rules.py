@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -60,14 +60,16 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     conditions = conditions_of(FAMILIES[operation])
     sizes: dict[str, Any] | None = None
     for fact in known:
-        if not all(conditions[name](value) for name in fact.when):
-            continue
-        if fact.sizes:
-            sizes = sizes_of(value) if sizes is None else sizes
-            if not all(_fits(sizes, name, wanted) for name, wanted in fact.sizes.items()):
-                continue
-        if not ignores(fact):
-            yield fact
+        for name in fact.when:
+            if not conditions[name](value):
+                break
+        else:
+            if "sizes" in fact.row:
+                sizes = sizes_of(value) if sizes is None else sizes
+                if not _fit(sizes, fact.sizes):
+                    continue
+            if not ignores(fact):
+                yield fact
 
 
 @lru_cache(maxsize=1)
@@ -156,12 +158,17 @@ def _precision(problem: Any) -> tuple[frozenset[str], str]:
     return excluded, core.compute
 
 
-def _fits(sizes: dict[str, Any], condition: str, wanted: Any) -> bool:
-    """Return whether a size is as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
-    prefix, _, name = condition.partition("_")
-    if prefix == "min":
-        return bool(sizes[name] >= wanted)
-    return bool(sizes[name] <= wanted) if prefix == "max" else bool(sizes[condition] == wanted)
+def _fit(sizes: dict[str, Any], conditions: Mapping[str, Any]) -> bool:
+    """Return whether sizes are as wanted: equal, at least ``min_SIZE`` or at most ``max_SIZE``."""
+    for condition, wanted in conditions.items():
+        prefix, _, name = condition.partition("_")
+        if prefix == "min":
+            fits = sizes[name] >= wanted
+        else:
+            fits = sizes[name] <= wanted if prefix == "max" else sizes[condition] == wanted
+        if not fits:
+            return False
+    return True
 
 
 # --- warnings ----------------------------------------------------------------------------------------------

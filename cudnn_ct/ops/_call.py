@@ -197,12 +197,14 @@ def run(
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
     if elsewhere or not replayed(ctx, call, facts):
-        arrays = [  # those that were only read become arrays of this package
-            array
-            if type(array) is DeviceArray
-            else DeviceArray.over(spec, pointer, array, stream, stream, external=True)
-            for array, spec, pointer in zip(operands, call.inputs, facts[1:], strict=False)
-        ]
+        arrays: Sequence[DeviceArray] = operands
+        if set(map(type, operands)) != {DeviceArray}:
+            arrays = [  # those that were only read become arrays of this package
+                array
+                if type(array) is DeviceArray
+                else DeviceArray.over(spec, pointer, array, stream, stream, external=True)
+                for array, spec, pointer in zip(operands, call.inputs, facts[1:], strict=False)
+            ]
         _enqueue(ctx, call, arrays, given, facts, elsewhere, alpha, beta, stream, variant)
     ctx.last_call = call
     return results
@@ -221,7 +223,10 @@ def _enqueue(
     variant: tuple[Any, ...] | None,
 ) -> None:
     """Order the streams, run or replay the plan, and record the uses."""
-    written = [array for array in given if array is not None]
+    written = []
+    for out in given:
+        if out is not None:
+            written.append(out)  # a comprehension would be a Python call
     if written and facts not in call.runs:
         read = [None if place in call.copied else array for place, array in enumerate(operands)]
         refuse_overlap(read, given, call.spans, in_place=call.in_place)

@@ -7,14 +7,14 @@ from ..dtypes import DTYPES
 from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import copy_plan
+from ..plans.program import Program, Step, chained
 from ..shapes.specs import TensorSpec
 
 __all__ = ["cast_by_graph", "conversion_graph"]
 
 
-def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> ChainPlan:
+def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
     """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.
 
     ``mode`` is the elementwise operation on the way.
@@ -32,7 +32,7 @@ def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "i
         Step(copy_plan(packed_y, y), (3, 1)),
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
-    return ChainPlan(copies, steps, scaled=0 if narrower else 2)
+    return chained(copies, steps, scaled=0 if narrower else 2)
 
 
 def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:

@@ -11,7 +11,7 @@ from ..cuda import stream as streams
 from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.float32 import PlanMaker, on_float32
-from ..plans.wrappers import RelayoutPlan, ZeroOrScale
+from ..plans.wrappers import on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
 
 __all__ = ["FirstSupported", "Implementation", "of_problem", "with_bfloat16"]
@@ -127,7 +127,7 @@ def _makers(
     that need no copy come first, and the plans of the others make the copies.
     """
     if not any(spec.size for spec in problem.results):
-        return [(lambda _: ZeroOrScale(problem.results[0]), False)]
+        return [(lambda _: zero_or_scale(problem.results[0]), False)]
     ordered = sorted(implementations, key=lambda one: one.aligned and misaligned)
     targets = [problem]
     if relayout:
@@ -146,11 +146,4 @@ def _makers(
 def _on_copies(make: PlanMaker, problem: Any, target: Any, align: bool, context: Context) -> Plan | None:
     """Return a plan for a problem whose operands are copied into those of ``target``, or are misaligned."""
     inner = make(target, context)
-    if inner is None or (target == problem and not align):
-        return inner
-    moves = [
-        (spec, None if spec == copy else copy)
-        for spec, copy in zip(tensors_of(problem).values(), tensors_of(target).values(), strict=True)
-    ]
-    updated = getattr(problem, "updated", 0)
-    return RelayoutPlan(inner, moves, len(problem.results), updated, align=align)
+    return None if inner is None else on_operands_of(inner, problem, target, align=align)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
-from ..certify.nodewise import NODE_BY_NODE, NodewisePlan
+from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
 from ..context import Context
 from ..errors import NotSupportedError
 from ..facts import Target
@@ -23,13 +23,13 @@ from ..graph.candidates import (
 )
 from ..graph.engines import HEURISTICS, is_engine
 from ..graph.modes import heuristic_modes
-from ..graph.offline import compute_capability, target_of
+from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static
 from ..graph.rules import EngineRules
 from ..legal.rules import engine_rules, warn
 from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import on_operands_of
 
 __all__ = ["GraphSource", "check_engine_name"]
 
@@ -54,9 +54,10 @@ class GraphSource(CandidateSource):
     that are specs. ``rules_of`` returns which engines may be used. If the problem is not ``aligned``,
     misaligned operands are copied to the workspace and back. With ``dynamic``, the graph is dynamic if an
     engine supports that, and static otherwise. The source computes around the facts that are ``handled``.
-    """
 
-    comparable = True
+    The candidates of another source may come ``before`` those of the graph. A candidate does not name its
+    source: the plan is the first one that is supported, so both have to compute the same numbers.
+    """
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class GraphSource(CandidateSource):
         *,
         dynamic: bool = False,
         handled: tuple[str, ...] = (),
+        before: CandidateSource | None = None,
     ) -> None:
         self._graph_of, self.rules_of, self.dynamic, self.handled = graph_of, rules_of, dynamic, handled
+        self.before, self.comparable = before, before is None
 
     def graph_of(self, problem: Any) -> Graph:
         """Return the graph of a problem."""
@@ -74,19 +77,19 @@ class GraphSource(CandidateSource):
 
     def with_dynamic_shapes(self) -> Self:
         """Return the source that plans dynamic graphs where it can."""
-        return type(self)(self._graph_of, self.rules_of, dynamic=True, handled=self.handled)
+        before = self.before and self.before.with_dynamic_shapes()
+        return type(self)(self._graph_of, self.rules_of, dynamic=True, handled=self.handled, before=before)
 
     def only_graphs(self, problem: Any, context: Any) -> bool:  # noqa: ARG002
         """Return whether all candidates are engines of the graph, without copies."""
-        aligned: bool = getattr(problem, "aligned", True)
-        return aligned
+        return self.before is None and getattr(problem, "aligned", True)
 
     def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Return the first choice of the first mode, then all engines of each mode.
 
         With dynamic shapes, they come after the engine of other sizes and the first dynamic one.
         """
-        stages: list[Heuristic] = []
+        stages: list[Heuristic] = [*self.before.heuristics(problem)] if self.before else []
         if self.dynamic:
             stages += [partial(self._of_other_sizes, problem), partial(self._first_dynamic, problem)]
         stages.append(partial(self._engines, problem, FIRST_MODE, first=1))
@@ -97,6 +100,17 @@ class GraphSource(CandidateSource):
 
         With dynamic shapes, static engines are timed only if no dynamic one exists.
         """
+        own = self._timed(problem, context, request)
+        if self.before is None:
+            return own
+        rows: dict[tuple[object, ...], Candidate] = {}
+        for row in (*self.before.autotune_candidates(problem, context, request), *own):
+            known = rows.get(row.key)
+            if known is None or known.rejected:
+                rows[row.key] = row
+        return sorted(rows.values(), key=lambda row: bool(row.rejected))
+
+    def _timed(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         if self.dynamic and request.compiled:
             (row,) = self._first_dynamic(problem, context)
             if not (row.rejected or request.rejection(row)):
@@ -117,23 +131,29 @@ class GraphSource(CandidateSource):
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Return the stage for the engine of a name, and the heuristics for its replacement."""
-        return [partial(self._named, problem, name)], self.heuristics(problem)
+        before = self.before.by_name(problem, name)[0] if self.before else ()
+        return [*before, partial(self._named, problem, name)], self.heuristics(problem)
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run; raise NotSupportedError if cuDNN or the rules reject it."""
+        if self.before is None or isinstance(context, ShapesOnly):  # calls on shapes record the graph
+            return self._plan(problem, candidate, context)
+        try:
+            return self.before.plan(problem, candidate, context)
+        except NotSupportedError:
+            return self._plan(problem, candidate, context)
+
+    def _plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         if candidate.backend != "graph" or candidate.relayout:
             raise NotSupportedError(f"{candidate} is not for this {problem}: expected an engine of a graph")
         graph, rules = self.graph_of(problem), self._rules(problem, context)
         warn(problem, target_of(context), self.handled)
         made: Plan
         if candidate.algorithm == NODE_BY_NODE:
-            made = NodewisePlan(graph, len(problem.results), context)
+            made = nodewise_plan(graph, len(problem.results), context)
         else:
             made = engine_plan(graph, rules, candidate, context, problem)
-        if problem.aligned:
-            return made
-        moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+        return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _rules(self, problem: Any, context: Any) -> EngineRules:
         return self.rules_of(problem, target_of(context))

@@ -14,7 +14,7 @@ from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Candidate, Plan, SelectedPlan, tensors_of
-from ..plans.chain import run_all
+from ..plans.program import run_all
 from ..plans.tiling import MAX_CALLS
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 

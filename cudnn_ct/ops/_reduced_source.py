@@ -12,7 +12,7 @@ from ..context import Context
 from ..graph.operations import Graph
 from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import on_operands_of
 
 __all__ = ["ReducedSource", "packed_source"]
 
@@ -117,12 +117,7 @@ def packed_source(
 
     def planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
         core = packed(problem)
-        made = inner.plan(core, candidate, context)
-        if core == problem:
-            return made
-        pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)
-        moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-        return RelayoutPlan(made, moves, outputs=len(problem.results))
+        return on_operands_of(inner.plan(core, candidate, context), problem, core)
 
     def adapted(row: Candidate, problem: Any) -> Candidate:
         core = packed(problem)

@@ -56,7 +56,10 @@ def count_run(
     allowed = ctx.lent is None and config.replay and not config.debug_sync
     if count >= REPEATS and allowed and not ctx.capturing:
         count = _record(ctx, call, key, pointers, factors)
-    call.set_runs(key, count)
+    if key in call.runs:
+        call.runs[key] = count
+    else:
+        call.set_runs(key, count)
 
 
 def _record(

@@ -12,7 +12,7 @@ from ..cuda.stream import Stream
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
 from ..plans.base import Plan
-from ..plans.tiling import SlicedPlan
+from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
 __all__ = ["DeviceFloats", "DeviceInts", "not_on_stream", "plan_for_sequences"]
@@ -82,7 +82,7 @@ def plan_for_sequences(sequences: Sequence[int], make: Callable[..., Plan], *spe
             parts.append(spec._replace(shape=(*spec.shape[:axis], count, *spec.shape[axis + 1 :])))
             offsets.append(first * spec.strides[axis] * DTYPES[spec.dtype].itemsize)
         pieces.append((make(*parts), tuple(offsets)))
-    return pieces[0][0] if len(pieces) == 1 and not any(pieces[0][1]) else SlicedPlan(pieces)
+    return pieces[0][0] if len(pieces) == 1 and not any(pieces[0][1]) else sliced(pieces)
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import duplicate_plan, scaling_by_op_tensor
+from ..plans.program import Step, chained
 from ..plans.tiling import tile
 from ..shapes.layer import LayerProblem
 from ..shapes.layers import activation_problem
@@ -133,7 +133,7 @@ def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
     head, tensors = (ActivationDescriptor.cached(problem.params),), list(tensors_of(problem).values())
     if problem.params.mode == "identity":
         place = len(tensors) - 2  # of x, or of dy
-        return ChainPlan([], [Step(scaling_by_op_tensor(*tensors[place:]), (place, place + 1))])
+        return chained([], [Step(scaling_by_op_tensor(*tensors[place:]), (place, place + 1))])
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
         return CallPlan("cudnnActivationForward", head, [(0, x)], y)
@@ -162,7 +162,7 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
         return None
     if spec.mode == "identity" and not legacy:
         place = len(tensors) - 2  # of x, or of dy
-        return ChainPlan([], [Step(duplicate_plan(first), (place, place + 1))])
+        return chained([], [Step(duplicate_plan(first), (place, place + 1))])
     places = _graph_places(spec, problem.dx is not None, first.dtype, accurate=legacy)
     if places is None:
         return None
@@ -170,7 +170,7 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
         lambda *pixels: first_plan(activation_graph(spec, *pixels), context, ORDER),
         *(tensors[place] for place in places),
     )
-    return ChainPlan([], [Step(plan, places)])
+    return chained([], [Step(plan, places)])
 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:

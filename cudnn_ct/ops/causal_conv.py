@@ -17,9 +17,9 @@ from ..dtypes import DTYPES
 from ..errors import ExecutionFailedError, NotSupportedError
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import constant_plan
-from ..plans.wrappers import RelayoutPlan, ZeroResults
+from ..plans.program import Step, chained
+from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
     CausalActivation,
@@ -147,7 +147,7 @@ def causal_conv1d_backward(
 def _plan(problem: CausalConvProblem) -> Plan:
     """Return the plan of a problem, with copies of operands that do not have the order of its layout."""
     if not problem.x.size:
-        return ZeroResults(problem.results)
+        return zero_results(problem.results)
     if problem.x.size > INT_MAX:
         raise NotSupportedError(f"causal_conv1d counts the {problem.x.size:,} elements of x in 32 bits")
     layout = _layout(problem, load())
@@ -157,7 +157,7 @@ def _plan(problem: CausalConvProblem) -> Plan:
     plan = _in_place(problem._replace(**changed), layout)
     moves = [(spec, None if _alike(spec, direct[name]) else direct[name]) for name, spec in tensors.items()]
     copied = any(target for _, target in moves)
-    return RelayoutPlan(plan, moves, len(problem.results)) if copied else plan
+    return on_copies(plan, moves, len(problem.results)) if copied else plan
 
 
 def _layout(problem: CausalConvProblem, library: Library) -> Layout:
@@ -206,7 +206,7 @@ def _in_place(problem: CausalConvProblem, layout: Layout) -> Plan:
     zeros = [name for name in ("dw", "dbias") if name in names] + ["bias"] * (problem.bias is None)
     steps = [Step(constant_plan(tensors[name], 0.0), (places[name],)) for name in zeros]
     call = CausalConvPlan(problem, names, layout)
-    return ChainPlan(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
+    return chained(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
 
 
 class CausalConvPlan:

@@ -20,7 +20,7 @@ from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
-from ..plans.wrappers import ZeroOrScale
+from ..plans.wrappers import zero_or_scale
 from ..shapes.checks import one_dtype, result_slots, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
@@ -334,7 +334,7 @@ def _plan(
     """Return a plan of a C function from one tensor to another, both in the memory order of the mask."""
     x, y = getattr(problem, source), getattr(problem, target)
     if not y.size:
-        return ZeroOrScale(y)
+        return zero_or_scale(y)
     if problem.layout not in x.layouts or problem.layout not in y.layouts:
         return None
     tensor, mask = _as_one_axis(x), (PointerSlot("mask"), problem.mask.size)

@@ -14,10 +14,10 @@ from ..errors import NotSupportedError
 from ..plans.axes import images
 from ..plans.base import packed_of, tensors_of
 from ..plans.call import CallPlan
-from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import copy_plan, fill_plan
-from ..plans.tiling import SlicedPlan
-from ..plans.wrappers import RelayoutPlan
+from ..plans.program import Program, Step, chained
+from ..plans.tiling import sliced
+from ..plans.wrappers import on_copies
 from ..shapes.layer import LayerProblem
 from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
@@ -178,7 +178,7 @@ def broadcast_gradient(problem: Problem) -> CallPlan | None:
     return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, 1.0 if mode == "sum" else 1 / prod(window))
 
 
-def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
+def gradient_in_c_order(problem: Problem) -> Program | None:
     """Return a plan on copies in C order for large images with channels last and windows that do not overlap.
 
     cuDNN's kernels for channels last take more than twice as long as the copies and the kernel in C order.
@@ -195,10 +195,10 @@ def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
         (spec, copy if read or place >= 2 else None)
         for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
     ]
-    return RelayoutPlan(pooling(packed), moves)
+    return on_copies(pooling(packed), moves)
 
 
-def padded_pooling(problem: Problem) -> ChainPlan:
+def padded_pooling(problem: Problem) -> Program:
     """Return a plan on a padded copy, if the padding differs between the two sides of an axis.
 
     A gradient is computed for the padded copy, and its part inside of the padding is copied.
@@ -218,13 +218,13 @@ def padded_pooling(problem: Problem) -> ChainPlan:
     params = problem.params._replace(geometry=geometry._replace(padding=((0, 0),) * len(padding)))
     plan = pooling(problem._replace(x=padded, dx=problem.dx and padded, params=params))
     edge = fill_plan(padded, -inf if mode.startswith("max") else 0.0)
-    into = SlicedPlan([(copy_plan(x, inside), (0, start))])
+    into = sliced([(copy_plan(x, inside), (0, start))])
     if problem.dx is None:  # pointers: x, y and the padded copy
-        return ChainPlan([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
+        return chained([padded], [Step(edge, (2,)), Step(into, (0, 2)), Step(plan, (2, 1))])
     # Pointers: x, y, dy, dx, the padded copy and its gradient.
-    out_of = SlicedPlan([(copy_plan(inside, problem.dx), (start, 0))])
+    out_of = sliced([(copy_plan(inside, problem.dx), (start, 0))])
     chain = [Step(edge, (4,)), Step(into, (0, 4)), Step(plan, (4, 1, 2, 5)), Step(out_of, (5, 3))]
-    return ChainPlan([padded, padded], chain, scaled=2)
+    return chained([padded, padded], chain, scaled=2)
 
 
 _IMPLEMENTATIONS = (

@@ -9,7 +9,6 @@ from .._hints import known_keywords, unknown_keyword
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
-from ..plans.chain import ChainPlan
 from ..plans.elementwise import (
     constant_plan,
     fill_plan,
@@ -18,6 +17,7 @@ from ..plans.elementwise import (
     transform_plan,
 )
 from ..plans.elementwise import op_tensor as op_tensor_plan
+from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy
 from ..shapes.elementwise import (
     OpTensorProblem,
@@ -254,7 +254,7 @@ def transform(
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 
-def convert_by_graph(problem: LayerProblem[None], context: Context) -> ChainPlan | None:
+def convert_by_graph(problem: LayerProblem[None], context: Context) -> Program | None:
     """Return the plan of a conversion between two dtypes."""
     x, y = tensors_of(problem).values()
     return None if x.dtype == y.dtype else cast_by_graph(x, y, context)

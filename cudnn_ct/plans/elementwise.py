@@ -16,7 +16,7 @@ from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
-from .chain import ChainPlan, Step
+from .program import ALPHA, BETA, Case, Program, Step, Steps, chained
 from .scalars import scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
 from .tiling import tile
@@ -65,7 +65,7 @@ def cast_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     between = TensorSpec.packed(x.shape, "float32")
     if halves != {"float16", "bfloat16"}:
         raise NotSupportedError(f"cudnnOpTensor cannot convert {x.dtype} to {y.dtype}")
-    return ChainPlan([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
+    return chained([between], [Step(cast_plan(x, between), (0, 2)), Step(cast_plan(between, y), (2, 1))])
 
 
 def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -285,19 +285,23 @@ class _MemsetPlan:
         return "chosen: cuMemsetAsync"
 
 
-def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype.
+def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
+    """Return a plan of ``cudnnTransformTensor``: y = alpha factor x + beta y for one shape and dtype.
 
     It does not support integers of several bytes, which are copied as int8 with one more axis, nor float8
     and bool, which are copied as int8. None of them is ever scaled. An x with strides of 0 or negative ones
     is copied by its bytes first.
     """
     if not x.representable:
-        scaled = _on_packed(x, lambda packed: copy_plan(packed, y))
-        return UnscaledPlan(StridedCopy(x, y), scaled) if y.is_dense else scaled
+        scaled = _on_packed(x, lambda packed: copy_plan(packed, y, factor))
+        if not y.is_dense or factor != 1:
+            return scaled
+        made = StridedCopy(x, y)  # applies no factors
+        steps = Steps((), [Step(scaled, None, ALPHA, BETA)])
+        return Program(steps, case=Case([Step(made, None)]), about="{}", main=made)
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
-    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b, factor), x, y)
 
 
 def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -316,7 +320,7 @@ def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
 def _exchanged(plan: Plan) -> Plan:
     """Return a plan that takes its two pointers in the other order."""
-    return ChainPlan([], [Step(plan, (1, 0))])
+    return chained([], [Step(plan, (1, 0))])
 
 
 def into_copy(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -349,24 +353,7 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
     """Return the plan of ``make`` on a packed copy of x."""
     packed = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-    return ChainPlan([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
-
-
-class UnscaledPlan:
-    """A plan that applies no factors, or another plan if alpha is not 1 or beta not 0."""
-
-    __slots__ = ("_plan", "_scaled", "workspace")
-
-    def __init__(self, plan: Plan, scaled: Plan) -> None:
-        self._plan, self._scaled = plan, scaled
-        self.workspace = max(plan.workspace, scaled.workspace)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        plan = self._plan if alpha == 1 and beta == 0 else self._scaled
-        plan.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        return self._plan.describe()
+    return chained([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
 
 
 class _BytesPlan:

@@ -8,8 +8,8 @@ from typing import Any
 from ..context import Context
 from ..shapes.specs import TensorSpec
 from .base import Plan, tensors_of
-from .chain import ChainPlan, Step
 from .elementwise import cast_plan
+from .program import Step, chained
 
 __all__ = ["PlanMaker", "on_float32", "widened"]
 
@@ -38,7 +38,7 @@ def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
             if place >= first:
                 out_of.append(Step(cast_plan(copies[name], spec), (copied, place)))
         # The first result is last, because the last step applies alpha and beta.
-        return ChainPlan(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
+        return chained(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
 
     return wide
 

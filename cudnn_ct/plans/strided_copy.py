@@ -22,7 +22,7 @@ from ..shapes.specs import INT_MAX, TensorSpec
 from .axes import coalesce
 from .base import Plan
 from .call import CallPlan
-from .chain import run_all
+from .program import run_all
 from .tiling import MAX_CALLS, tile
 from .workspace import align_after
 

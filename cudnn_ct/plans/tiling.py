@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from math import prod
 
-from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 from .axes import Axis, canonical_strides, coalesce, images
 from .base import Plan
-from .chain import run_all
+from .program import ALPHA, BETA, Program, Step, Steps
 
-__all__ = ["SlicedPlan", "pad_axes_to_4d", "tile"]
+__all__ = ["pad_axes_to_4d", "sliced", "tile"]
 
 MAX_CALL_AXES = 5  # axes of an elementwise call
 MAX_CALLS = 4096  # calls for one operation; each takes microseconds of host time
@@ -57,7 +55,7 @@ def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
         if piece not in plans:
             plans[piece] = make(*pad_axes_to_4d(piece, specs))
     sizes = [DTYPES[spec.dtype].itemsize for spec in specs]
-    return SlicedPlan(
+    return sliced(
         [
             (plans[piece], tuple(start * size for start, size in zip(starts, sizes, strict=True)))
             for piece, starts in calls
@@ -93,23 +91,9 @@ def _pieces(
         yield from _pieces([*axes[:place], *parts, *axes[place + 1 :]], moved)
 
 
-class SlicedPlan:
-    """Plans for the slices of tensors, with the offsets of each slice."""
-
-    __slots__ = ("_pieces", "workspace")
-
-    def __init__(self, pieces: Sequence[tuple[Plan, tuple[int, ...]]]) -> None:
-        self._pieces = pieces
-        self.workspace = max(plan.workspace for plan, _ in pieces)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue a call for each slice."""
-
-        def piece(plan: Plan, offsets: tuple[int, ...]) -> None:
-            starts = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
-            plan.run(context, starts, alpha, beta)
-
-        run_all(partial(piece, *one) for one in self._pieces)
-
-    def describe(self) -> str:
-        return f"{self._pieces[0][0].describe()}; {len(self._pieces)} calls, one for each slice"
+def sliced(pieces: Sequence[tuple[Plan, tuple[int, ...]]]) -> Program:
+    """Return a program of plans for the slices of tensors, each with the offsets of a slice in bytes."""
+    steps = [Step(plan, None, ALPHA, BETA, offsets) for plan, offsets in pieces]
+    first = pieces[0][0]
+    about = f"{{}}; {len(pieces)} calls, one for each slice"
+    return Program(Steps((), steps, written=1), about=about, main=first)

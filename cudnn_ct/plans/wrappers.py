@@ -1,20 +1,18 @@
-"""Plans that run another plan: on copies of operands, or with the result scaled."""
+"""Programs around a plan: copies of its operands, and the scaling of its result."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from ..context import Context
-from ..errors import BadParamError, NotSupportedError
-from ..shapes.specs import ALIGNMENT, TensorSpec
-from .base import Plan
-from .chain import partial_write_error
+from ..shapes.specs import TensorSpec
+from .base import Plan, tensors_of
 from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
-from .workspace import align_after, append, nbytes_of
+from .program import ALPHA, BETA, Case, Program, Step, Steps
+from .workspace import nbytes_of
 
-__all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale", "ZeroResults"]
+__all__ = ["on_copies", "on_operands_of", "scaled_after", "zero_or_scale", "zero_results"]
 
 
 class _Move(NamedTuple):
@@ -27,88 +25,73 @@ class _Move(NamedTuple):
     kind: str = ""
 
 
-class RelayoutPlan:
-    """Another plan, which gets copies of some of its operands.
+def on_copies(
+    inner: Plan,
+    moves: Sequence[tuple[TensorSpec, TensorSpec | None]],
+    outputs: int = 1,
+    updated: int = 0,
+    *,
+    align: bool = False,
+    copy_into: Callable[[TensorSpec, TensorSpec], Plan] = into_copy,
+    copy_out_of: Callable[[TensorSpec, TensorSpec], Plan] = copy_plan,
+) -> Program:
+    """Return a program that runs a plan on copies of some of its operands.
 
     An operand with a packed spec among ``moves`` is copied in every run; that of one which is only read may
     repeat axes of length 1 or have another floating-point dtype. With ``align``, each other operand
     is copied in a run where its pointer is misaligned: kernels that load 16 bytes at once end the CUDA
     context on such memory.
 
-    The copies are in the workspace, behind that of the other plan, and 256-byte aligned. The last ``outputs``
+    The copies are in the workspace, behind that of the plan, and 256-byte aligned. The last ``outputs``
     operands are written; beta multiplies the first of them. The last ``updated`` are read as well. A run
-    takes the part of ``workspace`` that it needs. ``copy_into`` and ``copy_out_of`` return the plans of
+    takes the part of the workspace that it needs. ``copy_into`` and ``copy_out_of`` return the plans of
     copies to packed specs and back.
     """
+    count, first = len(moves), len(moves) - outputs
+    copies: dict[int, _Move] = {}
+    for place, (spec, packed) in enumerate(moves):
+        if packed is None and not (align and spec.size):
+            continue
+        into: Plan | None = None
+        out_of: Plan | None = None
+        if place < first or place >= count - updated:
+            into = duplicate_plan(spec) if packed is None else copy_into(spec, packed)
+        if place >= first:
+            out_of = duplicate_plan(spec) if packed is None else copy_out_of(packed, spec)
+        nbytes, always = nbytes_of(packed or spec), packed is not None
+        copies[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
 
-    __slots__ = ("_first_output", "_inner", "_moves", "_start", "workspace")
+    def steps(misaligned: tuple[int, ...]) -> Steps:
+        moved = {place: move for place, move in copies.items() if move.always or place in misaligned}
+        places = {place: count + number for number, place in enumerate(moved)}
+        before = [Step(move.into, (place, places[place])) for place, move in moved.items() if move.into]
+        after = [
+            Step(move.out_of, (places[place], place), 1.0, BETA if place == first else 0.0)
+            for place, move in moved.items()
+            if move.out_of
+        ]
+        given = tuple(places.get(place, place) for place in range(count)) if moved else None
+        step = Step(inner, given, ALPHA, 0.0 if first in moved else BETA)
+        written = len(before) + 1 if outputs > 1 else None
+        return Steps([move.nbytes for move in moved.values()], [*before, step, *after], written)
 
-    def __init__(
-        self,
-        inner: Plan,
-        moves: Sequence[tuple[TensorSpec, TensorSpec | None]],
-        outputs: int = 1,
-        updated: int = 0,
-        *,
-        align: bool = False,
-        copy_into: Callable[[TensorSpec, TensorSpec], Plan] = into_copy,
-        copy_out_of: Callable[[TensorSpec, TensorSpec], Plan] = copy_plan,
-    ) -> None:
-        self._inner = inner
-        self._first_output = first = len(moves) - outputs
-        self._moves = {}
-        for place, (spec, packed) in enumerate(moves):
-            if packed is None and not (align and spec.size):
-                continue
-            into: Plan | None = None
-            out_of: Plan | None = None
-            if place < first or place >= len(moves) - updated:
-                into = duplicate_plan(spec) if packed is None else copy_into(spec, packed)
-            if place >= first:
-                out_of = duplicate_plan(spec) if packed is None else copy_out_of(packed, spec)
-            nbytes, always = nbytes_of(packed or spec), packed is not None
-            self._moves[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
-        copies = [plan for move in self._moves.values() for plan in (move.into, move.out_of) if plan]
-        self._start = max(plan.workspace for plan in (inner, *copies))
-        self.workspace = self._placed(self._moves)[1]
+    kinds = Counter(move.kind for move in copies.values() if move.always)
+    lines = ["{}", *(f"{number} operands {kind}" for kind, number in kinds.items())]
+    watched = tuple(place for place, move in copies.items() if not move.always)
+    lines += ["misaligned operands copied to aligned memory"] if watched else []
+    return Program(steps(()), watched=watched, if_misaligned=steps, about="; ".join(lines), main=inner)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        moved = {
-            place: move for place, move in self._moves.items() if move.always or pointers[place] % ALIGNMENT
-        }
-        if not moved:
-            self._inner.run(context, pointers, alpha, beta)
-            return
-        offsets, nbytes = self._placed(moved)
-        base, first, inner = context.workspace(nbytes), self._first_output, list(pointers)
-        for place, offset in offsets.items():
-            inner[place] = base + offset
-        for place, move in moved.items():
-            if move.into is not None:
-                move.into.run(context, (pointers[place], inner[place]), 1.0, 0.0)
-        self._inner.run(context, inner, alpha, 0.0 if first in moved else beta)
-        try:
-            for place, move in moved.items():
-                if move.out_of is not None:
-                    factor = beta if place == first else 0.0
-                    move.out_of.run(context, (inner[place], pointers[place]), 1.0, factor)
-        except (BadParamError, NotSupportedError) as error:
-            if first == len(pointers) - 1:
-                raise
-            raise partial_write_error(error) from error
 
-    def describe(self) -> str:
-        kinds = Counter(move.kind for move in self._moves.values() if move.always)
-        lines = [f"{count} operands {kind}" for kind, count in kinds.items()]
-        lines += ["misaligned operands copied to aligned memory"] if kinds.total() < len(self._moves) else []
-        return "; ".join([self._inner.describe(), *lines])
+def on_operands_of(inner: Plan, problem: Any, core: Any, *, align: bool = False) -> Plan:
+    """Return the plan of a problem from the plan of ``core``; their operands that differ are copied.
 
-    def _placed(self, moves: Iterable[int]) -> tuple[dict[int, int], int]:
-        """Offsets of copies in the workspace, by operand, and the bytes of that workspace."""
-        offsets, nbytes = {}, self._start
-        for place in moves:
-            offsets[place], nbytes = align_after(nbytes, self._moves[place].nbytes)
-        return offsets, nbytes
+    With ``align``, misaligned operands are copied as well.
+    """
+    if core == problem and not align:
+        return inner
+    pairs = zip(tensors_of(problem).values(), tensors_of(core).values(), strict=True)
+    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+    return on_copies(inner, moves, len(problem.results), getattr(problem, "updated", 0), align=align)
 
 
 def _kind(spec: TensorSpec, copy: TensorSpec) -> str:
@@ -118,68 +101,39 @@ def _kind(spec: TensorSpec, copy: TensorSpec) -> str:
     return "copied into a packed layout" if spec.dtype == copy.dtype else f"converted to {copy.dtype}"
 
 
-class ScaleResult:
-    """Runs a plan without alpha and beta into the workspace; then out = alpha * workspace + beta * out.
+def scaled_after(inner: Plan, operands: int, result: TensorSpec, factor: float = 1) -> Program:
+    """Return a plan that applies alpha and beta to the result of a plan that cannot.
 
-    ``factor`` multiplies every alpha.
+    ``inner`` has ``operands`` before its result. It writes to the workspace, then result = alpha * factor *
+    workspace + beta * result. Without factors, it writes the result itself.
     """
-
-    __slots__ = ("_copy", "_factor", "_inner", "_offset", "workspace")
-
-    def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
-        self._inner = inner
-        self._factor = factor
-        self._copy = copy_plan(result, result)
-        self._offset, self.workspace = append(inner.workspace, result)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the inner plan, then the scaling; write to the result directly if alpha is 1 and beta is 0."""
-        alpha *= self._factor
-        if alpha == 1 and beta == 0:
-            self._inner.run(context, pointers, 1.0, 0.0)
-            return
-        *inputs, out = pointers
-        unscaled = context.workspace(self.workspace) + self._offset
-        self._inner.run(context, [*inputs, unscaled], 1.0, 0.0)
-        self._copy.run(context, (unscaled, out), alpha, beta)
-
-    def describe(self) -> str:
-        return f"{self._inner.describe()}; alpha and beta applied by a separate call"
+    places = tuple(range(operands))
+    steps = [
+        Step(inner, (*places, operands + 1)),
+        Step(copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
+    ]
+    return Program(
+        Steps([result], steps),
+        case=Case([Step(inner, None)]) if factor == 1 else None,
+        about="{}; alpha and beta applied by a separate call",
+        main=inner,
+    )
 
 
-class ZeroOrScale:
-    """result = beta * result: the result of sums without terms."""
-
-    __slots__ = ("_plans",)
-    workspace = 0
-
-    def __init__(self, spec: TensorSpec) -> None:
-        # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
-        spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
-        # Zeros are set, because scaling by 0 keeps NaN.
-        self._plans: tuple[Plan, ...] = (fill_plan(spec, 0.0), scale_plan(spec)) if spec.size else ()
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        if self._plans:
-            self._plans[bool(beta)].run(context, pointers[-1:], beta, 0.0)
-
-    def describe(self) -> str:
-        return "chosen: no terms to sum, the output is only scaled"
+def zero_or_scale(spec: TensorSpec) -> Program:
+    """Return the plan result = beta * result: the result of sums without terms."""
+    about = "chosen: no terms to sum, the output is only scaled"
+    if not spec.size:
+        return Program(Steps((), ()), about=about)
+    # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
+    spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
+    # Zeros are set, because scaling by 0 keeps NaN.
+    zero = Case([Step(fill_plan(spec, 0.0), (-1,))], alpha=False)
+    return Program(Steps((), [Step(scale_plan(spec), (-1,), BETA)]), case=zero, about=about)
 
 
-class ZeroResults:
-    """result = 0 for each result that has elements: sums without terms."""
-
-    __slots__ = ("_plans",)
-    workspace = 0
-
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
-        filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
-        self._plans = [(place, constant_plan(spec, 0.0)) for place, spec in filled]
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        for place, plan in self._plans:
-            plan.run(context, [pointers[place]], 1.0, 0.0)
-
-    def describe(self) -> str:
-        return "chosen: no terms to sum, the results are set to 0"
+def zero_results(specs: Sequence[TensorSpec]) -> Program:
+    """Return the plan result = 0 for each result that has elements: sums without terms."""
+    filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
+    steps = [Step(constant_plan(spec, 0.0), (place,)) for place, spec in filled]
+    return Program(Steps((), steps), about="chosen: no terms to sum, the results are set to 0")

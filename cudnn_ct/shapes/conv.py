@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import starmap
+from operator import ne
 from typing import Any, NamedTuple, Never
 
 from .._hints import known_keywords, unknown_keyword
@@ -91,7 +93,7 @@ class ConvProblem(NamedTuple):
     @property
     def asymmetric_padding(self) -> bool:
         """Whether padding differs between the two sides of an axis."""
-        return any(before != after for before, after in self.padding)
+        return any(starmap(ne, self.padding))
 
     @property
     def plain(self) -> ConvProblem:

@@ -56,9 +56,18 @@ class TensorSpec(NamedTuple):
         return prod(self.shape)
 
     @property
+    @lru_cache(4096)  # noqa: B019  # read a hundred times in a first convolution, without a Python call
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts in :data:`LAYOUTS` that these strides match; empty unless the tensor is contiguous."""
-        return layouts_of(self.shape, self.strides)
+        """The layouts in :data:`LAYOUTS` that these strides match; empty unless the tensor is contiguous.
+
+        The strides of axes of length 1 are ignored, because no element is reached by them. Both layouts match
+        with one channel, or one pixel.
+        """
+        shape, strides, _ = self
+        possible = LAYOUTS if 3 <= len(shape) <= 5 else LAYOUTS[:1]
+        return tuple(
+            [one for one in possible if equivalent_strides(shape, strides, packed_strides(shape, one))]
+        )
 
     @property
     def layout(self) -> Layout | None:
@@ -70,13 +79,21 @@ class TensorSpec(NamedTuple):
         """Range of element offsets in use: (lowest, highest + 1)."""
         if 0 in self.shape:
             return 0, 0
-        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + 1
+        low, high = 0, 1
+        for n, s in zip(self.shape, self.strides, strict=True):
+            if s < 0:
+                low += (n - 1) * s
+            else:
+                high += (n - 1) * s
+        return low, high
 
     @property
     def representable(self) -> bool:
         """Whether a descriptor accepts the strides: positive along each axis longer than 1."""
-        return 0 in self.shape or all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
+        for n, s in zip(self.shape, self.strides, strict=True):
+            if s <= 0 and n > 1:
+                return 0 in self.shape
+        return True
 
     @property
     def overlaps_itself(self) -> bool:
@@ -200,30 +217,23 @@ def packed_strides(shape: Shape, layout: Layout = "nchw") -> Shape:
     if layout.lower() == "nhwc":
         if not 3 <= len(shape) <= 5:
             raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes): got {shape}")
-        channels_last = packed_strides((shape[0], *shape[2:], shape[1]))
-        return (channels_last[0], channels_last[-1], *channels_last[1:-1])
+        strides, step = [1], max(shape[1], 1)
+        for length in shape[:1:-1]:
+            strides.append(step)
+            step *= max(length, 1)
+        return (step, 1, *strides[:0:-1])
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
     return tuple(strides)
 
 
-@lru_cache(4096)  # a first convolution asks a hundred times
-def layouts_of(shape: Shape, strides: Shape) -> tuple[Layout, ...]:
-    """Return the contiguous layouts that strides match: none, one, or both (one channel, or one pixel).
-
-    The strides of axes of length 1 are ignored, because no element is reached by them.
-    """
-    possible = LAYOUTS if 3 <= len(shape) <= 5 else LAYOUTS[:1]
-    return tuple(
-        layout for layout in possible if equivalent_strides(shape, strides, packed_strides(shape, layout))
-    )
-
-
 def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:
     """Whether two sets of strides address the same elements of a shape."""
-    empty = 0 in shape
-    return empty or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
+    for n, a, b in zip(shape, strides, others, strict=True):
+        if a != b and n != 1:
+            return 0 in shape
+    return True
 
 
 def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:

@@ -293,7 +293,7 @@ def test_undecided_difference_is_reported(fake: FakeCudnn, monkeypatch: pytest.M
     def fail(*_: Any) -> None:
         raise NotSupportedError("no nodes today")
 
-    monkeypatch.setattr("cudnn_ct.ops._graph_source.NodewisePlan", fail)
+    monkeypatch.setattr("cudnn_ct.ops._graph_source.nodewise_plan", fail)
     fake.wrong_engines = frozenset({7})
     f = built()
     with pytest.warns(CudnnWarning, match="engine 0 and engine 7 of cuDNN compute different results"):

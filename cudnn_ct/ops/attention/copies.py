@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...context import Context
 from ...plans.base import Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor_of
+from ...plans.program import NO_STEP, Step, chained
 from ...plans.workspace import room_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
@@ -35,7 +35,7 @@ def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
         steps.append(Step(op_tensor_of("add", copy, spec, copy), (1, source, 1)))
     else:
         steps.append(Step(copy_plan(spec, copy._replace(shape=spec.shape)), (source, 1)))
-    return ChainPlan(temporaries, steps, scaled=NO_STEP)
+    return chained(temporaries, steps, scaled=NO_STEP)
 
 
 def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
@@ -50,7 +50,7 @@ def copy_out_of(context: Context, copy: TensorSpec, spec: TensorSpec) -> Plan:
         Step(add, (2, 3)),
         Step(cast_or_copy_plan(sums, spec), (3, 1)),
     ]
-    return ChainPlan([terms, sums], steps, scaled=NO_STEP)
+    return chained([terms, sums], steps, scaled=NO_STEP)
 
 
 def room_of_conversion(spec: TensorSpec, copy: TensorSpec) -> int:

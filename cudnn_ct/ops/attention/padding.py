@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Never
 
 from ..._hints import known_keywords, unknown_keyword
@@ -11,8 +12,8 @@ from ...array_creation import as_operand
 from ...context import Context
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
+from ...plans.program import Program, Step, Steps
 from ...shapes.attention_lengths import sequence_lengths
 from ...shapes.attention_rules import like_axes
 from ...shapes.padding import PaddingProblem, padding_problem
@@ -76,7 +77,7 @@ def clear_padding(
     return execute(_CLEAR, ("x", "lengths"), (x, lengths), outs=(out,), stream=stream)[0]
 
 
-def clearing_plan(problem: PaddingProblem, context: Context) -> ClearingPlan:
+def clearing_plan(problem: PaddingProblem, context: Context) -> Program:
     """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence."""
     x, y = problem.x, problem.y
     batch, heads, length, head = x.shape
@@ -87,21 +88,25 @@ def clearing_plan(problem: PaddingProblem, context: Context) -> ClearingPlan:
     lengths, floats = (TensorSpec.packed((batch, 1, 1, 1), dtype) for dtype in ("int32", "float32"))
     places = TensorSpec.packed((1, 1, length, 1))
     x_in_place, y_in_place = (equivalent_strides(x.shape, one.strides, dense.strides) for one in (x, y))
-    # The pointers of a run are x, lengths, places, y; those of temporaries follow.
-    source, target = (0 if x_in_place else 7), (3 if y_in_place else 8)
+    # The pointers of a run are x, lengths, y; those of temporaries follow, then the places of rows.
+    source, target = (0 if x_in_place else 6), (2 if y_in_place else 7)
     rows = batch * heads * length
     steps = [
-        Step(cast_by_graph(lengths, floats, context), (1, 4)),
-        Step(fill_plan(left, 0.0), (5,)),
-        Step(op_tensor_of("add", left, floats, left), (5, 4, 5)),
-        Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (5, 2, 5)),
-        Step(expand_plan(left, left_of_each), (5, 6)),
-        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 6, target)),
+        Step(cast_by_graph(lengths, floats, context), (1, 3)),
+        Step(fill_plan(left, 0.0), (4,)),
+        Step(op_tensor_of("add", left, floats, left), (4, 3, 4)),
+        Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (4, 8, 4)),
+        Step(expand_plan(left, left_of_each), (4, 5)),
+        Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 5, target)),
     ]
-    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 7))]
-    steps += [] if y_in_place else [Step(copy_plan(dense, y), (8, 3))]
+    steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
+    steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 2))]
     temporaries = [floats, left, left_of_each, dense, dense]
-    return ClearingPlan(ChainPlan(temporaries, steps, scaled=NO_STEP), length)
+    return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
+
+
+def _places(length: int, context: Context) -> DeviceFloats:
+    return DeviceFloats(context.device, range(length), "places of rows")
 
 
 def selection_graph(rows: int, head: int, dtype: str) -> Graph:
@@ -116,28 +121,6 @@ def selection_graph(rows: int, head: int, dtype: str) -> Graph:
     choose = {"xdesc": x, "bdesc": nothing, "tdesc": kept, "ydesc": y}
     select = node("pointwise", mode="binary_select", math_prec="float32", **choose)
     return Graph((compare, select), (x, left, y))
-
-
-class ClearingPlan:
-    """A plan that also takes the places of rows in a sequence, which it keeps on the device."""
-
-    __slots__ = ("_inner", "_length", "_places", "workspace")
-
-    def __init__(self, inner: ChainPlan, length: int) -> None:
-        self._inner, self._length = inner, length
-        self._places: DeviceFloats | None = None
-        self.workspace = inner.workspace
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        if self._places is None:
-            self._places = DeviceFloats(context.device, range(self._length), "places of rows")
-        places = self._places.on(context, self).pointer
-        x, lengths, y = pointers
-        self._inner.run(context, (x, lengths, places, y), alpha, beta)
-        self._places.keep_until_done(context.stream)
-
-    def describe(self) -> str:
-        return self._inner.describe()
 
 
 _CLEAR = Operation(

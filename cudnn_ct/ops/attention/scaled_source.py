@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...algo_cache import CandidateSource
 from ...context import Context
@@ -13,8 +12,9 @@ from ...legal.rules import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
 from ...plans.elementwise import constant_plan
-from ...plans.workspace import align_after, nbytes_of, room_of
-from ...plans.wrappers import RelayoutPlan
+from ...plans.program import ALPHA, BETA, Program, Step, Steps
+from ...plans.workspace import room_of
+from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
 from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
@@ -24,7 +24,7 @@ from .._reduced_source import ReducedSource
 from .._sequences import DeviceFloats, not_on_stream
 from .graph import MASKED
 from .scaled_graph import scaled_attention_graph
-from .source import FillsPlan
+from .source import FILLED
 
 __all__ = ["SOURCE", "completed", "fills_of"]
 
@@ -62,11 +62,11 @@ def _planned(
     wrong = _why_not_engine(problem, candidate, context)
     if wrong:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {wrong}")
-    made = _CompletePlan(engines.plan(completed(problem), candidate, context), problem)
+    made = _complete(engines.plan(completed(problem), candidate, context), problem)
     moves = _moves(problem)
     if problem.aligned and not any(copy for _, copy in moves):
         return made
-    return RelayoutPlan(made, moves, outputs=len(problem.results), align=not problem.aligned)
+    return on_copies(made, moves, outputs=len(problem.results), align=not problem.aligned)
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
@@ -128,69 +128,39 @@ def _defaults_of(context: Context) -> DeviceFloats:
     return found
 
 
-class _Sources(NamedTuple):
-    """Sources of the operands of the graph.
-
-    ``places`` are places among a run's pointers, None for those that a call lacks. ``defaults`` are the
-    places of missing scales among `_DEFAULTS`, by their place in the graph. ``amax`` is the place of amax.
-    """
-
-    places: tuple[int | None, ...]
-    defaults: dict[int, int]
-    amax: int
-
-
-def _sources_of(problem: ScaledAttentionProblem) -> _Sources:
-    names, given = list(tensors_of(completed(problem))), list(tensors_of(problem))
-    weight = WEIGHT_SCALE[problem.q.dtype]
-    values = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
-    places = tuple(given.index(name) if name in given else None for name in names)
-    missing = [name for name in SCALES if name not in given]
-    defaults = {names.index(name): _DEFAULTS.index(values[name]) for name in missing}
-    return _Sources(places, defaults, names.index("amax"))
-
-
-class _CompletePlan:
-    """A plan of a graph, with pointers for the scales and the amax that a call lacks.
+def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
+    """Return a plan of a graph, with pointers for the scales and the amax that a call lacks.
 
     cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
     """
-
-    __slots__ = ("_inner", "_offset", "_sources", "_zero", "workspace")
-
-    def __init__(self, inner: Plan, problem: ScaledAttentionProblem) -> None:
-        self._inner = inner
-        self._sources = _sources_of(problem)
-        one = TensorSpec.packed((1,), "float32")
-        self._zero = constant_plan(one, 0.0)
-        self._offset, self.workspace = align_after(inner.workspace, nbytes_of(one))
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        places, defaults, amax = self._sources
-        given = [0 if place is None else pointers[place] for place in places]
-        if defaults:
-            first = _defaults_of(context).on(context, self).pointer
-            for number, default in defaults.items():
-                given[number] = first + ALIGNMENT * default
-        if places[amax] is None:
-            given[amax] = context.workspace(self.workspace) + self._offset
-        else:
-            self._zero.run(context, (given[amax],), 1.0, 0.0)
-        self._inner.run(context, given, alpha, beta)
-        if defaults:
-            _defaults_of(context).keep_until_done(context.stream)
-
-    def describe(self) -> str:
-        return self._inner.describe()
+    names, given = list(tensors_of(completed(problem))), list(tensors_of(problem))
+    weight = WEIGHT_SCALE[problem.q.dtype]
+    values = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
+    one = TensorSpec.packed((1,), "float32")
+    amax, defaults = len(given), len(given) + 1  # the places of a temporary and of the constants
+    places = tuple(
+        given.index(name) if name in given else defaults if name in values else amax for name in names
+    )
+    offsets = tuple(
+        ALIGNMENT * _DEFAULTS.index(values[name]) if place == defaults else 0
+        for name, place in zip(names, places, strict=True)
+    )
+    steps = [Step(inner, places, ALPHA, BETA, offsets)]
+    zero = constant_plan(one, 0.0)
+    if "amax" in given:
+        steps.insert(0, Step(zero, (given.index("amax"),)))
+    constants = [_defaults_of] if defaults in places else []
+    return Program(Steps([one], steps), constants=constants, about="{}", main=inner)
 
 
-def fills_of(problem: ScaledAttentionProblem) -> FillsPlan:
+def fills_of(problem: ScaledAttentionProblem) -> Program:
     """Return the plan of the results of queries without keys: zeros, and -inf in the statistics."""
-    return FillsPlan(
-        (place, _fill_plan(name, spec))
+    steps = [
+        Step(_fill_plan(name, spec), (place,))
         for place, (name, spec) in enumerate(tensors_of(problem).items())
         if name in ("y", "stats", "amax") and spec.size
-    )
+    ]
+    return Program(Steps((), steps), about=FILLED)
 
 
 def _fill_plan(name: str, spec: TensorSpec) -> Plan:

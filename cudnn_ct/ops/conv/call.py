@@ -11,7 +11,7 @@ from ..._config import config
 from ...autotune.request import AlgoRequest, request
 from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
-from ...plans.wrappers import ZeroOrScale
+from ...plans.wrappers import zero_or_scale
 from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
 from .._keys import enum_names, freeze
@@ -109,7 +109,7 @@ def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
 
 
 def _select(problem: ConvProblem, params: tuple[Any, ...]) -> Select:
-    empty = None if problem.x.size and problem.w.size and problem.y.size else ZeroOrScale(problem.result)
+    empty = None if problem.x.size and problem.w.size and problem.y.size else zero_or_scale(problem.result)
     return select(problem, empty, request_of(ConvParams(*params[1:]), problem))
 
 

@@ -20,7 +20,7 @@ from ...graph.operations import Graph
 from ...legal.rules import engine_rules, warn
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
-from ...plans.wrappers import RelayoutPlan, ScaleResult
+from ...plans.wrappers import on_copies, scaled_after
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
@@ -99,7 +99,7 @@ class Convolutions(CandidateSource):
         align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
         made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
         if problem.core.scaled and not legacy_call:
-            made = ScaleResult(made, relaid.result)
+            made = scaled_after(made, len(operands_of(problem)) - 1, relaid.result)
         return _on_copies(made, problem, relaid, align)
 
     def graph_of(self, problem: Any) -> Graph:
@@ -116,7 +116,7 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     """Wrap a plan for relaid operands so that it accepts the operands of the problem."""
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-    return RelayoutPlan(plan, moves, align=align) if align or relaid != problem else plan
+    return on_copies(plan, moves, align=align) if align or relaid != problem else plan
 
 
 def unfused(problem: FusedConv) -> ConvProblem:

@@ -7,7 +7,7 @@ from typing import Any, Never
 
 from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
-from ...plans.wrappers import ZeroOrScale
+from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Precision, StreamLike
@@ -111,7 +111,7 @@ def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
     conv = problem.conv
     empty: Any = None
     if not conv.y.size or not (conv.x.size and conv.w.size):  # the sums of the convolution have no terms
-        zero = ZeroOrScale(conv.y)
+        zero = zero_or_scale(conv.y)
         empty = UnfusedPlan(problem, zero) if conv.y.size else zero
     return select(problem, empty, request_of(ConvParams(*params[:_CONV]), problem))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -29,6 +30,11 @@ MODES = {
 
 def graph_of(problem: ConvProblem | FusedConv) -> Graph:
     """Return the graph that computes a problem, with the operands in the order of a run's pointers."""
+    # Factors of fused problems may be equal and differ, as 0.0 and -0.0: their graphs are not cached.
+    return _plain_graph(problem) if type(problem) is ConvProblem else _graph_of(problem)
+
+
+def _graph_of(problem: ConvProblem | FusedConv) -> Graph:
     core, specs, numbers = problem.core, operands_of(problem), count(1)
 
     def tensor(spec: TensorSpec, virtual: bool = False) -> Tensor:
@@ -45,6 +51,9 @@ def graph_of(problem: ConvProblem | FusedConv) -> Graph:
     for step, read, written in zip(steps, outputs, outputs[1:], strict=False):
         nodes.append(node("pointwise", math_prec=core.compute, **step, xdesc=read, ydesc=written))
     return Graph(tuple(nodes), tuple(tensors[name] for name in specs))
+
+
+_plain_graph = lru_cache(256)(_graph_of)  # a first call needs the graph for each source of candidates
 
 
 def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor, **_: Tensor) -> Node:

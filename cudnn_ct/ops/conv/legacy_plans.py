@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..._bindings import enums
 from ...context import Context
@@ -19,11 +18,13 @@ from .legacy_descriptors import ConvDescriptors
 
 __all__ = ["ConvolutionPlan", "FusedPlan", "UnfusedPlan"]
 
+ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
+
 
 class ConvolutionPlan:
     """One legacy algorithm with its descriptors: a run is one C call."""
 
-    __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
+    __slots__ = ("_algorithm", "_call", "_native", "_one", "_scalar", "_zero", "candidate", "workspace")
 
     def __init__(
         self, native: ConvDescriptors, candidate: Candidate, context: Context, function: str = ""
@@ -33,32 +34,27 @@ class ConvolutionPlan:
         self._algorithm = int(native.direction.algorithms[candidate.algorithm.upper()])
         self._call = getattr(context.library, function or f"cudnnConvolution{native.direction.name}")
         self._scalar = scalar_type(native.compute)
+        self._one, self._zero = self._scalar(1), self._scalar(0)
         self.workspace: int = native.workspace(self._algorithm, context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue ``result = alpha * (...) + beta * result``."""
-        self._enqueue(context, self._native.in_c_order(pointers), self._scalar(alpha), self._scalar(beta))
-
-    def _enqueue(
-        self, context: Context, pointers: Sequence[int], alpha: Any, beta: Any, *epilogue: Any
-    ) -> None:
-        native, workspace = self._native, context.workspace(self.workspace)
-        (first, second, result), (a, b, c) = native.operands, pointers
+        native = self._native
+        (first, second, result), (a, b, c) = native.operands, native.in_c_order(pointers)
         self._call(
             context.handle,
-            alpha,
+            self._one if alpha is ONE else self._scalar(alpha),
             first,
             a,
             second,
             b,
             native.convolution,
             self._algorithm,
-            workspace,
+            context.workspace(self.workspace) if self.workspace else 0,
             self.workspace,
-            beta,
+            self._zero if beta is ZERO else self._scalar(beta),
             result,
             c,
-            *epilogue,
         )
 
     def describe(self) -> str:
@@ -84,8 +80,28 @@ class FusedPlan(ConvolutionPlan):
         """Enqueue the fused call; ``pointers`` are x, w, z if present, b and y."""
         x, w, *z, b, y = pointers
         residual = z[0] if z else y  # with the descriptor of the result, whose layout it has
-        result = self._native.operands[-1]
-        self._enqueue(context, (x, w, residual), *self._factors, self._bias, b, self._activation, result, y)
+        first, second, result = self._native.operands
+        alpha1, alpha2 = self._factors
+        self._call(
+            context.handle,
+            alpha1,
+            first,
+            x,
+            second,
+            w,
+            self._native.convolution,
+            self._algorithm,
+            context.workspace(self.workspace) if self.workspace else 0,
+            self.workspace,
+            alpha2,
+            result,
+            residual,
+            self._bias,
+            b,
+            self._activation,
+            result,
+            y,
+        )
 
     def describe(self) -> str:
         return f"{super().describe()}, in one fused call"

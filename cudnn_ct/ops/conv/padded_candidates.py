@@ -12,9 +12,9 @@ from ...algo_cache import CandidateSource
 from ...context import Context
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
-from ...plans.tiling import SlicedPlan
+from ...plans.program import Step, chained
+from ...plans.tiling import sliced
 from ...plans.workspace import room_of
 from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, nearest_layout
@@ -51,25 +51,21 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
         return made
     x, padded = problem.core.x, even.core.x
     inside = x._replace(strides=padded.strides)
-    steps = zip(problem.core.padding, padded.strides[2:], strict=True)
-    start = sum((before - min(before, after)) * step for (before, after), step in steps)
+    strides = zip(problem.core.padding, padded.strides[2:], strict=True)
+    start = sum((before - min(before, after)) * step for (before, after), step in strides)
     start *= DTYPES[x.dtype].itemsize
     names = list(operands_of(problem))
     image, copy = names.index("x"), len(names)
     places = tuple(copy if place == image else place for place in range(len(names)))
     if problem.core.direction == "backward_data":
-        out_of = SlicedPlan([(copy_plan(inside, x), (start, 0))])
-        return _OnPaddedCopy([padded], [Step(made, places), Step(out_of, (copy, image))], scaled=0)
-    edge = fill_plan(padded, 0.0)
-    into = SlicedPlan([(copy_plan(x, inside), (0, start))])
-    return _OnPaddedCopy([padded], [Step(edge, (copy,)), Step(into, (image, copy)), Step(made, places)])
-
-
-class _OnPaddedCopy(ChainPlan):
-    """A convolution, before or after it the copy of its image."""
-
-    def describe(self) -> str:
-        return f"{self._steps[self._scaled].plan.describe()}; on a padded copy of the image"
+        out_of = sliced([(copy_plan(inside, x), (start, 0))])
+        steps = [Step(made, places), Step(out_of, (copy, image))]
+    else:
+        edge = fill_plan(padded, 0.0)
+        into = sliced([(copy_plan(x, inside), (0, start))])
+        steps = [Step(edge, (copy,)), Step(into, (image, copy)), Step(made, places)]
+    scaled = 0 if problem.core.direction == "backward_data" else 2
+    return chained([padded], steps, scaled, about="{}; on a padded copy of the image", main=made)
 
 
 def _with_room(row: Candidate, problem: Any) -> Candidate:

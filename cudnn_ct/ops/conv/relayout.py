@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from ...shapes.conv import ROLES, ConvProblem
@@ -14,7 +17,8 @@ Packing = tuple[tuple[str, Layout], ...]
 """Copied operands by name, each with the layout of its copy, as a `Candidate` has them."""
 
 
-def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
+@lru_cache(256)
+def operands_of(problem: ConvProblem | FusedConv) -> Mapping[str, TensorSpec]:
     """Return the operands of a run by name, in the order of the pointers; the result is last."""
     core = problem.core
     specs: dict[str, TensorSpec | None] = {
@@ -23,11 +27,13 @@ def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
     if isinstance(problem, FusedConv):
         y = specs.pop("y")
         specs |= {"z": problem.z, "b": problem.bias, "y": y}
-    return {name: spec for name, spec in specs.items() if spec}
+    return MappingProxyType({name: spec for name, spec in specs.items() if spec})
 
 
 def relaid_out(problem: Any, packing: Packing) -> Any:
     """Return the problem with contiguous layouts for the operands in ``packing``."""
+    if not packing:
+        return problem
     operands = operands_of(problem)
     copies: dict[str, Any] = {
         name: TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
@@ -40,6 +46,7 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
     return problem._replace(**copies)
 
 
+@lru_cache(256)
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     """Return the conversions of the convolution's operands that engines require."""
     # Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,

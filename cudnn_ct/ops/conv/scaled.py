@@ -12,7 +12,7 @@ from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
-from ...plans.wrappers import ZeroResults
+from ...plans.wrappers import zero_results
 from ...shapes.conv import conv_problem
 from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
 from ...shapes.specs import TensorSpec
@@ -156,7 +156,7 @@ def select(problem: Any, params: tuple[Any, ...], source: CandidateSource = SOUR
     """Return the function that selects an engine in a thread; the last ``params`` are `AlgoArguments`."""
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.y.size:
-        return lambda _: SelectedPlan(ZeroResults(problem.results))
+        return lambda _: SelectedPlan(zero_results(problem.results))
     if not (problem.x.size and problem.w.size):
         raise NotSupportedError(f"the sums of a {problem} have no terms")
     return lambda ctx: algo_cache.select(problem, source, ctx, wanted)

@@ -15,9 +15,9 @@ from ...descriptors import CTCLossDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of, scale_plan
-from ...plans.tiling import SlicedPlan
+from ...plans.program import NO_STEP, Step, chained
+from ...plans.tiling import sliced
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
 from ...shapes.layers import SoftmaxParams
@@ -48,7 +48,7 @@ class CTCState(CallState):
 
 def ctc_loss_without_steps(problem: CTCProblem, _: Context) -> Plan | None:
     """Return a plan for logits without elements, whose losses are known."""
-    return None if problem.logits.size else ChainPlan((), _known_results(problem), NO_STEP)
+    return None if problem.logits.size else chained((), _known_results(problem), NO_STEP)
 
 
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan | None:
@@ -85,7 +85,7 @@ def _with_repairs(problem: CTCProblem, context: Context, make: type[DevicePlan |
         problem.logits if _is_doubled(problem) else nothing,
         problem.gradient if problem.kept else nothing,
     )
-    return ChainPlan(copies, steps, NO_STEP)
+    return chained(copies, steps, NO_STEP)
 
 
 def _copied_gradients(problem: CTCProblem, source: int, target: int) -> list[Step]:
@@ -136,7 +136,7 @@ def of_probabilities(problem: CTCProblem, context: Context, loss_plan: Plan) -> 
     ]
     for end, sequences in _by_steps(problem.repairs.ends).items():
         steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), spec), (gradient,)))
-    return ChainPlan([spec, sums], steps, NO_STEP)
+    return chained([spec, sums], steps, NO_STEP)
 
 
 def _without_labels(problem: CTCProblem, context: Context) -> list[Step]:
@@ -167,7 +167,7 @@ _zero = partial(fill_plan, value=0.0)
 def _zero_from(end: int, x: TensorSpec) -> Plan:
     """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
-    return SlicedPlan([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+    return sliced([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
@@ -184,7 +184,7 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
 
 def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
     """Copy the probabilities of the blank to the first label."""
-    return SlicedPlan([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+    return sliced([(copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
 def _unlabelled(
@@ -226,7 +226,7 @@ def _unlabelled(
         Step(fill_plan(_blank(one), -1.0), (less,)),
         Step(_sum(rows, one, gradient), (probabilities, less, of_gradient)),
     ]
-    return ChainPlan(temporaries, steps)
+    return chained(temporaries, steps)
 
 
 def _blank(spec: TensorSpec) -> TensorSpec:

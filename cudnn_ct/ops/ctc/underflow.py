@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from ...context import Context
 from ...plans.base import Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import fill_plan, op_tensor_of
+from ...plans.program import NO_STEP, Step, chained
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
 from ...shapes.layers import SoftmaxParams
@@ -88,7 +88,7 @@ def of_activations(problem: CTCProblem, context: Context, loss_plan: Plan) -> Pl
         Step(op_tensor_of("add", problem.loss, losses, problem.loss), (loss, raised, loss)),
         Step(_add_to_each(losses, problem.gradient), (gradient, raised, gradient)),
     ]
-    return ChainPlan([rows, rows, one_spec, _column(rows), losses], steps, NO_STEP)
+    return chained([rows, rows, one_spec, _column(rows), losses], steps, NO_STEP)
 
 
 def sum_over_symbols(
@@ -138,7 +138,7 @@ def _add_raises(
         Step(_sum_over_steps(rows, losses, context), (column, total)),
         Step(op_tensor_of("add", loss, losses, loss, alpha2=0.5), (of_loss, total, of_loss)),
     ]
-    return ChainPlan([rows, one_spec, _column(rows), losses], steps, NO_STEP)
+    return chained([rows, one_spec, _column(rows), losses], steps, NO_STEP)
 
 
 def _nan_where_above(limit: float, losses: TensorSpec, numbers: int, one: int) -> list[Step]:

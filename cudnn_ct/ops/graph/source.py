@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...plans.base import Candidate, Plan
+from ...plans.program import Step, chained
 from ...shapes.graph.problem import GraphProblem
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
@@ -30,23 +29,8 @@ def _of_attention(found: GraphAttention) -> ReducedSource:
     """Return the candidates of `ops.attention` for a graph, with its rejections and plans."""
 
     def planned(inner: CandidateSource, _: GraphProblem, candidate: Candidate, context: Context) -> Plan:
-        return _OrderedPlan(inner.plan(attention, candidate, context), places)
+        made = inner.plan(attention, candidate, context)
+        return chained((), [Step(made, places)], about="{}", main=made)
 
     attention, places = found
     return ReducedSource(ATTENTION, lambda _: attention, planned, comparable=False)
-
-
-class _OrderedPlan:
-    """A plan whose operands have other places among the pointers of a run."""
-
-    __slots__ = ("_inner", "_places", "workspace")
-
-    def __init__(self, inner: Plan, places: tuple[int, ...]) -> None:
-        self._inner, self._places = inner, places
-        self.workspace = inner.workspace
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        self._inner.run(context, [pointers[place] for place in self._places], alpha, beta)
-
-    def describe(self) -> str:
-        return self._inner.describe()

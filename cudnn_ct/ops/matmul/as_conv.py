@@ -13,7 +13,7 @@ from ...algo_cache import CandidateSource
 from ...context import Context
 from ...errors import NotSupportedError
 from ...plans.base import Candidate, Plan, packed_of, tensors_of
-from ...plans.chain import ChainPlan, Step
+from ...plans.program import Step, chained
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.matmul import MatmulProblem
@@ -68,7 +68,7 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
     plan: Plan = UnfusedPlan(fused, made) if problem.has_epilogue else made
     order = [name for name in ("b", "a", "residual", "bias", "y") if getattr(problem, name)]
     place = list(tensors_of(problem)).index
-    return ChainPlan([], [Step(plan, tuple(map(place, order)))])
+    return chained([], [Step(plan, tuple(map(place, order)))])
 
 
 _CONVOLUTIONS = ReducedSource(

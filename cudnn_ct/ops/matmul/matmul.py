@@ -10,7 +10,7 @@ from ..._hints import known_keywords, unknown_keyword
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
-from ...plans.wrappers import ZeroResults
+from ...plans.wrappers import zero_results
 from ...shapes.matmul import MatmulProblem, matmul_problem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, StreamLike
@@ -132,7 +132,7 @@ def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
                 f"the sums of a {problem.a} and b {problem.b} have no terms, and are not combined with a "
                 "bias, residual, scale or activation; pass the product alone"
             )
-        return lambda _: SelectedPlan(ZeroResults(problem.results))
+        return lambda _: SelectedPlan(zero_results(problem.results))
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 

@@ -11,7 +11,7 @@ from ...graph.offline import target_of
 from ...legal.rules import more_engines
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan
-from ...plans.tiling import SlicedPlan
+from ...plans.tiling import sliced
 from ...shapes.matmul import MatmulProblem
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
@@ -28,7 +28,7 @@ def _sliced(cores: CandidateSource) -> ReducedSource:
     def planned(inner: CandidateSource, problem: Any, candidate: Candidate, context: Context) -> Plan:
         core, offsets = slices_of(problem)
         made = inner.plan(core, candidate, context)
-        return made if len(offsets) == 1 else SlicedPlan([(made, one) for one in offsets])
+        return made if len(offsets) == 1 else sliced([(made, one) for one in offsets])
 
     return ReducedSource(cores, lambda problem: slices_of(problem).core, planned, comparable=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...plans.base import Candidate, Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
+from ...plans.program import Step, chained
 from ...plans.workspace import room_of
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
@@ -29,7 +29,7 @@ def _planned(halves: CandidateSource, problem: MatmulProblem, candidate: Candida
         Step(cast_by_graph(problem.b, core.b, context), (weights, count)),
         Step(halves.plan(core, candidate, context), places),
     ]
-    return ChainPlan([core.b], steps)
+    return chained([core.b], steps)
 
 
 def _converted(problem: MatmulProblem) -> MatmulProblem:

@@ -12,8 +12,8 @@ from ...array_creation import as_operand
 from ...context import Context
 from ...plans.base import Plan, tensors_of
 from ...plans.call import CallPlan
-from ...plans.chain import ChainPlan, Step
 from ...plans.float32 import PlanMaker
+from ...plans.program import Step, chained
 from ...shapes.checks import result_slots
 from ...shapes.norm import (
     WITHOUT_DZ,
@@ -188,7 +188,7 @@ def _one_image(make: PlanMaker, problem: Any, context: Context) -> Plan | None:
     for copies, place in enumerate(copied, len(tensors)):
         steps.append(Step(copy, (place, copies)))
         places[place] = copies
-    return ChainPlan([of_images] * len(copied), [*steps, Step(plan, tuple(places))])
+    return chained([of_images] * len(copied), [*steps, Step(plan, tuple(places))])
 
 
 def _of_one_image(implementations: tuple[Implementation, ...]) -> tuple[Implementation, ...]:

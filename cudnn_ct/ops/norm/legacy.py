@@ -13,7 +13,7 @@ from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.axes import collapse
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.chain import partial_write_error
+from ...plans.program import partial_write_error
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after, append
 from ...shapes.norm import NormGradient, NormInference, NormTraining

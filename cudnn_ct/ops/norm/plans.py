@@ -19,8 +19,8 @@ from ...context import Context
 from ...errors import NotSupportedError
 from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import fill_plan
+from ...plans.program import Step, chained
 from ...shapes.norm import NormGradient, NormTraining, norm_axes, norm_parameter_shape
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation
@@ -48,7 +48,7 @@ def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
     value = float("nan") if isinstance(problem, NormTraining) else 0.0
     first = len(tensors_of(problem)) - len(problem.results)
     fills = [fill_plan(spec, value) for spec in problem.results[1:3]]
-    return ChainPlan([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
+    return chained([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
 
 
 def _aligned(

@@ -14,7 +14,7 @@ from ...graph.rules import EngineRules
 from ...legal.rules import applying, more_engines, rules_of_subjects
 from ...legal.subjects import Subject, subjects_of
 from ...plans.base import SelectedPlan, packed_of
-from ...plans.wrappers import ZeroResults
+from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.layer_norm import (
     WITHOUT_DBIAS,
@@ -29,7 +29,6 @@ from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from .._algo_arguments import AlgoArguments
 from .._call import execute
-from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
 from .._pieces import Split, along
@@ -121,7 +120,7 @@ def _rules_of_parameters_last(problem: RowNorm, target: Target) -> EngineRules:
 _SOURCE = packed_source(GraphSource(row_norm_graph), _packed, _more_engines)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
 _WIDE_SOURCE = packed_source(
-    EitherSource(GraphSource(parameters_last_graph, _rules_of_parameters_last), GraphSource(row_norm_graph)),
+    GraphSource(row_norm_graph, before=GraphSource(parameters_last_graph, _rules_of_parameters_last)),
     _packed,
     _more_wide_engines,
 )
@@ -162,7 +161,7 @@ def _gradient(
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.x.size:
-        return lambda _: SelectedPlan(ZeroResults(problem.results))
+        return lambda _: SelectedPlan(zero_results(problem.results))
     return lambda ctx: algo_cache.select(problem, source_of(problem), ctx, wanted)
 
 

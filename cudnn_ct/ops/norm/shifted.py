@@ -17,12 +17,11 @@ from ...graph.first import first_plan
 from ...graph.offline import ShapesOnly
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import op_tensor_of
-from ...plans.wrappers import RelayoutPlan
+from ...plans.program import Step, chained
+from ...plans.wrappers import on_operands_of
 from ...shapes.layer_norm import RowNorm
 from ...shapes.specs import TensorSpec
-from .._either_source import EitherSource
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 
@@ -38,14 +37,10 @@ class _TwoRuns(GraphSource):
         """Return False: a call runs the graph of the first run, too."""
         return False
 
-    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
-        """Make an engine ready to run on x without its mean."""
+    def _plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         whole = _with_statistics(problem)._replace(aligned=True)
-        made = self._chain(problem, whole, super().plan(whole, candidate, context), context)
-        if problem.aligned:
-            return made
-        moves = [(spec, None) for spec in tensors_of(problem).values()]
-        return RelayoutPlan(made, moves, outputs=len(problem.results), align=True)
+        made = self._chain(problem, whole, super()._plan(whole, candidate, context), context)
+        return on_operands_of(made, problem, problem, align=not problem.aligned)
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         raise NotImplementedError
@@ -63,11 +58,17 @@ class _Fused(_TwoRuns):
             Step(first, tuple(places[name] for name in names)),
             Step(second, (places["mean"], *(again[name] for name in names))),
         ]
-        return ChainPlan(temporaries, steps)
+        return chained(temporaries, steps)
 
 
 class _Separate(_TwoRuns):
     """The same engine runs on x, and on a copy from which the mean was subtracted."""
+
+    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
+        """Make an engine ready to run; calls on shapes record the form that has engines."""
+        if self.before is not None and isinstance(context, ShapesOnly) and problem.shape.columns % 64 == 0:
+            return self.before.plan(problem, candidate, context)
+        return super().plan(problem, candidate, context)
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         places, temporaries = _places(problem, whole, shifted=whole.x, rest=_statistics(whole))
@@ -78,22 +79,13 @@ class _Separate(_TwoRuns):
             Step(_difference(whole, context), (places["x"], places["mean"], places["shifted"])),
             Step(second, tuple(again[name] for name in names)),
         ]
-        return ChainPlan(temporaries, steps)
+        return chained(temporaries, steps)
 
 
-class _FusedFirst(EitherSource):
-    """Both forms, the fused one first; calls on shapes record the form that has engines."""
-
-    def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
-        """Make a candidate of the first form that supports it ready to run."""
-        if isinstance(context, ShapesOnly) and problem.shape.columns % 64 == 0:
-            return self.first.plan(problem, candidate, context)
-        return super().plan(problem, candidate, context)
-
-
-SHIFTED = _FusedFirst(
-    _Fused(lambda problem: shifted_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
-    _Separate(lambda problem: row_norm_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
+SHIFTED = _Separate(
+    lambda problem: row_norm_graph(_with_statistics(problem)),
+    handled=(LOSES_VARIANCE,),
+    before=_Fused(lambda problem: shifted_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
 )
 """The source of candidates; problems have contiguous operands."""
 

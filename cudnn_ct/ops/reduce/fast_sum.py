@@ -15,7 +15,7 @@ from ...descriptors import PoolingDescriptor
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.call import CallPlan
-from ...plans.chain import ChainPlan, Step
+from ...plans.program import Program, Step, chained
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
 from ...typing import Layout
@@ -127,9 +127,9 @@ def _columns(images: int, length: int, channels: int, dtype: str, factor: float)
     return _two_pass(first, images * parts * channels, second, dtype)
 
 
-def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> ChainPlan:
+def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> Program:
     """Chain a plan with ``count`` partial sums and the plan that sums them."""
-    return ChainPlan([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(second, (2, 1))])
+    return chained([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(second, (2, 1))])
 
 
 # --- array as matrix ---------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ long for rows, and 200 times as long for columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd
 from typing import NamedTuple
 
@@ -20,9 +19,9 @@ from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import op_tensor_of
-from ...plans.wrappers import ScaleResult
+from ...plans.program import ALPHA, BETA, Case, Program, Step, Steps, chained
+from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
 from ...typing import ReduceOp
@@ -111,33 +110,22 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
     plan = _of_matrix(form, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
     if not form.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
-        return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
+        return scaled_after(plan, 1, TensorSpec.packed((y.size,), "float32"), factor)
     # The maximum of x and x scales and converts.
-    after = _Root(ordered, y) if form.root else op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor)
-    return ChainPlan([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])
+    after = _root(ordered, y) if form.root else op_tensor_of("max", ordered, y, alpha1=factor, alpha2=factor)
+    return chained([ordered], [Step(plan, (0, 2)), Step(after, (2, 1))])
 
 
-class _Root:
-    """Square roots, converted to the dtype of the result: one call unless they are scaled."""
-
-    __slots__ = ("_direct", "_scaled")
-    workspace = 0
-
-    def __init__(self, x: TensorSpec, y: TensorSpec) -> None:
-        self._direct = op_tensor_of("sqrt", x, y)
-        self._scaled = op_tensor_of("sqrt", x, x), op_tensor_of("max", x, y)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        x, y = pointers
-        if alpha == 1:
-            self._direct.run(context, (x, y), 1.0, beta)
-            return
-        root, scale = self._scaled
-        root.run(context, (x, x), 1.0, 0.0)  # alpha would be below the root
-        scale.run(context, (x, y), alpha, beta)
-
-    def describe(self) -> str:
-        return self._direct.describe()
+def _root(x: TensorSpec, y: TensorSpec) -> Program:
+    """Return a plan of square roots, converted to the dtype of y: one call unless alpha multiplies them."""
+    direct = op_tensor_of("sqrt", x, y)
+    # Alpha would be below the root.
+    steps = [
+        Step(op_tensor_of("sqrt", x, x), (0, 0)),
+        Step(op_tensor_of("max", x, y), (0, 1), ALPHA, BETA),
+    ]
+    case = Case([Step(direct, None, beta=BETA)], beta=False)
+    return Program(Steps((), steps), case=case, about="{}", main=direct)
 
 
 def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
@@ -149,7 +137,7 @@ def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Co
     parts = TensorSpec.packed(shape, "float32")
     whole = TensorSpec.packed(tuple(1 if i == axis else n for i, n in enumerate(shape)), "float32")
     join = ReduceProblem(parts, whole, None, (axis,), form.again, True)
-    return ChainPlan([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
+    return chained([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
 
 
 def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:

@@ -11,11 +11,11 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import coalesce
 from ...plans.base import Plan
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan, op_tensor_of
+from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
 from ...plans.tiling import pad_axes_to_4d
-from ...plans.wrappers import ScaleResult
+from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 from ...typing import OpTensorOp, ReduceOp
@@ -52,7 +52,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
         return plan
     # No call writes integers, but the bit pattern of 0 is the same in float32.
     zeros = fill_plan(problem.indices._replace(dtype="float32"), 0.0)
-    return ChainPlan([], [Step(zeros, (2,)), Step(plan, (0, 1))])
+    return chained([], [Step(zeros, (2,)), Step(plan, (0, 1))])
 
 
 def nan_propagating(
@@ -74,7 +74,7 @@ def nan_propagating(
         Step(reduce(extremes._replace(op="norm1"), context), (0, 3)),
         Step(_scaled_after(op, factor, found, found, problem.kept), (2, 3, 1)),
     ]
-    return ChainPlan([found, found], steps)
+    return chained([found, found], steps)
 
 
 def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -> Plan:
@@ -112,19 +112,19 @@ def _nan_ignoring(problem: ReduceProblem, found: TensorSpec, context: Context) -
             Step(op_tensor_of("max", found, found, found, alpha2=-1.0), (largest, smallest, largest))
         )
     steps.append(Step(_scaled_after("add", 1.0, found, found, problem.kept), (extreme, high, 1)))
-    return ChainPlan([found] * 4 + [one_spec], steps)
+    return chained([found] * 4 + [one_spec], steps)
 
 
 def _scaled_after(op: OpTensorOp, factor: float, *specs: TensorSpec) -> Plan:
     """Return a plan of alpha op(a, factor b) + beta y; in the op, alpha < 0 would exchange max and min."""
     *operands, y = specs
     if y.layouts:
-        return ScaleResult(op_tensor_of(op, *specs, alpha2=factor), y)
+        return scaled_after(op_tensor_of(op, *specs, alpha2=factor), len(operands), y)
     packed, places = TensorSpec.packed(y.shape, y.dtype), range(len(operands))
     result, temporary = len(operands), len(operands) + 1
     inner = op_tensor_of(op, *operands, packed, alpha2=factor)
     steps = [Step(inner, (*places, temporary)), Step(copy_plan(packed, y), (temporary, result))]
-    return ChainPlan([packed], steps)
+    return chained([packed], steps)
 
 
 def _empty_reduction(problem: ReduceProblem) -> Plan:
@@ -133,7 +133,7 @@ def _empty_reduction(problem: ReduceProblem) -> Plan:
         Step(fill_plan(constant, _EMPTY_VALUES[problem.op]), (2,)),
         Step(copy_plan(constant, problem.y), (2, 1)),
     ]
-    return ChainPlan([constant], steps)
+    return chained([constant], steps)
 
 
 def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
@@ -155,7 +155,7 @@ def _ones_for_zeros(x: TensorSpec, y: TensorSpec, context: Context) -> Plan:
         Step(copy_plan(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
         Step(ReducePlan(ReduceProblem(pair, kept, None, (0,), "mul_no_zeros", True), context), (2, 1)),
     ]
-    return ChainPlan([pair], steps)
+    return chained([pair], steps)
 
 
 def _product_of_others(problem: ReduceProblem, context: Context) -> Plan:

@@ -12,9 +12,9 @@ from ...context import Context
 from ...descriptors import Descriptor, Setter, TensorDescriptor, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
-from ...plans.chain import NO_STEP, ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
-from ...plans.wrappers import RelayoutPlan, ZeroOrScale
+from ...plans.program import NO_STEP, Step, chained
+from ...plans.wrappers import on_copies, zero_or_scale
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
@@ -75,16 +75,16 @@ def step_plan(step: RNNStep, algorithm: RNNAlgorithm | None) -> Plan:
     if algorithm is not None:
         steps.append(Step(StepPlan(step.name, names, algorithm), tuple(range(len(names)))))
     steps += _passed_states(step, specs)
-    plan: Plan = ZeroOrScale(TensorSpec.packed((0,), "float32"))  # without a batch
+    plan: Plan = zero_or_scale(TensorSpec.packed((0,), "float32"))  # without a batch
     if steps:
-        plan = ChainPlan(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
+        plan = chained(temporaries, steps, NO_STEP) if len(steps) > 1 else steps[0].plan
     moves = [
         (spec, None if not spec.size or "nchw" in spec.layouts else specs[name])
         for name, spec in given.items()
     ]
     if step.aligned and not any(copy for _, copy in moves):
         return plan
-    copying = RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
+    copying = on_copies(plan, moves, len(step.written), step.updated, align=True)
     # Calls with and without copies share decisions, so the limit applies to the workspace of the algorithm.
     copying.workspace = plan.workspace
     return copying

@@ -12,10 +12,10 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides
 from ...plans.base import Plan, tensors_of
-from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import fill_plan, op_tensor_of
+from ...plans.program import Step, chained
 from ...plans.scalars import scalar_type
-from ...plans.tiling import MAX_CALLS, SlicedPlan
+from ...plans.tiling import MAX_CALLS, sliced
 from ...shapes.layer import LayerProblem
 from ...shapes.spatial import SampleProblem
 from ...shapes.specs import Shape, SpatialTransformerSpec, TensorSpec
@@ -53,14 +53,14 @@ def sample_plan(problem: SampleProblem) -> Plan:
         Step(op_tensor_of("max", grid, one, grid, alpha2=-FAR), (clipped, of_one, clipped)),
         Step(sampling, (0, clipped, *range(2, len(tensors)))),
     ]
-    return ChainPlan([grid, one], steps)
+    return chained([grid, one], steps)
 
 
 def gradient_without_channels(problem: SampleProblem) -> Plan | None:
     """Return a plan for the gradient of images without channels: that of the grid is 0."""
     if problem.x.shape[1] or not problem.dgrid:
         return None
-    return ChainPlan([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
+    return chained([], [Step(fill_plan(problem.dgrid, 0.0), (4,))])
 
 
 class _Part(NamedTuple):
@@ -98,7 +98,7 @@ def _parts(size: Shape, specs: Sequence[TensorSpec], images: Sequence[int]) -> I
 def _for_parts(pieces: list[tuple[Any, tuple[int, ...]]]) -> Plan:
     """Return the plan of the only part, or of all parts one after another."""
     plan: Plan = pieces[0][0]
-    return plan if len(pieces) == 1 else SlicedPlan(pieces)
+    return plan if len(pieces) == 1 else sliced(pieces)
 
 
 class GridPlan:

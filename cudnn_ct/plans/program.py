@@ -1,0 +1,256 @@
+"""Programs: plans that run one after another on operands, and on temporaries in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from operator import add, itemgetter
+from typing import Any, NamedTuple
+
+from .._caches import BoundedDict
+from ..context import Context
+from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..shapes.specs import ALIGNMENT, TensorSpec
+from .base import Plan
+from .workspace import align_after, append
+
+__all__ = [
+    "ALPHA",
+    "BETA",
+    "NO_STEP",
+    "Case",
+    "Program",
+    "Step",
+    "Steps",
+    "chained",
+    "partial_write_error",
+    "run_all",
+]
+
+NO_STEP = -1  # no step of a chain is scaled
+MAX_LINES = 64  # sets of misaligned operands for which a program keeps its steps
+
+
+class Factor(Enum):
+    """A factor of a run, in place of a number."""
+
+    ALPHA = "alpha"
+    BETA = "beta"
+
+
+ALPHA, BETA = Factor.ALPHA, Factor.BETA
+
+
+class Step(NamedTuple):
+    """A plan, the places of its pointers, and the factors that it is run with.
+
+    Places are those of a run's pointers, then of the temporaries, then of the constants; None stands for all
+    pointers of a run. ``offsets`` are bytes that are added to the pointers.
+    """
+
+    plan: Plan
+    places: tuple[int, ...] | None
+    alpha: float | Factor = 1.0
+    beta: float | Factor = 0.0
+    offsets: tuple[int, ...] = ()
+
+
+class Steps(NamedTuple):
+    """Steps, and the specs of their temporaries, or their bytes.
+
+    The step ``written`` is the first one after results may have been overwritten: if cuDNN rejects it or a
+    later one, no other implementation may start over.
+    """
+
+    temporaries: Sequence[TensorSpec | int]
+    steps: Sequence[Step]
+    written: int | None = None
+
+
+class Case(NamedTuple):
+    """Steps for runs with an alpha of 1, a beta of 0, or both."""
+
+    steps: Sequence[Step]
+    alpha: bool = True
+    beta: bool = True
+
+
+class Program:
+    """Steps on operands, temporaries and constants.
+
+    The beginning of the workspace is that of the plans; temporaries are behind. ``constants`` return numbers
+    on the device, which the program keeps. In runs of ``case``, its steps replace the others. If operands at
+    ``watched`` places are misaligned, the steps that ``if_misaligned`` returns for their places do so.
+    ``about`` describes the program, with "{}" for the plan ``main``; without it, all steps are described.
+    """
+
+    __slots__ = (
+        "_about",
+        "_case",
+        "_case_line",
+        "_constants",
+        "_held",
+        "_if_misaligned",
+        "_line",
+        "_lines",
+        "_main",
+        "_plans",
+        "_watched",
+        "workspace",
+    )
+
+    def __init__(
+        self,
+        steps: Steps,
+        *,
+        constants: Sequence[Callable[[Context], Any]] = (),
+        case: Case | None = None,
+        watched: Sequence[int] = (),
+        if_misaligned: Callable[[tuple[int, ...]], Steps] | None = None,
+        about: str = "",
+        main: Plan | None = None,
+    ) -> None:
+        self._line, self.workspace = _line(steps)
+        self._plans = [step.plan for step in steps.steps]
+        self._case, self._case_line = case, self._line
+        if case is not None:
+            self._case_line, nbytes = _line(Steps((), case.steps))
+            self.workspace = max(self.workspace, nbytes)
+        self._watched, self._if_misaligned = watched, if_misaligned
+        if watched and if_misaligned is not None:
+            self._lines = BoundedDict(MAX_LINES)
+            self._lines[tuple(watched)], self.workspace = _line(if_misaligned(tuple(watched)))
+        self._constants, self._held = constants, tuple[Any, ...]()
+        self._about, self._main = about, main
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
+        """Enqueue the steps."""
+        line, case = self._line, self._case
+        if case is not None and (alpha == 1 or not case.alpha) and (beta == 0 or not case.beta):
+            line = self._case_line
+        elif self._watched:
+            misaligned: tuple[int, ...] = ()
+            for place in self._watched:
+                if pointers[place] % ALIGNMENT:
+                    misaligned += (place,)
+            if misaligned:
+                line = self._lines.get(misaligned) or self._line_for(misaligned)
+        steps, offsets, nbytes, written = line
+        memory = pointers
+        if offsets:
+            base = context.workspace(nbytes)
+            memory = list(pointers)
+            for offset in offsets:
+                memory.append(base + offset)
+        if self._constants:
+            memory = list(memory)
+            for constant in self._held or self._hold(context):
+                memory.append(constant.on(context, self).pointer)
+        number = 0
+        try:
+            for plan, taken, a, b, moved in steps:
+                given = pointers if taken is None else taken(memory)
+                plan.run(
+                    context,
+                    tuple(map(add, given, moved)) if moved else given,
+                    alpha if a is ALPHA else beta if a is BETA else a,
+                    beta if b is BETA else b,
+                )
+                number += 1
+        except (BadParamError, NotSupportedError) as error:
+            if number < written:
+                raise
+            raise partial_write_error(error) from error
+        for constant in self._held:
+            constant.keep_until_done(context.stream)
+
+    def describe(self) -> str:
+        """Return the description of the program, or of all steps."""
+        if self._about:
+            return self._about.format(self._main and self._main.describe())
+        texts = (plan.describe().removeprefix("chosen: ") for plan in self._plans)
+        return f"chosen: {'; then '.join(texts)}"
+
+    def _hold(self, context: Context) -> tuple[Any, ...]:
+        self._held = tuple(constant(context) for constant in self._constants)
+        return self._held
+
+    def _line_for(self, misaligned: tuple[int, ...]) -> _Line:
+        assert self._if_misaligned is not None
+        line, _ = _line(self._if_misaligned(misaligned))
+        self._lines[misaligned] = line
+        return line
+
+
+class _Line(NamedTuple):
+    """Steps with functions that pick their pointers, the offsets of temporaries, and bytes of workspace.
+
+    Without temporaries, the plans take their workspaces themselves.
+    """
+
+    steps: Sequence[tuple[Plan, Any, Any, Any, tuple[int, ...]]]
+    offsets: Sequence[int]
+    nbytes: int
+    written: int
+
+
+def _line(given: Steps) -> tuple[_Line, int]:
+    """Return steps that are ready to run, and the bytes of workspace that they need."""
+    temporaries, steps, written = given
+    nbytes = max((step.plan.workspace for step in steps), default=0)
+    offsets = []
+    for one in temporaries:
+        offset, nbytes = align_after(nbytes, one) if isinstance(one, int) else append(nbytes, one)
+        offsets.append(offset)
+    ready = [
+        (step.plan, _taking(step.places), step.alpha, step.beta, step.offsets if any(step.offsets) else ())
+        for step in steps
+    ]
+    return _Line(ready, offsets, nbytes, len(steps) if written is None else written), nbytes
+
+
+def _taking(places: tuple[int, ...] | None) -> Any:
+    """Return a function that picks the pointers at some places; None stands for all of them."""
+    if places is None or len(places) > 1:
+        return places and itemgetter(*places)
+    first = places[0]
+    return itemgetter(slice(first, first + 1 or None))
+
+
+def chained(
+    temporaries: Sequence[TensorSpec],
+    steps: Sequence[Step],
+    scaled: int | None = None,
+    *,
+    about: str = "",
+    main: Plan | None = None,
+) -> Program:
+    """Return a program whose last step applies beta; ``scaled`` applies alpha, the last one by default."""
+    last = len(steps) - 1
+    place = last if scaled is None else scaled
+    factors = [
+        step._replace(alpha=ALPHA if i == place else step.alpha, beta=BETA if i == last else step.beta)
+        for i, step in enumerate(steps)
+    ]
+    return Program(Steps(temporaries, factors), about=about, main=main)
+
+
+def partial_write_error(error: CudnnError) -> ExecutionFailedError:
+    """Return the error for a call that was rejected after earlier calls had changed the results."""
+    return ExecutionFailedError(
+        f"{error}\nearlier calls of the same operation have changed its results, so no fallback was tried",
+        status=error.status,
+        function=error.function,
+        detail=error.detail,
+    )
+
+
+def run_all(calls: Iterable[Callable[[], object]]) -> None:
+    """Make several calls for one result; after the first one, no other implementation may start over."""
+    for i, call in enumerate(calls):
+        try:
+            call()
+        except (NotSupportedError, BadParamError) as error:
+            if not i:
+                raise
+            raise partial_write_error(error) from error
