@@ -41,7 +41,10 @@ __all__ = [
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
     """Return a plan of ``cudnnOpTensor``, also for factors of 0."""
-    return OpTensorOfZeros(problem)
+    return OfZeros(
+        [spec for spec in (problem.a, problem.b) if spec],
+        lambda *operands: op_tensor_of(problem.op, *operands, problem.c, propagate_nan=problem.propagate_nan),
+    )
 
 
 def op_tensor_of(
@@ -75,8 +78,9 @@ def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
 
 def transform_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of a copy or a conversion, also for a factor of 0."""
-    plan = cast_or_copy_plan(x, y)
-    return plan if x.dtype == "int8" else _CopyOfZeros(plan, x, y)
+    if x.dtype == "int8":
+        return cast_or_copy_plan(x, y)
+    return OfZeros([x], lambda operand: cast_or_copy_plan(operand, y))
 
 
 def scale_plan(x: TensorSpec) -> Plan:
@@ -102,31 +106,26 @@ def constant_plan(x: TensorSpec, value: float | None = None) -> Plan:
     return _MemsetPlan(x, value) if x.is_dense else fill_plan(x, value)
 
 
-class OpTensorOfZeros:
-    """``cudnnOpTensor``, whose operands with a factor of 0 are multiplied by it before.
+class OfZeros:
+    """A plan whose operands with a factor of 0 are copied and multiplied by it before.
 
-    If both factors are 0, cuDNN 9.19 reads neither operand, and so misses infinity and NaN. The workspace is
-    used for these factors only.
+    cuDNN 9.19 does not read operands if all factors are 0, and so misses infinity and NaN. The workspace is
+    used for these factors only. ``plan_for`` makes the plan for operands.
     """
 
-    __slots__ = ("_offsets", "_operands", "_plan", "_problem", "workspace")
+    __slots__ = ("_offsets", "_operands", "_plan", "_plan_for", "workspace")
 
-    def __init__(self, problem: OpTensorProblem) -> None:
-        self._operands = [spec for spec in (problem.a, problem.b) if spec]
-        self._problem = problem
-        self._plan = self._plan_for(*self._operands)
+    def __init__(self, operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -> None:
+        self._operands, self._plan_for = operands, plan_for
+        self._plan = plan_for(*operands)
         self._offsets, self.workspace = [], self._plan.workspace
-        for spec in self._operands:
+        for spec in operands:
             offset, self.workspace = append(self.workspace, spec)
             self._offsets.append(offset)
 
-    def _plan_for(self, *operands: TensorSpec) -> Plan:
-        problem = self._problem
-        return op_tensor_of(problem.op, *operands, problem.c, propagate_nan=problem.propagate_nan)
-
     def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
-        """Enqueue the call; ``pointers`` are a, b if there is one, and c."""
-        factors = list(alpha) if isinstance(alpha, OpTensorScales) else [alpha, alpha]
+        """Enqueue the call; ``pointers`` are those of the operands and of the result."""
+        factors = list(alpha) if isinstance(alpha, OpTensorScales) else [alpha] * len(self._operands)
         if 0 not in factors[: len(self._operands)]:
             self._plan.run(context, pointers, alpha, beta)
             return
@@ -135,40 +134,11 @@ class OpTensorOfZeros:
         for place, spec in enumerate(self._operands):
             if factors[place] == 0:
                 zeros, packed = base + self._offsets[place], TensorSpec.packed(spec.shape, spec.dtype)
-                op_tensor_of("max", spec, packed).run(context, (given[place], zeros), 0.0, 0.0)
+                copy_plan(spec, packed).run(context, (given[place], zeros), 1.0, 0.0)
+                op_tensor_of("max", packed, packed).run(context, (zeros, zeros), 0.0, 0.0)
                 given[place], specs[place], factors[place] = zeros, packed, 1.0
-        scales: Any = OpTensorScales(*factors)
+        scales: Any = OpTensorScales(*factors) if isinstance(alpha, OpTensorScales) else 1.0
         self._plan_for(*specs).run(context, (*given, result), scales, beta)
-
-    def describe(self) -> str:
-        return self._plan.describe()
-
-
-class _CopyOfZeros:
-    """A copy or a conversion, or for a factor of 0 that of a copy of x times 0.
-
-    cuDNN 9.19 does not read x then, and so misses infinity and NaN; the difference of x and x is rounded
-    together with beta y.
-    """
-
-    __slots__ = ("_plan", "_zeros", "workspace")
-
-    def __init__(self, plan: Plan, x: TensorSpec, y: TensorSpec) -> None:
-        packed = TensorSpec.packed(x.shape, x.dtype)
-        times_0 = op_tensor_of("max", packed, packed)
-        steps = [
-            Step(copy_plan(x, packed), (0, 2)),
-            Step(times_0, (2, 2), 0.0),
-            Step(cast_or_copy_plan(packed, y), (2, 1)),
-        ]
-        self._plan, self._zeros = plan, ChainPlan([packed], steps)
-        self.workspace = self._zeros.workspace
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        if alpha:
-            self._plan.run(context, pointers, alpha, beta)
-        else:
-            self._zeros.run(context, pointers, 1.0, beta)
 
     def describe(self) -> str:
         return self._plan.describe()

@@ -166,7 +166,7 @@ def _product_of_others(problem: ReduceProblem, context: Context) -> Plan:
         Step(_ones_for_zeros(problem.x, others, context), (0, 2)),
         Step(ReducePlan(product, context), (2, 1)),
     ]
-    return ChainPlan([others], steps)
+    return chained([others], steps)
 
 
 class ReducePlan:
