@@ -64,6 +64,7 @@ TARGETS = (
     Target("host time added per call without command buffers, us", "plain", "added_us", 25, max),
     Target("check_grads: rows that fail", "rows", "bad_gradient", 0, sum),
     Target("vmap: rows that differ from a loop", "rows", "bad_vmap", 0, sum),
+    Target("shard_map of vmap: rows that differ from a loop", "rows", "bad_split", 0, sum),
     Target("shard_map: largest difference from one device", "devices", "far", 5e-3, max),
     Target("sigpy: convolution tests that fail", "sigpy", "bad", 0, sum),
     Target("ct.from_pointer, us", "pointer", "ours_us", 3, max),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ NEAR = {"float64": 1e-6, "float32": 2e-3, "float16": 0.03}
 
 
 def rows(*, shard: int, shards: int, **_: Any) -> Iterator[Row]:
-    """Yield a row for each case of an operation: whether its gradients and its vmap are right."""
+    """Yield a row for each case of an operation: whether gradients, vmap and shard_map are right."""
     import jax
     import numpy as np
 
@@ -31,14 +32,19 @@ def rows(*, shard: int, shards: int, **_: Any) -> Iterator[Row]:
     ct.config.allow_tf32 = False
     yield about()
 
-    def check_vmap(case: Any) -> None:
-        found, expected = (np.asarray(one, np.float64) for one in mapped(case))
+    def check_mapped(case: Any, split: bool = False) -> None:
+        found, expected = (np.asarray(one, np.float64) for one in mapped(case, split))
         far = np.abs(found - expected).max() / np.abs(expected).max()
         assert far < NEAR[case.dtype], f"the largest difference is {far:.3g}"
 
     for case in CASES[shard::shards]:
-        row: Row = {"row": str(case), "bad_gradient": 0, "bad_vmap": 0}
-        for field, check in (("bad_gradient", check_gradients), ("bad_vmap", check_vmap)):
+        checks = {
+            "bad_gradient": check_gradients,
+            "bad_vmap": check_mapped,
+            "bad_split": partial(check_mapped, split=True),
+        }
+        row: Row = {"row": str(case), **dict.fromkeys(checks, 0)}
+        for field, check in checks.items():
             try:
                 check(case)
             except Exception as error:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
+from .cuda.array_key import ArrayKey
 from .cuda.stream import Stream, resolve_stream
-from .cuda.typed_memory import ArrayKey, TypedMemory
+from .cuda.typed_memory import TypedMemory
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotSupportedError
 from .shapes.checks import FLOATS

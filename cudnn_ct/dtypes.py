@@ -109,12 +109,9 @@ def _look_up(dtype: Any) -> DType:
 def _name(dtype: Any) -> str:
     import numpy as np
 
-    if type(dtype).__module__ == "torch":
-        return str(dtype).removeprefix("torch.")
-    if not isinstance(
-        dtype, str | type | np.dtype
-    ):  # NumPy reads None as float64, and any object with a dtype
-        return repr(dtype)
+    if not isinstance(dtype, str | type | np.dtype):  # NumPy reads None, and any object with a dtype
+        module, _, name = str(dtype).rpartition(".")  # such as torch.float16
+        return name if module == type(dtype).__module__ else repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Never, SupportsIndex
 from . import array_shapes
 from ._hints import known_keywords, unknown_keyword
 from .array import DeviceArray
+from .cuda.array_key import ArrayKey, array_key
 from .cuda.device import as_device
 from .cuda.pointers import DEVICE, HOST, address_of, allocation_at
 from .cuda.stream import resolve_stream
-from .cuda.typed_memory import ArrayKey, array_key
 from .dtypes import DTYPES, as_dtype
 from .shapes.parse import as_ints
 from .shapes.specs import UNALIGNED, TensorSpec, check_shape

@@ -1,10 +1,11 @@
 """The Python of README.md and of the guides, run as pasted: ``python -m tests.guides PAGE``.
 
-The guides are the pages in that section of mkdocs.yml. The snippets of a page run one after another with
-common names. Without a GPU, the first runs as it is, and the others run on shapes.
+The guides are the pages in that section of mkdocs.yml; the pages about other libraries have a section of
+their own. The snippets of a page run one after another with common names. Without a GPU, the first runs as it
+is, and the others run on shapes.
 
-A comment in the line above a snippet names its needs: ``<!-- needs a GPU -->``, or ``<!-- needs torch -->``
-for a GPU and PyTorch. Elsewhere the snippet is only compiled.
+A comment in the line above a snippet names its needs, which are those of `NEEDS`: ``<!-- needs a GPU -->``.
+Elsewhere the snippet is only compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import cudnn_ct as ct
 
 ROOT = Path(__file__).resolve().parents[1]
-SNIPPET = re.compile(r"(?:<!-- needs (a GPU|torch) -->\n)?```python\n(.*?)```", re.DOTALL)
+SNIPPET = re.compile(r"(?:<!-- needs ([\w ]+) -->\n)?```python\n(.*?)```", re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\)  # ((?:[(\[\d]|DeviceArray)\S.*|\w+)$", re.MULTILINE)
 
 
@@ -35,9 +36,35 @@ class Snippet(NamedTuple):
 
 def guides() -> list[str]:
     """Return the paths of README.md and of the guides, in the order of the menu."""
+    return ["README.md", *_pages("Guides")]
+
+
+def others() -> list[str]:
+    """Return the paths of the pages about other libraries; PyTorch's has tests of its own."""
+    return [page for page in _pages("Other libraries") if page != "docs/pytorch.md"]
+
+
+def _pages(title: str) -> list[str]:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^  - Guides:.*\n((?:      .*\n)+)", menu, re.MULTILINE)
-    return ["README.md", *(f"docs/{page}" for page in re.findall(r": ([\w-]+\.md)$", section, re.MULTILINE))]
+    (section,) = re.findall(rf"^  - {title}:.*\n((?:      .*\n)+)", menu, re.MULTILINE)
+    return [f"docs/{page}" for page in re.findall(r": ([\w-]+\.md)$", section, re.MULTILINE)]
+
+
+def _has_cudnn() -> bool:
+    try:
+        return ct.version() > 0
+    except ct.CudnnError:
+        return False
+
+
+# Needs of snippets, and whether this process has them; torch and cupy are for GPUs.
+NEEDS: dict[str, Callable[[], bool]] = {
+    "a GPU": lambda: bool(ct.available()),
+    "cuDNN": _has_cudnn,
+    "torch": lambda: bool(ct.available() and find_spec("torch")),
+    "jax": lambda: bool(find_spec("jax")),
+    "cupy": lambda: bool(ct.available() and find_spec("cupy")),
+}
 
 
 def snippets(page: str) -> list[Snippet]:
@@ -80,6 +107,5 @@ def _shapes(active: bool) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    gpu = bool(ct.available())
-    missing = set() if gpu and find_spec("torch") else {"torch"} if gpu else {"a GPU", "torch"}
-    print(run(sys.argv[1], missing, on_shapes=not gpu))
+    missing = {need for need in {one.needs for one in snippets(sys.argv[1])} - {""} if not NEEDS[need]()}
+    print(run(sys.argv[1], missing, on_shapes=not ct.available()))

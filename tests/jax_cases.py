@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["CASES", "SHARDED", "Case", "call", "check_gradients", "differentiable", "mapped", "operands_of"]
+__all__ = [
+    "CASES",
+    "SHARDED",
+    "SPLIT",
+    "Case",
+    "call",
+    "check_gradients",
+    "differentiable",
+    "mapped",
+    "operands_of",
+]
 
 X, W = (2, 4, 6, 5), (6, 2, 3, 2)
 GEOMETRY = {"padding": ((1, 0), (0, 1)), "stride": (2, 1), "groups": 2}
@@ -203,11 +213,16 @@ def check_gradients(case: Case) -> None:
 GRADIENTS = {"float64": (1e-4, 1e-5), "float32": (3e-2, 1e-2), "float16": (0.1, 0.05)}
 
 
-def mapped(case: Case) -> tuple[Any, Any]:
-    """Return the result of ``jax.vmap`` over all operands of three calls, and that of a loop."""
-    import jax
+def mapped(case: Case, split: bool = False) -> tuple[Any, Any]:
+    """Return the result of ``jax.vmap`` over all operands of three calls, and that of a loop.
 
-    samples = [operands_of(case, seed) for seed in range(3)]
+    With ``split``, each device has two calls, by ``jax.shard_map``.
+    """
+    import jax
+    from jax.sharding import Mesh, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    samples = [operands_of(case, seed) for seed in range(2 * mesh.size if split else 3)]
     places = [place for place, one in enumerate(samples[0]) if one is not None]
 
     def function(*arrays: Any) -> Any:
@@ -216,9 +231,25 @@ def mapped(case: Case) -> tuple[Any, Any]:
             filled[place] = array
         return call(case, *filled)
 
-    found = jax.jit(jax.vmap(function))(*[np.stack([one[place] for one in samples]) for place in places])
+    many: Any = jax.vmap(function)
+    if split:
+        over = PartitionSpec("d")
+        many = jax.shard_map(many, mesh=mesh, in_specs=(over,) * len(places), out_specs=over)
+    found = jax.jit(many)(*[np.stack([one[place] for one in samples]) for place in places])
     return found, np.stack([function(*[one[place] for place in places]) for one in samples])
 
+
+# A program that compares each case, split over all devices, with a loop.
+SPLIT = """
+import json, numpy as np, jax
+jax.config.update("jax_enable_x64", True)
+from tests.jax_cases import CASES, mapped
+far = {}
+for case in CASES:
+    found, expected = (np.asarray(one, np.float64) for one in mapped(case, split=True))
+    far[str(case)] = float(abs(found - expected).max() / abs(expected).max())
+print(json.dumps({"devices": len(jax.devices()), "far": far}))
+"""
 
 # A program that compares a function split over all devices with the same on one.
 SHARDED = """

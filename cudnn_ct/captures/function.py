@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand, asarray
-from ..cuda import interop
+from ..cuda import foreign, interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..errors import warn_caller
@@ -32,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Packages whose frames are skipped where a warning names the call that could not be recorded.
-_LIBRARIES = ("contextlib", "cudnn_ct", "cupy", "torch")
+_LIBRARIES = ("contextlib", "cudnn_ct", *(library.module for library in foreign.LIBRARIES))
 
 
 class _Graphs:

@@ -17,12 +17,12 @@ from ..cuda import memory as memories
 from ..cuda import recording as recordings
 from ..cuda import stream as streams
 from ..cuda.arena import Arena, GraphMemory
+from ..cuda.array_key import ArrayKey
 from ..cuda.debug import record_launch
 from ..cuda.graph import Graph, acquire_stream, capturing, check, copier, launcher, release_stream
 from ..cuda.lifetime import ExportedMemory
 from ..cuda.recording import Recording
 from ..cuda.stream import LEGACY_DEFAULT, Stream
-from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
 from ..ops._operands import byte_extent

@@ -14,7 +14,7 @@ from ..cuda.foreign import LIBRARIES
 
 __all__ = ["PLAIN", "Leaf", "convert", "flatten", "is_array", "library_of", "rebuild"]
 
-_NAMES = frozenset(library.module for library in LIBRARIES)
+_NAMES = frozenset(library.module for library in LIBRARIES if library.has_streams)
 
 # Results that a replay may return as they were recorded.
 PLAIN = (bool, int, float, complex, str, bytes, range, type(None), Enum)

@@ -1,103 +1,195 @@
-"""Arrays of other libraries that are read by their attributes: a table with a row for each library.
+"""Arrays of other libraries: a class for each library, which no other module names.
 
-This takes a tenth of the time of DLPack. A row is consulted only if the process has imported its library.
+Arrays of PyTorch and CuPy are read by their attributes, in a tenth of the time of DLPack. A class is
+consulted only if the process has imported its library.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
-from .interop import current_of_cupy, current_of_torch
-from .stream import Stream
-from .typed_memory import ArrayKey, TypedMemory, array_key
+from . import stream as streams
+from .array_key import ArrayKey, array_key
+from .stream import Stream, default_stream, intern_stream
 
-__all__ = ["LIBRARIES", "Library", "current_stream", "library_of"]
+__all__ = ["LIBRARIES", "Library", "current_stream", "imported", "library_of", "owner_of"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Library:
-    """A library: the types of its arrays, how they are read, and its current stream.
+    """A library of arrays.
 
-    ``types`` takes the module; arrays of subclasses are not read, because their memory may differ. ``read``
-    returns the address and the key of an array, or None for one that only DLPack describes. ``pointer``
-    returns the address of an array with the ``facts`` of a key, and 0 for any other. ``device``
-    returns the device of an array, negative for host memory, and ``owner`` the object that keeps the memory.
-    ``stream`` takes the module and a device.
+    Attributes
+    ----------
+    module : str
+        The module that has the type ``array_type``.
+    has_streams : bool
+        Whether the library has a current stream, and functions that take an array over our memory.
+    readonly : bool
+        Whether its arrays cannot be changed, although they have no flag.
     """
 
-    module: str
-    types: Callable[[Any], tuple[type, ...]]
-    read: Callable[[Any], tuple[int, ArrayKey] | None]
-    facts: Callable[[ArrayKey], tuple[Any, ...]]
-    pointer: Callable[[Any, tuple[Any, ...]], int]
-    device: Callable[[Any], int]
-    owner: Callable[[Any], object]
-    stream: Callable[[Any, int], Stream]
+    module = ""
+    array_type = ""
+    has_streams = False
+    readonly = False
+
+    def types(self) -> tuple[type, ...]:
+        """Return the types of arrays that are read; those of subclasses are not: their memory may differ."""
+        return ()
+
+    def is_complete(self) -> bool:
+        """Return whether the process has imported the library; another thread may be importing it."""
+        return hasattr(sys.modules.get(self.module), self.array_type)
+
+    def has(self, array: object) -> bool:
+        """Return whether an object is an array of the library, or of a subclass."""
+        return isinstance(array, getattr(sys.modules.get(self.module), self.array_type, ()))
+
+    def read(self, array: Any) -> tuple[int, ArrayKey] | None:
+        """Return the address and the key of an array; None for one that only DLPack describes."""
+        raise NotImplementedError
+
+    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
+        """Return the attributes of arrays with a key."""
+        raise NotImplementedError
+
+    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
+        """Return the address of an array with these attributes, and 0 for any other."""
+        raise NotImplementedError
+
+    def device(self, array: Any) -> int:  # noqa: ARG002
+        """Return the device of an array; negative for host memory, or if it is unknown."""
+        return -1
+
+    def owner(self, array: Any) -> object:
+        """Return the object that keeps the memory of an array."""
+        return array
+
+    def prepared(self, array: Any) -> Any:
+        """Return an array that DLPack can export; raise TypeError if gradients are recorded."""
+        return array
+
+    def strides(self, array: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:  # noqa: ARG002
+        """Return strides that the protocols do not export; None where they do."""
+        return None
+
+    def is_initialized(self) -> bool:
+        """Return whether the library uses CUDA in this process."""
+        return getattr(sys.modules.get(self.module), "cuda", None) is not None
 
     def current(self, device: int) -> Stream:
         """Return the current stream of the library on a device."""
-        return self.stream(sys.modules[self.module], device)
+        raise NotImplementedError
+
+    def follow(self, stream: Stream, stack: ExitStack) -> object:
+        """Make a stream current until the stack is closed; return the pool of allocations until then."""
+        raise NotImplementedError
 
 
-def library_of(kind: type) -> Library | None:
-    """Return the library of a type of arrays; None for a type that the table does not have."""
-    known = _known.get(kind)
-    if known is not None:
-        return known
-    for library in LIBRARIES:
-        module = sys.modules.get(library.module)
-        if module is not None and kind in _types(library, module):
-            _known[kind] = library
-            return library
-    return None
+class PyTorch(Library):
+    """Tensors of PyTorch."""
 
+    module, array_type, has_streams = "torch", "Tensor", True
 
-_known: dict[type, Library] = {}  # the types of the table
+    def types(self) -> tuple[type, ...]:
+        torch = sys.modules[self.module]
+        return torch.Tensor, torch.nn.Parameter
 
+    def read(self, array: Any) -> tuple[int, ArrayKey] | None:
+        if array.is_neg() or (array.requires_grad and _records_gradients()):
+            return None
+        try:
+            pointer, strides = array.data_ptr(), array.stride()
+        except RuntimeError:  # no strides, or a transformation of functions
+            return None
+        key = _key_of_torch(array.shape, strides, array.dtype, array.device, not pointer & UNALIGNED)
+        return None if key is None or not pointer else (pointer, key)
 
-def current_stream(arrays: Sequence[Any]) -> Stream | None:
-    """Return the current stream of the library of the first array that is on a device and has one."""
-    for array in arrays:
-        if array is None or isinstance(array, TypedMemory):
-            continue
-        for library in LIBRARIES:
-            module = sys.modules.get(library.module)
-            if module is not None and isinstance(array, _types(library, module)):  # subclasses too
-                device = library.device(array)
-                if device >= 0:
-                    return library.current(device)
-    return None
+    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
+        torch, spec = sys.modules[self.module], key.spec
+        dtype = getattr(torch, _DTYPES_OF_TORCH.get(spec.dtype, spec.dtype), None)
+        return spec.shape, spec.strides, dtype, torch.device("cuda", key.device)
 
+    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
+        shape, strides, dtype, device = facts
+        if array.shape != shape or array.dtype is not dtype or array.device != device or array.is_neg():
+            return 0
+        if array.requires_grad and _records_gradients():
+            return 0
+        try:
+            return array.data_ptr() if array.stride() == strides else 0
+        except RuntimeError:  # no strides, or a transformation of functions
+            return 0
 
-def _types(library: Library, module: Any) -> tuple[type, ...]:
-    """Return the array types of a library; none while another thread is importing it."""
-    try:
-        return library.types(module)
-    except AttributeError:
-        return ()
+    def device(self, array: Any) -> int:
+        found: int = array.get_device()
+        return found
 
+    def owner(self, array: Any) -> object:
+        return array.untyped_storage()
 
-# --- PyTorch -----------------------------------------------------------------------------------------------
+    def prepared(self, array: Any) -> Any:
+        # Torch's own exports reject all tensors that require grad, and cuda.core, which bypasses them, none.
+        if not (array.requires_grad and array.is_cuda):
+            return array
+        if _records_gradients():
+            raise TypeError(
+                "tensors that require grad are not supported (no autograd): pass tensor.detach(), or call "
+                "under torch.no_grad()"
+            )
+        return array.detach()
+
+    def strides(self, array: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        # With one channel or images of one pixel they distinguish channels-last from contiguous tensors.
+        if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
+            return None
+        return tuple(array.stride())
+
+    def is_initialized(self) -> bool:
+        return super().is_initialized() and bool(sys.modules[self.module].cuda.is_initialized())
+
+    def current(self, device: int) -> Stream:
+        # The address takes a twentieth of the time of the object, which is needed only to keep a stream
+        # alive. The function belongs to torch's own compiler, and may be missing.
+        torch = sys.modules[self.module]
+        try:
+            address = torch._C._cuda_getCurrentRawStream(device)
+        except AttributeError:
+            pass
+        else:
+            if not address:
+                return default_stream(device)
+            if (known := streams.known_stream(address, device, self.module)) is not None:
+                return known
+        stream = torch.cuda.current_stream(device)
+        wraps_address = getattr(stream, "stream_id", None) == stream.cuda_stream  # it may be destroyed then
+        return intern_stream(stream.cuda_stream, device, None if wraps_address else stream)
+
+    def follow(self, stream: Stream, stack: ExitStack) -> object:
+        torch = sys.modules[self.module]
+        external = torch.cuda.ExternalStream(stream.handle, device=torch.device("cuda", stream.device))
+        stack.enter_context(torch.cuda.stream(external))
+        pool: object = torch.cuda.MemPool()
+        stack.enter_context(torch.cuda.use_mem_pool(pool, stream.device))
+        # Torch keeps a workspace of cuBLAS for each stream, which graphs of later captures would share.
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            stack.callback(clear)
+        return pool
 
 
 _DTYPES_OF_TORCH = {"float8_e4m3": "float8_e4m3fn", "float8_e8m0": "float8_e8m0fnu"}
 
 
-def _read_torch(tensor: Any) -> tuple[int, ArrayKey] | None:
-    if tensor.is_neg() or (tensor.requires_grad and sys.modules["torch"].is_grad_enabled()):
-        return None
-    try:
-        pointer, strides = tensor.data_ptr(), tensor.stride()
-    except RuntimeError:  # no strides, or a transformation of functions
-        return None
-    key = _key_of_torch(tensor.shape, strides, tensor.dtype, tensor.device, not pointer & UNALIGNED)
-    return None if key is None or not pointer else (pointer, key)
+def _records_gradients() -> bool:
+    return bool(sys.modules["torch"].is_grad_enabled())
 
 
 @lru_cache(4096)
@@ -110,34 +202,51 @@ def _key_of_torch(
     return array_key(spec, device.index, aligned, False)
 
 
-def _facts_of_torch(key: ArrayKey) -> tuple[Any, ...]:
-    torch, spec = sys.modules["torch"], key.spec
-    dtype = getattr(torch, _DTYPES_OF_TORCH.get(spec.dtype, spec.dtype), None)
-    return spec.shape, spec.strides, dtype, torch.device("cuda", key.device)
+class CuPy(Library):
+    """Arrays of CuPy."""
 
+    module, array_type, has_streams = "cupy", "ndarray", True
 
-def _pointer_of_torch(tensor: Any, facts: tuple[Any, ...]) -> int:
-    shape, strides, dtype, device = facts
-    if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != device or tensor.is_neg():
-        return 0
-    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
-        return 0
-    try:
-        return tensor.data_ptr() if tensor.stride() == strides else 0
-    except RuntimeError:  # no strides, or a transformation of functions
-        return 0
+    def types(self) -> tuple[type, ...]:
+        return (sys.modules[self.module].ndarray,)
 
+    def read(self, array: Any) -> tuple[int, ArrayKey] | None:
+        memory = array.data
+        pointer = memory.ptr
+        if not pointer:
+            return None
+        aligned = not pointer & UNALIGNED
+        return pointer, _key_of_cupy(array.shape, array.strides, array.dtype, memory.device_id, aligned)
 
-# --- CuPy --------------------------------------------------------------------------------------------------
+    def facts(self, key: ArrayKey) -> tuple[Any, ...]:
+        spec, row = key.spec, DTYPES[key.spec.dtype]
+        return spec.shape, tuple(stride * row.itemsize for stride in spec.strides), row.numpy, key.device
 
+    def pointer(self, array: Any, facts: tuple[Any, ...]) -> int:
+        memory = array.data
+        same = (array.shape, array.strides, array.dtype, memory.device_id) == facts
+        return memory.ptr if same else 0
 
-def _read_cupy(array: Any) -> tuple[int, ArrayKey] | None:
-    memory = array.data
-    pointer = memory.ptr
-    if not pointer:
-        return None
-    aligned = not pointer & UNALIGNED
-    return pointer, _key_of_cupy(array.shape, array.strides, array.dtype, memory.device_id, aligned)
+    def device(self, array: Any) -> int:
+        found: int = array.data.device_id
+        return found
+
+    def owner(self, array: Any) -> object:
+        return array.data.mem
+
+    def current(self, device: int) -> Stream:
+        stream = sys.modules[self.module].cuda.get_current_stream(device)
+        wraps_address = type(stream).__name__ == "ExternalStream"
+        return intern_stream(stream.ptr, device, None if wraps_address else stream)
+
+    def follow(self, stream: Stream, stack: ExitStack) -> object:
+        cupy = sys.modules[self.module]
+        with warnings.catch_warnings():  # Stream.from_external of cupy 14.0 destroys the stream that it wraps
+            warnings.simplefilter("ignore", DeprecationWarning)
+            stack.enter_context(cupy.cuda.ExternalStream(stream.handle, stream.device))
+        pool: object = cupy.cuda.MemoryPool()
+        stack.enter_context(cupy.cuda.using_allocator(pool.malloc))  # type: ignore[attr-defined]
+        return pool
 
 
 @lru_cache(4096)
@@ -153,36 +262,56 @@ def _key_of_cupy(
     return array_key(TensorSpec(shape, tuple(s // itemsize for s in strides), name), device, aligned, False)
 
 
-def _facts_of_cupy(key: ArrayKey) -> tuple[Any, ...]:
-    spec, row = key.spec, DTYPES[key.spec.dtype]
-    return spec.shape, tuple(stride * row.itemsize for stride in spec.strides), row.numpy, key.device
+class Jax(Library):
+    """Arrays of JAX, which come by DLPack."""
+
+    module, array_type, readonly = "jax", "Array", True
 
 
-def _pointer_of_cupy(array: Any, facts: tuple[Any, ...]) -> int:
-    memory = array.data
-    same = (array.shape, array.strides, array.dtype, memory.device_id) == facts
-    return memory.ptr if same else 0
+LIBRARIES: tuple[Library, ...] = (PyTorch(), CuPy(), Jax())
+streams.LASTING.update(library.module for library in LIBRARIES if library.has_streams)
 
 
-LIBRARIES = (
-    Library(
-        "torch",
-        lambda torch: (torch.Tensor, torch.nn.Parameter),
-        _read_torch,
-        _facts_of_torch,
-        _pointer_of_torch,
-        lambda tensor: tensor.get_device(),
-        lambda tensor: tensor.untyped_storage(),
-        current_of_torch,
-    ),
-    Library(
-        "cupy",
-        lambda cupy: (cupy.ndarray,),
-        _read_cupy,
-        _facts_of_cupy,
-        _pointer_of_cupy,
-        lambda array: array.data.device_id,
-        lambda array: array.data.mem,
-        current_of_cupy,
-    ),
-)
+# --- which library -----------------------------------------------------------------------------------------
+
+
+def imported() -> Iterator[Library]:
+    """Yield the libraries with streams that the process has imported."""
+    for library in LIBRARIES:
+        if library.has_streams and library.module in sys.modules:
+            yield library
+
+
+def library_of(kind: type) -> Library | None:
+    """Return the library of a type of arrays; None for a type that is not read by attributes."""
+    known = _known.get(kind)
+    if known is not None:
+        return known
+    for library in imported():
+        try:
+            types = library.types()
+        except AttributeError:  # another thread is importing it
+            continue
+        if kind in types:
+            _known[kind] = library
+            return library
+    return None
+
+
+_known: dict[type, Library] = {}  # the types that are read
+
+
+def owner_of(array: object) -> Library | None:
+    """Return the library of an array, or of one of a subclass; None for other objects."""
+    return next((library for library in LIBRARIES if library.has(array)), None)
+
+
+def current_stream(arrays: Sequence[Any]) -> Stream | None:
+    """Return the current stream of the library of the first array that is on a device and has one."""
+    for array in arrays:
+        library = None if array is None else owner_of(array)
+        if library is not None:
+            device = library.device(array)
+            if device >= 0:
+                return library.current(device)
+    return None

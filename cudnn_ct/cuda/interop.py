@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import sys
 from functools import cache
 from typing import Any, NamedTuple
 
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import TensorSpec, packed_strides
 from . import driver as cuda
+from . import foreign
 from . import stream as streams
 from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, intern_stream
 
@@ -36,7 +36,8 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
-    obj = _without_gradient(obj)
+    library = foreign.owner_of(obj)
+    obj = obj if library is None else library.prepared(obj)
     try:
         here = _NO_WAIT if streams.is_capturing(stream) else stream.handle
         views = _memory_view()
@@ -53,11 +54,11 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     if dtype.kind == "V":  # the interface has no names for bfloat16 and float8
         dtype = getattr(obj, "dtype", dtype)
     shape = tuple(view.shape)
-    strides = _unambiguous_strides(obj, shape)
+    strides = None if library is None else library.strides(obj, shape)
     strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     spec = spec_of(obj, shape, strides, dtype)
     home = _producer_stream(obj, view.device_id)
-    readonly = view.readonly or isinstance(obj, _type_of("jax", "Array"))  # immutable without a flag
+    readonly = view.readonly or (library is not None and library.readonly)
     return ExternalArray(view.ptr, spec, view.device_id, readonly, view, home)
 
 
@@ -120,44 +121,6 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
     return tuple(s - span if s >= span // 2 else s for s in strides)
 
 
-def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the strides of a torch tensor with one channel or images of one pixel; None for other arrays.
-
-    They distinguish channels-last from contiguous tensors, and the protocols of torch do not export them.
-    """
-    if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
-        return None
-    torch = sys.modules.get("torch")
-    return tuple(obj.stride()) if torch is not None and isinstance(obj, torch.Tensor) else None
-
-
-def _without_gradient(obj: Any) -> Any:
-    """Return a tensor of torch detached if gradients are not recorded; raise if they are.
-
-    Torch's own exports reject all tensors that require grad, and cuda.core, which bypasses them, none.
-    """
-    if not isinstance(obj, _type_of("torch", "Tensor")) or not (obj.requires_grad and obj.is_cuda):
-        return obj
-    _refuse_gradient()
-    return obj.detach()
-
-
-def _refuse_gradient() -> None:
-    if sys.modules["torch"].is_grad_enabled():
-        raise TypeError(
-            "tensors that require grad are not supported (no autograd): pass tensor.detach(), or call under "
-            "torch.no_grad()"
-        )
-
-
-def _type_of(library: str, name: str) -> Any:
-    """Return the array type of a library, for ``isinstance``; ``()`` unless the process has imported it.
-
-    Another thread may be importing the library: its module then exists without the type.
-    """
-    return getattr(sys.modules.get(library), name, ())
-
-
 def _producer_stream(obj: Any, device: int) -> Stream | None:
     """Return the stream that the producer of an external array works on now, or None if it is unknown.
 
@@ -165,10 +128,9 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     reused on the producer's stream before our kernel is complete. Numba exports no stream for arrays that it
     uses on the default stream.
     """
-    if isinstance(obj, _type_of("torch", "Tensor")):
-        return current_of_torch(sys.modules["torch"], device)
-    if isinstance(obj, _type_of("cupy", "ndarray")):
-        return current_of_cupy(sys.modules["cupy"], device)
+    library = foreign.owner_of(obj)
+    if library is not None and library.has_streams:
+        return library.current(device)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
@@ -177,39 +139,13 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
 
 
 def consumer_stream(stream: Any, device: int) -> Stream:
-    """Return the stream of a DLPack consumer, with its object if it is the current one of PyTorch or CuPy."""
+    """Return the stream of a DLPack consumer, with its object if it is the current one of a library."""
     found = as_stream(stream, device)
     if found.owner is None and found.handle != LEGACY_DEFAULT:
-        known = (("torch", "Tensor", current_of_torch), ("cupy", "ndarray", current_of_cupy))
-        for name, kind, current in known:
-            if _type_of(name, kind) and (theirs := current(sys.modules[name], device)) == found:
+        for library in foreign.imported():
+            if library.is_complete() and (theirs := library.current(device)) == found:
                 return theirs
     return found
-
-
-def current_of_torch(torch: Any, device: int) -> Stream:
-    """Return the current stream of torch."""
-    # The address takes a twentieth of the time of the object, which is needed only to keep a stream alive.
-    # The function belongs to torch's own compiler, and may be missing.
-    try:
-        address = torch._C._cuda_getCurrentRawStream(device)
-    except AttributeError:
-        pass
-    else:
-        if not address:
-            return default_stream(device)
-        if (known := streams.known_stream(address, device, "torch")) is not None:
-            return known
-    stream = torch.cuda.current_stream(device)
-    wraps_address = getattr(stream, "stream_id", None) == stream.cuda_stream  # then it may be destroyed
-    return intern_stream(stream.cuda_stream, device, None if wraps_address else stream)
-
-
-def current_of_cupy(cupy: Any, device: int) -> Stream:
-    """Return the current stream of CuPy."""
-    stream = cupy.cuda.get_current_stream(device)
-    wraps_address = type(stream).__name__ == "ExternalStream"
-    return intern_stream(stream.ptr, device, None if wraps_address else stream)
 
 
 _NO_WAIT = -1  # DLPack's stream for a consumer that orders itself

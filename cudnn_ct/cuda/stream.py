@@ -36,8 +36,8 @@ class Stream:
     """A CUDA stream of one device: its address, and the object that keeps it alive.
 
     :func:`use` yields one; users do not construct it. ``lasts`` is true if the stream exists as long as its
-    owner is referenced: the default stream, the package's own and streams of PyTorch and CuPy. Another
-    library may close a stream explicitly.
+    owner is referenced: the default stream, and streams of packages in `LASTING`. Another library may close
+    a stream explicitly.
     """
 
     __slots__ = ("device", "handle", "lasts", "owner")
@@ -51,7 +51,7 @@ class Stream:
         self.handle = handle or LEGACY_DEFAULT
         self.device = device
         self.owner = owner
-        self.lasts = self.handle == LEGACY_DEFAULT or _library_of(owner) in ("cudnn_ct", "cupy", "torch")
+        self.lasts = self.handle == LEGACY_DEFAULT or _library_of(owner) in LASTING
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return (version, address): the stream protocol of cuda.core, torch and cupy."""
@@ -66,6 +66,10 @@ class Stream:
     def __repr__(self) -> str:
         name = "legacy default" if self.handle == LEGACY_DEFAULT else f"{self.handle:#x}"
         return f"Stream({name}, device={self.device})"
+
+
+# Packages whose streams exist as long as they are referenced; `foreign` adds those of other libraries.
+LASTING = {"cudnn_ct"}
 
 
 def _library_of(owner: object) -> str:

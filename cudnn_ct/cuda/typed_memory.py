@@ -16,6 +16,7 @@ from ..typing import Index, Layout
 from . import event as events
 from . import interop, lifetime, recording
 from . import stream as streams
+from .array_key import ArrayKey, array_key
 from .lifetime import ExportedMemory, StreamUses
 from .stream import Stream
 
@@ -23,22 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import CapsuleType
 
-__all__ = ["ArrayKey", "TypedMemory", "array_key"]
-
-
-class ArrayKey:
-    """All of an array that a prepared call depends on. Equal ones are one object, which is cheap to hash."""
-
-    __slots__ = ("aligned", "device", "readonly", "spec")
-
-    def __init__(self, spec: TensorSpec, device: int, aligned: bool, readonly: bool) -> None:
-        self.spec = spec
-        self.device = device
-        self.aligned = aligned
-        self.readonly = readonly
-
-
-array_key = lru_cache(4096)(ArrayKey)  # calls whose keys are dropped are prepared once more
+__all__ = ["TypedMemory"]
 
 
 class TypedMemory:

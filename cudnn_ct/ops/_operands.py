@@ -12,8 +12,8 @@ from ..array_creation import as_operand, not_on_device
 from ..cuda import device as devices
 from ..cuda import foreign, interop
 from ..cuda import stream as streams
+from ..cuda.array_key import ArrayKey
 from ..cuda.stream import Stream, in_use
-from ..cuda.typed_memory import ArrayKey
 from ..dtypes import DTYPES
 from ..shapes.checks import result_spec
 from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 from ..array import ResultSlot
 from ..context import Context
 from ..cuda import stream as streams
+from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
-from ..cuda.typed_memory import array_key
 from ..plans.base import SelectedPlan
 from ..shapes.specs import TensorSpec
 from ._copies import OnCopies, copies_of

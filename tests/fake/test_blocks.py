@@ -10,8 +10,8 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda.array_key import array_key
 from cudnn_ct.cuda.stream import default_stream
-from cudnn_ct.cuda.typed_memory import array_key
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.mixed import in_threads
 

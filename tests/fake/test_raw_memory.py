@@ -69,6 +69,23 @@ def test_from_pointer_shares_memory_for_each_type_of_pointer(
     np.testing.assert_array_equal(ct.activation(array, mode="relu").numpy(), VALUES)
 
 
+def test_from_pointer_takes_objects_of_cuda_python(memory: ct.DeviceArray) -> None:
+    """Real ones, of the versions that are installed."""
+    core = pytest.importorskip("cuda.core")
+    driver = pytest.importorskip("cuda.bindings.driver")
+    buffer = core.Buffer.from_handle(memory.pointer, VALUES.nbytes, owner=memory)
+    for pointer in (buffer, driver.CUdeviceptr(memory.pointer)):
+        array = ct.from_pointer(pointer, VALUES.shape, "float32")
+        np.testing.assert_array_equal(array.numpy(), VALUES)
+        with pytest.raises(TypeError, match=r"use ct\.from_pointer\(pointer, shape, dtype\)"):
+            ct.asarray(pointer, "float32")
+    with pytest.raises(ValueError, match="needs bytes 0 to 100 of the Buffer, which has 96"):
+        ct.from_pointer(buffer, (25,), "float32")
+    buffer.close()
+    with pytest.raises(ValueError, match=r"pointer is a closed cuda\.core Buffer"):
+        ct.from_pointer(buffer, (4,), "float32")
+
+
 def test_from_pointer_takes_strides_in_elements_and_lists(memory: ct.DeviceArray) -> None:
     array = ct.from_pointer(memory.pointer + 4, [2, 3], np.float32, strides=[12, 4])
     np.testing.assert_array_equal(array.numpy(), VALUES[:, :, 0, 1])

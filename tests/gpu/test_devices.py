@@ -84,3 +84,10 @@ def test_conv_runs_on_streams_and_tensors_of_the_second_device() -> None:
         np.testing.assert_array_equal(y.numpy(), EXPECTED)
     assert torch.from_dlpack(y).device.index == 1
     assert torch.cuda.current_device() == 0
+
+
+def test_from_pointer_reports_the_device_of_memory() -> None:
+    x, _ = placed(1)
+    assert ct.from_pointer(x.pointer, x.shape, x.dtype, device=1).device == 1
+    with pytest.raises(ValueError, match="is on another device: got 0, expected 1; pass device=1"):
+        ct.from_pointer(x.pointer, x.shape, x.dtype)

@@ -19,10 +19,11 @@ if not (ROOT / "mkdocs.yml").is_file():
 from tests import guides  # noqa: E402
 
 
-@pytest.mark.parametrize("page", guides.guides())
+@pytest.mark.parametrize("page", guides.guides() + guides.others())
 def test_snippets_run_as_pasted_on_a_gpu(page: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": str(tmp_path)}
+    environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # else JAX takes the memory of other tests
     command = [sys.executable, "-m", "tests.guides", page]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False

@@ -140,6 +140,20 @@ def test_memory_of_the_host_is_rejected() -> None:
             ct.from_pointer(pointer, (4,), "float32")
 
 
+def test_buffers_of_the_host_and_closed_ones_are_rejected(buffer: Any) -> None:
+    resource = getattr(library("cuda.core"), "LegacyPinnedMemoryResource", None)
+    if resource is None:
+        pytest.skip("this version of cuda.core has no pinned Buffers")
+    pinned = resource().allocate(256)
+    with pytest.raises(ValueError, match=r"is host memory; ct\.asarray copies"):
+        ct.from_pointer(pinned, (4,), "float32")
+    pinned.close()
+    buffer.close()
+    for closed in (pinned, buffer):
+        with pytest.raises(ValueError, match=r"pointer is a closed cuda\.core Buffer"):
+            ct.from_pointer(closed, (4,), "float32")
+
+
 def test_managed_memory_is_accepted() -> None:
     ct.zeros((1,))
     result, address = driver().cuMemAllocManaged(4096, driver().CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL)
@@ -186,7 +200,14 @@ def test_types_of_ml_dtypes_come_by_the_interface_and_by_a_view(dtype: str, devi
     np.testing.assert_array_equal(seen.numpy().astype(float), host.astype(float))
 
 
-def test_dtypes_of_torch_and_jax_are_accepted(buffer: Any) -> None:
+def test_dtypes_of_jax_are_accepted(buffer: Any) -> None:
+    jnp = library("jax.numpy")
+    for dtype in (jnp.float32, jnp.int32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.dtype("float16")):
+        expected = jnp.dtype(dtype).name.removesuffix("fn")
+        assert ct.from_pointer(buffer, (4,), dtype).spec.dtype == expected
+
+
+def test_dtypes_of_torch_are_accepted(buffer: Any) -> None:
     torch = library("torch")
     for dtype in (torch.float32, torch.int32, torch.bfloat16, torch.float8_e4m3fn):
         expected = str(dtype).removeprefix("torch.").removesuffix("fn")

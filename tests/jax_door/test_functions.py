@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.jax_cases import CASES, SHARDED, Case, call, check_gradients, mapped, operands_of
+from tests.jax_cases import CASES, SHARDED, SPLIT, Case, call, check_gradients, mapped, operands_of
 
 jax = pytest.importorskip("jax")
 
@@ -286,11 +286,12 @@ def test_other_major_version_of_the_interface_is_rejected_by_name(monkeypatch: p
         ffi.check_version()
 
 
-def test_function_that_is_split_over_devices_equals_the_whole() -> None:
+def on_two_devices(program: str) -> Any:
+    """Return what a program prints, on two devices of the CPU."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", SHARDED],
+        [sys.executable, "-c", program],
         env={**os.environ, **flags, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -299,7 +300,18 @@ def test_function_that_is_split_over_devices_equals_the_whole() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["devices"] == 2
-    assert max(found["far"]) < 1e-5, found
+    return found["far"]
+
+
+def test_function_that_is_split_over_devices_equals_the_whole() -> None:
+    far = on_two_devices(SHARDED)
+    assert max(far) < 1e-5, far
+
+
+def test_each_row_that_is_split_over_devices_equals_a_loop() -> None:
+    far = on_two_devices(SPLIT)
+    assert len(far) >= len({str(case) for case in CASES})
+    assert {name: value for name, value in far.items() if value > 2e-3} == {}
 
 
 def test_page_runs() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -239,4 +241,36 @@ def test_strides_between_elements_are_rejected(strides: tuple[int, int], dtype: 
     with pytest.raises(
         ValueError, match=f"strides are not supported: got .{strides[0]}, {strides[1]}. bytes"
     ):
-        foreign._read_cupy(array)
+        foreign.LIBRARIES[1].read(array)
+
+
+LIBRARIES = {"torch", "cupy", "cupyx", "jax", "numba"}
+# The compatibility layers for a library each, and the search for files that a library installs.
+OF_A_LIBRARY = ("torch/", "cupy/", "jax/", "cli/", "doctor/")
+
+
+def named_libraries(tree: ast.AST) -> set[str]:
+    """Return the libraries that code imports, or names in a variable or a string."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            found.add(node.value.partition(".")[0])
+        elif isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).partition(".")[0])
+    return found & LIBRARIES
+
+
+def test_other_modules_do_not_name_a_library_of_arrays() -> None:
+    """A library is a class of `foreign`: its types, memory, streams, and how a recording follows it."""
+    root = Path(foreign.__file__).parents[1]
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name != "cuda/foreign.py" and not name.startswith(OF_A_LIBRARY):
+            found[name] = named_libraries(ast.parse(path.read_text(encoding="utf-8")))
+    assert {name: libraries for name, libraries in found.items() if libraries} == {}
+    assert named_libraries(ast.parse(Path(foreign.__file__).read_text(encoding="utf-8"))) >= {"torch", "cupy"}

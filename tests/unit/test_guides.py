@@ -39,6 +39,19 @@ def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
     assert int(done.stdout) > 0, "the page has no snippet"
 
 
+@pytest.mark.parametrize("page", guides.others())
+def test_snippets_about_other_libraries_run_as_pasted(page: str, tmp_path: Path) -> None:
+    """In a new process, if it has the library and what that needs; elsewhere they are compiled."""
+    assert {one.needs for one in guides.snippets(page)} <= guides.NEEDS.keys()
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
+    command = [sys.executable, "-m", "tests.guides", page]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @each_page
 def test_page_opens_with_code_that_needs_nothing(page: str) -> None:
     assert guides.snippets(page)[0].needs == ""
