@@ -7,11 +7,11 @@ import sys
 from types import FrameType
 from typing import NamedTuple
 
-__all__ = ["NOBODY", "Caller", "caller", "split"]
+__all__ = ["Caller", "caller", "split"]
 
 _PACKAGE = __name__.partition(".")[0]
 _COMMANDS = f"{_PACKAGE}.cli."
-_BETWEEN = ("contextlib", "functools", "threading")
+_INNER = (_PACKAGE, "contextlib", "functools", "threading")
 _AT = " at "
 
 
@@ -25,23 +25,22 @@ class Caller(NamedTuple):
         return _AT.join(filter(None, self))
 
 
-NOBODY = Caller()
-
-
 def caller() -> Caller:
     """Return the outermost operation of this package that is running, and the line that called it.
 
-    Only the name of the program's file is kept, without its folder.
+    Only the name of the program's file is kept, without its folder. A method ``__call__`` is its class.
     """
     frame: FrameType | None = sys._getframe(1)
-    last: FrameType | None = None
-    while frame is not None and (_of_package(frame) or frame.f_globals.get("__name__") in _BETWEEN):
-        last = frame if _of_package(frame) else last
+    outermost = ""
+    while frame is not None and (package := _module(frame).partition(".")[0]) in _INNER:
+        if _module(frame).startswith(_COMMANDS):
+            return Caller()
+        if package == _PACKAGE:
+            outermost = frame.f_code.co_qualname.removesuffix(".__call__").rpartition("<locals>.")[2]
         frame = frame.f_back
-    if frame is None or last is None or last.f_globals.get("__name__", "").startswith(_COMMANDS):
-        return NOBODY
-    file = os.path.basename(frame.f_code.co_filename)
-    return Caller(_operation(last), f"{file}:{frame.f_lineno}")
+    if frame is None:
+        return Caller()
+    return Caller(outermost, f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
 
 
 def split(text: str) -> Caller:
@@ -50,11 +49,5 @@ def split(text: str) -> Caller:
     return Caller(operation, line)
 
 
-def _of_package(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
-    return isinstance(name, str) and name.partition(".")[0] == _PACKAGE
-
-
-def _operation(frame: FrameType) -> str:
-    """Return the name of a function; for a method that is called like a function, that of its class."""
-    return frame.f_code.co_qualname.removesuffix(".__call__").rpartition("<locals>.")[2]
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

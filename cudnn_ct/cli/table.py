@@ -23,18 +23,9 @@ from rich.text import Text
 from ..doctor.terminal import printable
 
 __all__ = [
-    "WIDTH",
-    "Column",
-    "Tick",
-    "counted",
-    "in_bytes",
-    "progress",
-    "say",
-    "say_json",
-    "say_lines",
-    "show",
+    "WIDTH", "Column", "Tick", "counted", "in_bytes", "progress", "say", "say_json", "say_lines", "show",
     "styled",
-]
+]  # fmt: skip
 
 EMPTY = {"", "-"}
 WIDTH = 80  # columns of a narrow terminal
@@ -55,13 +46,10 @@ def counted(number: int, noun: str) -> str:
 
 def in_bytes(number: int) -> str:
     """Return a number of bytes with a unit, such as ``131 B`` or ``1.0 MiB``."""
-    if number < 1024:
-        return f"{number} B"
-    size, units = number / 1024, iter(("KiB", "MiB", "GiB"))
-    unit = next(units)
-    while size >= 1000 and unit != "GiB":
-        size, unit = size / 1024, next(units)
-    return f"{size:.1f} {unit}"
+    size, units = float(number), ["GiB", "MiB", "KiB"]
+    while size >= 1000 and units:
+        size, unit = size / 1024, units.pop()
+    return f"{size:.1f} {unit}" if number >= 1000 else f"{number} B"
 
 
 def say(text: object = "", *, label: str = "", err: bool = False) -> None:
@@ -97,17 +85,13 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 
     for row in rows:
         color = next((COLORS[cell] for cell in row if cell in COLORS), None)
         table.add_row(*(Text(printable(row[place])) for place in filled), style=Style(color=color))
-    terminal = _on_terminal(sys.stdout)
-    console = Console(
-        file=io.StringIO(),
-        width=width or (None if terminal else UNLIMITED),
-        force_terminal=styled(sys.stdout),
-        color_system="standard" if styled(sys.stdout) else None,
-    )
-    with console.capture() as printed:
-        console.print(table)
-    for line in printed.get().splitlines():
-        click.echo(line.rstrip(), color=styled(sys.stdout))
+    room, colors = width or (None if _on_terminal(sys.stdout) else UNLIMITED), styled(sys.stdout)
+    printed = io.StringIO()
+    Console(
+        file=printed, width=room, force_terminal=colors, color_system="standard" if colors else None
+    ).print(table)
+    for line in printed.getvalue().splitlines():
+        click.echo(line.rstrip(), color=colors)
 
 
 @contextmanager

@@ -377,7 +377,14 @@ def test_names_of_unknown_knobs_are_rejected() -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1 << 20, "1.0 MiB"), (5 << 40, "5120.0 GiB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1023, "1.0 KiB"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (5 << 40, "5120.0 GiB"),
+    ],
 )
 def test_bytes_have_units(number: int, text: str) -> None:
     assert in_bytes(number) == text
