@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 __all__ = [
     "ALGORITHMS", "POLICIES", "RNN_ALGOS", "SYNONYMS", "NamedAlgorithm", "checked_name", "is_engine",
-    "without_backend",
+    "plain_name", "with_knob_names",
 ]  # fmt: skip
 
 POLICIES = ("heuristic", "autotune")
@@ -66,6 +66,7 @@ ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
 
 # As `graph.engines.Engine` prints it.
 _ENGINE = re.compile(r"engine \d+(?: knobs \d+=-?\d+(?:,\d+=-?\d+)*)?", re.ASCII)
+_KNOB = re.compile(r"(?<=[ ,])\w+(?==)", re.ASCII)
 
 
 def checked_name(name: str, direction: str | None = None) -> str:
@@ -77,7 +78,7 @@ def checked_name(name: str, direction: str | None = None) -> str:
     rows = [row for names in directions.values() for row in names.items()]
     known = [*POLICIES, *SYNONYMS, *(name for name, _ in rows), *(row.algorithm for _, row in rows)]
     known += RNN_ALGOS if direction is None else ()
-    if (bare := without_backend(name)) in known or _ENGINE.fullmatch(bare):
+    if (bare := plain_name(name)) in known or _ENGINE.fullmatch(bare):
         return name
     valid = ", ".join(dict.fromkeys(known))
     raise ValueError(f"expected one of {valid}, or an engine such as 'engine 38 knobs 2=0'")
@@ -88,7 +89,31 @@ def is_engine(name: str) -> bool:
     return name.startswith("engine ")
 
 
-def without_backend(name: str) -> str:
-    """Remove the backend from a name as tables print it: "graph engine 4", "legacy gemm"."""
+def plain_name(name: str) -> str:
+    """Return a name that tables print in the form of `Engine`, or of an algorithm.
+
+    "graph engine 4 knobs tile_size=5, edge=1" becomes "engine 4 knobs 2=5,4=1", and "legacy gemm" "gemm".
+    """
     backend, _, rest = name.partition(" ")
-    return rest if backend == ("graph" if is_engine(rest) else "legacy") else name
+    bare = rest if backend == ("graph" if is_engine(rest) else "legacy") else name
+    return _KNOB.sub(_knob_number, bare.replace(", ", ",")) if is_engine(bare) and "=" in bare else bare
+
+
+def with_knob_names(name: str) -> str:
+    """Return the name of an algorithm with cuDNN's names of the knobs in place of their numbers."""
+    return _KNOB.sub(_knob_name, name) if "=" in name else name
+
+
+def _knob_number(match: re.Match[str]) -> str:
+    from ._bindings.enums import BackendKnobType  # hardly ever needed
+
+    word = match[0]
+    return str(int(BackendKnobType[word.upper()])) if word.upper() in BackendKnobType.__members__ else word
+
+
+def _knob_name(match: re.Match[str]) -> str:
+    from ._bindings.enums import BackendKnobType
+
+    number = int(match[0]) if match[0].isdecimal() else -1
+    known = {int(knob): knob.name.lower() for knob in BackendKnobType}
+    return known.get(number, match[0])

@@ -23,6 +23,7 @@ WITHOUT = {
     "libcublasLt": "no operation can run on a GPU",
     "libnvrtc": "cuDNN has no engines that are compiled at run time",
 }
+NEEDS_DRIVER = "not loaded: it needs the driver"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def _part(name: str, library: Library | None, mapped: tuple[str, ...], skipped: 
     if library is None:
         return LibraryFile(name, None, note="does not exist")
     version = dotted(library.version) if library.version else None
-    note = skipped or (library.problem.kind if library.problem else "")
+    needs_driver = skipped.startswith(f"{_find.DRIVER.soname}:")  # the linker's error message
+    note = NEEDS_DRIVER if needs_driver else skipped or (library.problem.kind if library.problem else "")
     return LibraryFile(name, library.real, version, note, library.real in mapped)
 
 
@@ -191,7 +193,7 @@ def _driver() -> LibraryFile:
     release = _files.driver_release()
     if found.path is None:
         inside = f", though the kernel module is loaded ({release}): is this a container without --gpus?"
-        note = f"no {_find.DRIVER.soname} was found{inside if release else ''}"
+        note = f"no {_find.DRIVER.soname} was found{inside if release else ': operations need one and a GPU'}"
         return LibraryFile("driver", None, note=note)
     file = _on_disk("driver", found.path)
     if file.note:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+from functools import cache
 from typing import Any
 
 from . import _lib
 from ._handle import NativeHandle
+from .errors import NotSupportedError
 
 __all__ = ["RawFunction", "raw"]
 
@@ -87,31 +89,38 @@ class RawFunction:
 
 
 class RawLibrary:
-    """Access to cuDNN's C functions by name, with checked arguments. The first access loads cuDNN.
+    """Access to cuDNN's C functions, enums and types by name. The first function that is used loads cuDNN.
 
     Raises
     ------
     AttributeError
-        cuDNN does not have this function.
+        cuDNN does not have this function, enum or type.
     LibraryLoadError
         cuDNN is not installed or cannot be loaded.
 
     Notes
     -----
-    Each attribute is a :class:`RawFunction`, which raises if the status of the C function is not success.
+    A function is a :class:`RawFunction`, which raises if the status of the C function is not success. An
+    enum has its name in C without ``cudnn`` and ``_t``, and its members without the common prefix:
+    ``ct.raw.DataType.FLOAT``. Handles, structs and callbacks have their names in C.
 
     Examples
     --------
     >>> ct.raw.cudnnGetVersion() // 10000
     9
+    >>> descriptor = ct.raw.cudnnTensorDescriptor_t()
+    >>> int(ct.raw.DataType.FLOAT)
+    0
     """
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, _lib.Library], RawFunction] = {}
 
-    def __getattr__(self, name: str) -> RawFunction:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy, inspect and pickle look up such names on every object
             raise AttributeError(name)
+        if name in (known := _types()):
+            return known[name]
         library = _lib.load()
         made = self._made.get((name, library))
         if made is None:
@@ -120,13 +129,45 @@ class RawLibrary:
         return made
 
     def __dir__(self) -> list[str]:
-        return sorted(_lib.prototypes())
+        return sorted([*_lib.prototypes(), *_types(), "handle"])
+
+    def handle(self) -> NativeHandle:
+        """Return cuDNN's handle of this thread and the current device, on the current stream.
+
+        Pass it as a ``cudnnHandle_t``. It belongs to the package: do not destroy it, or set its stream.
+        ``ct.use`` selects the device and the stream.
+
+        Raises
+        ------
+        NotInitializedError
+            No GPU can be used.
+        NotSupportedError
+            This cuDNN has no handles, because it is ``libcudnn_ext`` alone.
+        """
+        from .context import current
+        from .cuda.stream import current_stream
+
+        found = current(current_stream()).handle
+        if found is None:
+            raise NotSupportedError("this cuDNN has no handles: it is libcudnn_ext alone")
+        return found
 
     def __repr__(self) -> str:
-        return "<every C function of cuDNN, by name>"
+        return "<every C function, enum and type of cuDNN, by name>"
 
 
 raw = RawLibrary()
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the enums, and the handles, structs and callbacks, by name."""
+    from ._bindings import enums, types
+
+    made = {
+        name: one for name, one in vars(enums).items() if getattr(one, "__module__", "") == enums.__name__
+    }
+    return made | {name: one for name, one in vars(types).items() if name.startswith("cudnn")}
 
 
 def prototype_text(name: str, prototype: Any) -> str:

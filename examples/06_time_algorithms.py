@@ -87,7 +87,7 @@ def planned(x_shape: tuple[int, ...], w_shape: tuple[int, ...], dtype: str, layo
     """Print the engines that cuDNN plans for a GPU that is only described; return the exit status."""
     shapes = [",".join(map(str, shape)) for shape in (x_shape, w_shape)]
     command = [sys.executable, "-m", "cudnn_ct", "algorithms", "--x", shapes[0], "--w", shapes[1]]
-    command += ["--padding", "half", "--dtype", dtype, "--layout", layout, "--device", "h200", "--json"]
+    command += ["--padding", "half", "--dtype", dtype, "--layout", layout, "--gpu", "h200", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         print("nothing was planned: this needs the libraries of cuDNN 9.8 or newer")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .._caller import caller
 from .._config import config
 from ..context import Context
 from ..cuda import device as devices
@@ -127,7 +128,7 @@ class CandidateSet:
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
         differed = any(isinstance(failure, DifferentResultError) for failure in failures)
         if self._key and not (passing or differed or config.debug_sync):  # its waits would be in the times
-            store().put(self._key, _as_json(self._rows))
+            store().put(self._key, _as_json(self._rows) | {"call": str(caller())})
 
     def warn_once(self) -> bool:
         with self.lock:

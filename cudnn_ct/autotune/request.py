@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._algorithm_names import POLICIES, SYNONYMS, without_backend
+from .._algorithm_names import POLICIES, SYNONYMS, plain_name
 from .._config import config
 from ..plans.base import Candidate, Problem
 from ..shapes.parse import as_bool, as_int
@@ -74,7 +74,7 @@ def request(
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a Candidate, not {algo!r}")
-    name = without_backend(SYNONYMS.get(name, name))
+    name = plain_name(SYNONYMS.get(name, name))
     if name not in POLICIES:
         check_name(name)
     return AlgoRequest(name, None, *limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 import cudnn_ct as ct
 
+from .._algorithm_names import with_knob_names
 from .._config import config
 from ..errors import Explanation
 from ..graph.gpus import DERIVED_NOTE, is_derived
@@ -16,33 +18,43 @@ from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from .device import name_here
 from .errors import need_gpu, plainly, usage
-from .offline import GPU_HELP, naming, plan, read_gpu
+from .offline import gpu_option, naming, plan, read_gpu
 from .options import Convolution, convolution_options
 from .random_array import some
-from .table import Column, say, say_json, say_lines, show
+from .table import WIDTH, Column, counted, in_bytes, say, say_json, say_lines, show
 
 __all__ = ["command", "operands_of"]
 
 SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
 COLUMNS: tuple[Column, ...] = (
-    ("us", True), ("workspace", True), ("algorithm", False), ("math", False), ("notes", False),
+    ("#", True), ("time", True), ("ratio", True), ("workspace", True), ("algorithm", False),
+    ("math, knobs and notes", False),
 )  # fmt: skip
 
 
 @click.command(name="algorithms")
 @convolution_options
 @click.option("--no-timing", is_flag=True, help="List the algorithms without timing them.")
-@click.option("--device", metavar="GPU", help=f"Plan without a GPU, for one that is described. {GPU_HELP}")
+@click.option("--top", metavar="N", type=click.IntRange(min=1), help="List only the first N.")
+@gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
 def command(
-    convolution: Convolution, no_timing: bool, device: str | None, explained: bool, as_json: bool
+    convolution: Convolution,
+    no_timing: bool,
+    top: int | None,
+    gpu: str | None,
+    explained: bool,
+    as_json: bool,
 ) -> None:
     """List all algorithms and engines for one convolution, timed on this GPU.
 
-    With --device, cuDNN plans for a GPU that is only described, by a name or by a file that `cudnn-ct device
+    The ratio is the time relative to the fastest. `algo=` takes an engine by its name and its knobs:
+    "engine 62 knobs tile_size=5, tilek=1".
+
+    With --gpu, cuDNN plans for a GPU that is only described, by a name or by a file that `cudnn-ct device
     --export` wrote. The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
 
     With --explain, the reasons of the engines that reject the convolution follow, in plain words and in
@@ -50,22 +62,22 @@ def command(
 
     Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """
-    if device is None:
-        need_gpu("--device FILE plans for a described GPU")
+    if gpu is None:
+        need_gpu("--gpu plans for a described GPU")
         rows = _on_gpu(convolution, not no_timing)
         where = name_here()
     else:
-        rows, where = _planned(convolution, device)
-    explanation = _explained(convolution, device) if explained else None
+        rows, where = _planned(convolution, gpu)
+    explanation = _explained(convolution, gpu) if explained else None
     problem = str(convolution.problem(config.allow_tf32))
     if as_json:
         report = {
             "schema": 1,
             "problem": problem,
             "device": where,
-            "planned": device is not None,
-            "rows": [_plain(row) for row in rows],
-            "skipped": [] if device is None else [SKIPPED],
+            "planned": gpu is not None,
+            "rows": [_plain(row) for row in rows[:top]],
+            "skipped": [] if gpu is None else [SKIPPED],
         }
         if explanation is not None:
             report["explanation"] = {
@@ -75,12 +87,16 @@ def command(
             }
         say_json(report)
         return
-    say(problem)
-    say(f"on {where}{'' if device is None else ', planned without a GPU'}")
+    for line in textwrap.wrap(problem, WIDTH):
+        say(line)
+    say(f"on {where}{'' if gpu is None else ', planned without a GPU'}")
     say()
-    timed = any(row.time_ms is not None for row in rows)
-    show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
-    if device is not None:
+    fastest = min((row.time_ms for row in rows if row.time_ms is not None), default=None)
+    cells = [[str(rank), *_cells(row, fastest)] for rank, row in enumerate(rows[:top], 1)]
+    show(COLUMNS, cells, WIDTH)
+    if len(rows) > len(cells):
+        say(f"and {counted(len(rows) - len(cells), 'other')}, which are not listed because of --top")
+    if gpu is not None:
         say()
         say(SKIPPED)
     if explanation is not None:
@@ -121,13 +137,17 @@ def _explained(convolution: Convolution, device: str | None) -> Explanation:
     return ct.explain(problem, device=device)
 
 
-def _cells(row: Candidate) -> list[str]:
-    time = "-" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
+def _cells(row: Candidate, fastest: float | None) -> list[str]:
+    """Return the cells after the rank: long texts are in the last one, which is folded."""
+    time = f"{row.time_ms * 1000:.1f} us" if row.time_ms is not None else "-"
+    ratio = f"{row.time_ms / fastest:.2f}" if row.time_ms is not None and fastest else "-"
+    name, _, knobs = with_knob_names(row.algorithm).partition(" knobs ")
     copies = [f"{operand} copied to {layout}" for operand, layout in row.relayout]
     varies = [] if row.deterministic or "nondeterministic" in row.notes else ["nondeterministic"]
     rejected = f"rejected: {row.rejected.splitlines()[0]}" if row.rejected else ""
-    notes = "; ".join(filter(None, [", ".join([*copies, *varies, *row.notes]), rejected]))
-    return [time, f"{row.workspace:,}", f"{row.backend} {row.algorithm}", row.math, notes]
+    notes = [row.math, knobs.replace(",", ", "), ", ".join([*copies, *varies, *row.notes]), rejected]
+    cells = [time, ratio, in_bytes(row.workspace), f"{row.backend} {name}"]
+    return [*cells, "; ".join(filter(None, notes))]
 
 
 def _plain(row: Candidate) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from .._config import config
 from ..doctor import libraryset, stub_libcuda
 from .bisect_child import difference
 from .child import NoAnswerError, answer_of, start
-from .errors import FAILED, NO_GPU, fail, plainly, usage
-from .offline import read_gpu
+from .errors import FAILED, NOTHING, fail, plainly, usage
+from .offline import gpu_option, read_gpu
 from .options import Convolution, optional_convolution
 from .table import Column, progress, say, say_json, show
 from .wheels import Cudnn, find_all
@@ -68,7 +68,7 @@ class Limits(NamedTuple):
 @click.argument("versions", nargs=-1, required=True, metavar="VERSION...")
 @optional_convolution
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A Python file with the problem.")
-@click.option("--device", metavar="GPU", help="Plan for a described GPU, a name or a file, without a GPU.")
+@gpu_option("Plan without a GPU, for one that is described.")
 @click.option(
     "--download", type=click.Path(file_okay=False), metavar="DIR", help="Let pip download missing versions."
 )
@@ -81,7 +81,7 @@ def command(
     versions: tuple[str, ...],
     convolution: Convolution | None,
     file: str | None,
-    device: str | None,
+    gpu: str | None,
     download: str | None,
     slower: float,
     tolerance: float | None,
@@ -92,19 +92,19 @@ def command(
 
     A VERSION is the folder of a cuDNN, or a number such as 9.10.2 that is installed or that --download lets
     pip download. Each runs in its own process. On a GPU the results are compared, and times that are larger
-    than those of the previous version by the factor --slower. With --device cuDNN plans without a GPU.
+    than those of the previous version by the factor --slower. With --gpu cuDNN plans without a GPU.
 
-    The problem is a convolution, or --file FILE.py: with --device it defines `graph`, else `call`, which
+    The problem is a convolution, or --file FILE.py: with --gpu it defines `graph`, else `call`, which
     returns arrays, and perhaps `reference`, which returns what they should be.
 
-    Example: cudnn-ct bisect 9.8 9.10.2 9.28 --download wheels --device h200.json --x 8,64,28,28 --w 64,64,3,3
+    Example: cudnn-ct bisect 9.8 9.10.2 9.28 --download wheels --gpu h200 --x 8,64,28,28 --w 64,64,3,3
     """
     if (convolution is None) == (file is None):
         raise click.UsageError("name one problem: a convolution by --x and --w, or --file")
     description = None
-    if device is not None:
+    if gpu is not None:
         with usage():
-            description = read_gpu(device)
+            description = read_gpu(gpu)
     cudnns = find_all(versions, download)
     if tolerance is None:
         tolerance = TOLERANCES.get(convolution.dtype, 0.0) if convolution else TOLERANCE
@@ -126,7 +126,7 @@ def command(
         say()
         say(verdict(outcomes))
     examined = any(row.status != SKIPPED for row in outcomes)
-    sys.exit(FAILED if any(row.bad for row in outcomes) or not examined else 0)
+    sys.exit(NOTHING if not examined else FAILED if any(row.bad for row in outcomes) else 0)
 
 
 def first_bad(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -174,7 +174,7 @@ def _outcome(cudnn: Cudnn, answer: dict[str, Any]) -> Outcome:
     if "wrong_file" in answer:
         raise click.UsageError(answer["wrong_file"])
     if "no_gpu" in answer:
-        fail(f"{answer['no_gpu']}; --device FILE plans for a described GPU", NO_GPU)
+        fail(f"{answer['no_gpu']}; --gpu plans for a described GPU", NOTHING)
     loaded = answer.get("version", 0)
     expected = cudnn.version[0] * 10_000 + cudnn.version[1] * 100 + cudnn.version[2]
     if loaded and loaded != expected:

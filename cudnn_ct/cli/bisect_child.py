@@ -87,7 +87,7 @@ def _planned(request: dict[str, Any]) -> dict[str, Any]:
 def _graph_of(file: str, planner: Planner) -> Graph:
     """Return the graph that a file defines; a graph of `ct.Graph` is given as its ``define`` returns it."""
     with only_shapes():  # no GPU is here
-        given = _names(file, "graph", " with --device")["graph"]
+        given = _names(file, "graph", " with --gpu")["graph"]
         value = given() if callable(given) else given
     target = Target(planner.library.version, planner.library.kind)
     value = lowered(value, target) if isinstance(value, GraphProblem) else value
@@ -109,7 +109,7 @@ def _why(rows: Sequence[Candidate]) -> str:
 
 def _computed(request: dict[str, Any]) -> dict[str, Any]:
     """Run the problem, store its results in a file, and return its time and its error."""
-    names = _names(request["file"], "call", " without --device") if request["file"] else {}
+    names = _names(request["file"], "call", " without --gpu") if request["file"] else {}
     here = available()  # the file may have replaced the library
     if not here:
         return {"no_gpu": here.reason}

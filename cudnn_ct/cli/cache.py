@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
 import click
 
+from .._algorithm_names import with_knob_names
+from .._caller import split
 from .._config import config
 from ..autotune.store import Store, export_algo_cache, import_algo_cache, store
+from ..errors import format_version
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
-from .errors import FAILED, fail, plainly, usage
-from .table import say, say_json, show
+from .errors import FAILED, NOTHING, fail, plainly, usage
+from .table import in_bytes, say, say_json, show
 
 __all__ = ["command"]
 
-COLUMNS = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
-PLAN_COLUMNS = (("bytes", True), ("engine", False), ("cuDNN", False), ("GPU", False), ("made on", False))
-PLAN_KEYS = ("bytes", "engine", "cudnn", "gpu", "origin")
+COLUMNS = (
+    ("time", True), ("algorithm", False), ("operation", False), ("line", False), ("cuDNN", False),
+    ("GPU", False), ("operands", False),
+)  # fmt: skip
+PLAN_COLUMNS = (
+    ("size", True), ("engine", False), ("operation", False), ("line", False), ("cuDNN", False),
+    ("GPU", False), ("made on", False),
+)  # fmt: skip
+PLAN_KEYS = ("bytes", "engine", "operation", "line", "cudnn", "gpu", "origin")
+OPERAND = re.compile(r"(\w+)=TensorSpec\(shape=\(([\d, ]*)\), strides=\([\d, ]*\), dtype='(\w+)'")
 OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
@@ -35,7 +46,7 @@ def path() -> None:
     """Print the path of the folder."""
     here = store().path
     if here is None:
-        fail(OFF)
+        fail(OFF, NOTHING)
     say(here)
 
 
@@ -52,15 +63,15 @@ def show_(as_json: bool) -> None:
         report = {"schema": 2, "path": kept.path and str(kept.path), "choices": choices, "plans": found}
         say_json(report)
     elif kept.path is None:
-        say(OFF)
+        fail(OFF, NOTHING)
     elif choices or not kept.failed:
         say(f"{kept.path}: {len(choices)} tuned algorithms")
         if choices:
             show(COLUMNS, [_cells(key, choice) for key, choice in choices.items()])
         if compiled:
             total = sum(len(plan.text) for plan in compiled)
-            say(f"{plans.path}: {len(compiled)} compiled plans, {total:,} bytes")
-            show(PLAN_COLUMNS, [[f"{size:,}", *rest] for size, *rest in map(_facts, compiled)])
+            say(f"{plans.path}: {len(compiled)} compiled plans, {in_bytes(total)}")
+            show(PLAN_COLUMNS, [[in_bytes(size), *rest] for size, *rest in map(_facts, compiled)])
     _end(kept, plans)
 
 
@@ -69,6 +80,8 @@ def show_(as_json: bool) -> None:
 def clear() -> None:
     """Delete all tuned algorithms and compiled plans."""
     kept, plans = store(), folder_store()
+    if kept.path is None:
+        fail(OFF, NOTHING)
     had = len(kept.export())
     kept.clear()
     left = len(kept.export())
@@ -81,7 +94,7 @@ def clear() -> None:
     if left:
         fail(f"{left} tuned algorithms remain in {kept.path}")
     more = f" and {compiled} compiled plans" if compiled else ""
-    say(f"deleted {had} tuned algorithms{more}" if kept.path else OFF)
+    say(f"deleted {had} tuned algorithms{more}")
 
 
 @command.command("export")
@@ -130,13 +143,14 @@ def import_plans_(file: str) -> None:
     say(f"imported {count} compiled plans from {file}{unused}")
 
 
-def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str]:
+def _facts(plan: StoredPlan) -> tuple[int, str, str, str, str, str, str]:
     """Return the values of `PLAN_KEYS` for a plan, as far as it can be read."""
     _, cudnn, gpu, *_ = [*plan.key.split(" | "), "", "", ""]
     row = plan.facts.get("candidate")
     engine = str(row.get("algorithm", "")) if isinstance(row, dict) else ""
     origin = DEVICE if plan.from_device else DESCRIPTION
-    return len(plan.text), engine, cudnn.removeprefix("cuDNN "), gpu, origin
+    call = split(str(plan.facts.get("call", "")))
+    return len(plan.text), with_knob_names(engine), *call, cudnn.removeprefix("cuDNN "), gpu, origin
 
 
 def _end(*stores: Store | PlanStore) -> None:
@@ -150,14 +164,27 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-    name = " ".join(str(best.get(part, "")) for part in ("backend", "algorithm"))
+    name = with_knob_names(" ".join(str(best.get(part, "")) for part in ("backend", "algorithm")))
     rejected = f" ({best['rejected']})" if best.get("rejected") else ""
     time = _microseconds(best.get("time_ms"))
-    return [time, f"{name}{rejected}".strip(), version.removeprefix("cuDNN "), device, problem]
+    call, version = split(str(choice.get("call", ""))), version.removeprefix("cuDNN ")
+    operation, operands = _in_short(problem)
+    if version.isdecimal() and len(version) < 9:
+        version = format_version(int(version))
+    return [
+        time, f"{name}{rejected}".strip(), call.operation or operation, call.line, version, device, operands
+    ]  # fmt: skip
+
+
+def _in_short(problem: str) -> tuple[str, str]:
+    """Return the kind of a problem and its operands without strides; nothing and the text of another one."""
+    found = [f"{name} {dtype}[{shape.rstrip(',')}]" for name, shape, dtype in OPERAND.findall(problem)]
+    kind = problem.partition("(")[0].removesuffix("Problem").lower()
+    return (kind, ", ".join(found)) if found else ("", problem)
 
 
 def _microseconds(milliseconds: object) -> str:
     try:
-        return f"{float(milliseconds) * 1000:.1f}" if isinstance(milliseconds, int | float) else "-"
+        return f"{float(milliseconds) * 1000:.1f} us" if isinstance(milliseconds, int | float) else "-"
     except OverflowError:  # JSON has integers that no float holds
         return "-"

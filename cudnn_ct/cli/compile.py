@@ -11,12 +11,14 @@ import click
 
 from .._cache_files import replace_file
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import NO_GRAPHS, each_graph
-from .errors import fail, plainly, usage
+from .each_graph import NO_GRAPHS, called, each_graph
+from .errors import NOTHING, fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
 from .table import counted, say, say_json
 
 __all__ = ["command"]
+
+NAMES = ("graph", "operation", "line")
 
 
 @click.command(name="compile")
@@ -42,7 +44,8 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
 
     FILE is a Python program, whose calls run on shapes; the graphs that `ct.record_plans()` saved; or JSON
     with calls. `ct.import_plans()` or `cudnn-ct cache import-plans` loads the plans on a machine with such a
-    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled, and writes the plans of the others.
+    GPU and the same cuDNN. Exits with 1 if a graph cannot be compiled, and writes the plans of the others;
+    with 3 if the file has no graphs.
     Needs cuDNN >= 9.8.
     """
     with usage():
@@ -62,10 +65,10 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
         say_json({"schema": 1, "output": output, "bytes": len(content), "gpus": reports})
     else:
         _print(reports)
-        if not any(report["compiled"] or report["rejected"] for report in reports):
-            say(NO_GRAPHS)
         say(f"wrote {output}, {len(content):,} bytes")
     rejected = sum(len(report["rejected"]) for report in reports)
+    if not any(report["compiled"] or report["rejected"] for report in reports):
+        fail(NO_GRAPHS, NOTHING)
     if rejected:
         fail(f"cannot compile {counted(rejected, 'graph')}")
 
@@ -88,7 +91,7 @@ def _report(description: dict[str, Any], derived: bool, answer: dict[str, Any]) 
         "derived": derived,
         "compiled": len(answer["graphs"]) - len(rejected),
         "seconds": sum(row["seconds"] for row in answer["graphs"]),
-        "rejected": [{"graph": row["graph"], "reason": row["reason"]} for row in rejected],
+        "rejected": [{name: row[name] for name in (*NAMES, "reason")} for row in rejected],
         "skipped": answer["skipped"],
     }
 
@@ -100,6 +103,6 @@ def _print(reports: list[dict[str, Any]]) -> None:
         if report["derived"]:
             say(f"  {report['gpu']} is {DERIVED_NOTE}")
         for row in report["rejected"]:
-            say(f"  rejected: {row['graph']}: {row['reason']}")
+            say(f"  rejected: {called(row)}: {row['reason']}")
         for call, reason in report["skipped"].items():
             say(f"  no graph: {call}: {reason}")

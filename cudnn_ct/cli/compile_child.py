@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .._bad_combinations import defects
+from .._caller import Caller, split
 from .._config import config
 from ..array_shapes import ShapeArray
 from ..errors import CudnnError, Explanation, NotSupportedError, format_version
@@ -107,7 +108,7 @@ def _compile(request: PlanRequest, planner: Planner, output: BinaryIO) -> dict[s
         output.write(encode(entry))
         output.flush()
     seconds = time.perf_counter() - start
-    return {"graph": _label(request), "seconds": seconds, "size": output.tell(), "reason": reason}
+    return {**_label(request), "seconds": seconds, "size": output.tell(), "reason": reason}
 
 
 def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _support(request: PlanRequest, planner: Planner) -> dict[str, Any]:
         rows, reason = [], first_line(error)
     first = rows[0] if rows else None
     return {
-        "graph": _label(request),
+        **_label(request),
         "engines": len(rows),
         "first": first and first.algorithm,
         "compiled": first and first.compiled,
@@ -192,6 +193,9 @@ def _of_calls(calls: Any) -> RecordedPlans:
             for row in rows:
                 name, arguments = _call(row)
                 _operation(name)(**{key: _argument(value, key) for key, value in arguments.items()})
+                call = str(Caller(name, f"calls[{made}]"))
+                for key, request in recorded.requests.items():
+                    recorded.requests[key] = request if request.call else request._replace(call=call)
                 made += 1
     except (TypeError, ValueError, CudnnError) as error:
         raise ValueError(f"calls[{made}]: {first_line(error)}") from error
@@ -238,6 +242,14 @@ def _argument(value: Any, name: str) -> Any:
     return tuple(_argument(each, name) for each in value) if isinstance(value, list) else value
 
 
-def _label(request: PlanRequest) -> str:
-    names = ", ".join(one.row for one in request.graph.nodes)
-    return f"{names} on {', '.join(str(tensor.spec) for tensor in request.graph.operands)}"
+def _label(request: PlanRequest) -> dict[str, Any]:
+    """Return what names a graph: its nodes, its operands, and the operation and the line that made it."""
+    made_by = split(request.call)
+    nodes = ", ".join(one.row for one in request.graph.nodes)
+    operands = [str(tensor.spec) for tensor in request.graph.operands]
+    return {
+        "graph": f"{nodes} on {', '.join(operands)}",
+        "operation": made_by.operation or nodes,
+        "line": made_by.line,
+        "operands": operands,
+    }

@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from .._caller import Caller
 from .._config import config
 from .child import user_file
 from .compile_child import SECONDS
 from .offline import PlanningError, run_child
 
-__all__ = ["NO_GRAPHS", "each_graph"]
+__all__ = ["NO_GRAPHS", "called", "each_graph"]
 
 NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
 
@@ -47,7 +48,7 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
                 lines = _lines(progress)
                 if len(lines) % 2 == 0:  # not while a graph was planned
                     raise
-                lost = {"graph": lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
+                lost = {**lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
                 lost["unknown"] = False
                 done = lines[1::2]
                 rows += [*done, {**lost, "reason": str(error)}]
@@ -58,6 +59,11 @@ def each_graph(file: str | Path, description: dict[str, Any], output: str = "") 
                 wrong = f"{file} cannot be planned: {answer['wrong_file']}"
                 raise PlanningError(wrong) if answer["is_program"] else ValueError(wrong)
             return {"graphs": rows + _lines(progress)[1::2], **answer}
+
+
+def called(row: dict[str, Any]) -> str:
+    """Return the operation of a graph and its line in the program, such as ``conv at train.py:12``."""
+    return str(Caller(row["operation"], row["line"]))
 
 
 def _lines(progress: Path) -> list[Any]:

@@ -16,30 +16,31 @@ from ..doctor.terminal import printable
 from ..errors import CudnnError, CudnnWarning
 
 __all__ = [
-    "FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "need_library", "plain_warnings", "plainly",
-    "usage", "verdict_of", "words_of",
+    "FAILED", "NOTHING", "fail", "first_line", "need_gpu", "need_library", "note", "plain_warnings",
+    "plainly", "usage", "verdict_of", "words_of",
 ]  # fmt: skip
 
-FAILED = 1
-NO_GPU = 3  # the command could not run, as with the doctor's 3
+# The exit codes of all commands; click has 2 for wrong usage.
+FAILED = 1  # a problem was found
+NOTHING = 3  # nothing could be examined: no GPU, no cuDNN, no graphs
 
 DOCTOR = "doctor: "
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """Print a line on stderr, and exit."""
-    _print(text)
+    note(text)
     sys.exit(code)
 
 
 def need_gpu(otherwise: str = "") -> None:
-    """Exit with ``NO_GPU`` if no GPU can be used; raise CudnnError if cuDNN or its libcublasLt cannot."""
+    """Exit with ``NOTHING`` if no GPU can be used; raise CudnnError if cuDNN or its libcublasLt cannot."""
     from ..availability import available
 
     here = available()
     if not here:
         need_library()
-        fail(f"{here.reason}{f'; {otherwise}' if otherwise else ''}", NO_GPU)
+        fail(f"{here.reason}{f'; {otherwise}' if otherwise else ''}", NOTHING)
 
 
 def need_library() -> None:
@@ -66,7 +67,7 @@ def plain_warnings() -> Iterator[None]:
     """Print warnings of the package in one line each, without the place that they come from."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", CudnnWarning)
-        warnings.showwarning = lambda message, *_, **__: _print(str(message))
+        warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
 
 
@@ -106,6 +107,6 @@ def verdict_of(error: BaseException) -> list[str]:
     return [note for note in getattr(error, "__notes__", ()) if note.startswith(DOCTOR)]
 
 
-def _print(text: str) -> None:
+def note(text: str) -> None:
     """Print a line on stderr without the control characters that names of files may contain."""
     click.echo(f"cudnn-ct: {printable(text, keep=chr(10))}", err=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import functools
 import json
 import os
 import pickle
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import click
 
 from .. import _lib
 from .._config import config
@@ -40,7 +43,7 @@ from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
 from .child import NoAnswerError, answer_of, read_request, start
-from .errors import first_line, verdict_of
+from .errors import first_line, note, verdict_of
 from .options import Convolution
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "answer",
     "answer_with",
     "explain",
+    "gpu_option",
     "naming",
     "plan",
     "read_description",
@@ -64,6 +68,28 @@ SINCE = 90800  # older versions fail with an error about the description
 
 class PlanningError(CudnnError):
     """The child process did not return a result."""
+
+
+def gpu_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the option ``--gpu``, for one described GPU, after a sentence of help.
+
+    The option was called ``--device``; that name is accepted with a line on stderr.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--gpu", metavar="GPU", help=f"{text} {GPU_HELP}")
+        @click.option("--device", hidden=True)
+        @functools.wraps(command)
+        def renamed(gpu: str | None, device: str | None, **options: Any) -> Any:
+            if device is not None:
+                if gpu is not None:
+                    raise click.UsageError("--gpu and --device are one option: pass --gpu alone")
+                note("--device was renamed: use --gpu")
+            return command(gpu=gpu if device is None else device, **options)
+
+        return renamed
+
+    return add
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from .. import __version__
 from .._cache_files import replace_file
 from ..certify.certificates import wrong_engines
 from ..graph.plan_store import folder_store
-from .errors import fail, plainly
+from .errors import NOTHING, fail, plainly
 from .table import say, show
 
 __all__ = ["command"]
@@ -30,7 +30,7 @@ def command(path: str) -> None:
     machine.
     """
     if folder_store().path is None:
-        fail("certificates are not kept: CUDNN_CT_ALGO_CACHE is off")
+        fail("certificates are not kept: CUDNN_CT_ALGO_CACHE is off", NOTHING)
     rows = wrong_engines()
     if not rows:
         say("no engine has computed a wrong result on this machine: nothing is written")

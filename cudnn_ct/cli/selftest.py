@@ -11,7 +11,7 @@ from .._lib import load
 from ..availability import available
 from ..errors import CudnnError, format_version
 from .device import name_here
-from .errors import NO_GPU, fail, need_library, plainly
+from .errors import NOTHING, fail, need_library, plainly
 from .selftest_cases import OPERATIONS, cases
 from .selftest_cpu import checks
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count
@@ -53,7 +53,7 @@ def command(op: tuple[str, ...], as_json: bool) -> None:
         fail(f"{failed} of {len(rows)} failed{reason}")
     if not here:
         need_library()
-        fail(f"no operation was run: {here.reason}", NO_GPU)
+        fail(f"no operation was run: {here.reason}", NOTHING)
 
 
 def _on_gpu(only: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], Outcome]]]:

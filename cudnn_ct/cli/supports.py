@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import NO_GRAPHS, each_graph
-from .errors import fail, plainly, usage
+from .each_graph import NO_GRAPHS, called, each_graph
+from .errors import NOTHING, fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
 from .table import counted, say, say_json, show
 
 __all__ = ["command", "supported"]
+
+OPERANDS = 2  # that the table shows of each graph
 
 
 @click.command(name="supports")
@@ -33,8 +35,8 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     """List which graphs of FILE have engines in this cuDNN, for each GPU.
 
     FILE is as for `cudnn-ct compile`. cuDNN's heuristics are queried; nothing is compiled. Exits with 1 if a
-    graph has no engine on one of the GPUs. Without a GPU it is unknown whether cuBLASLt supports a graph that
-    has no other engine. Needs cuDNN >= 9.8.
+    graph has no engine on one of the GPUs, and with 3 if the file has no graphs. Without a GPU it is unknown
+    whether cuBLASLt supports a graph that has no other engine. Needs cuDNN >= 9.8.
     """
     with usage():
         reports = supported(file, gpus)
@@ -44,6 +46,8 @@ def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
         say_json({"schema": 1, "gpus": reports})
     else:
         _print(reports)
+    if not rows:
+        fail(NO_GRAPHS, NOTHING)
     if missing:
         fail(f"no engine for {counted(len(missing), 'graph')}")
 
@@ -66,23 +70,26 @@ def _word(row: dict[str, Any]) -> str:
     return "yes" if row["engines"] else "unknown" if row["unknown"] else "no"
 
 
+def _first(operands: list[str]) -> str:
+    """Return the first operands of a graph, which tell apart the graphs of one line."""
+    return ", ".join([*operands[:OPERANDS], *(["..."] if len(operands) > OPERANDS else [])])
+
+
 def _print(reports: list[dict[str, Any]]) -> None:
     """Print a row for each graph and a column for each GPU, then the reasons."""
     names = [f"{report['gpu']}{'*' if report['derived'] else ''}" for report in reports]
-    columns = [*((name, False) for name in names), ("graph", False)]
+    columns = [*((name, False) for name in (*names, "operation", "line", "operands"))]
     cells = [
-        [*map(_word, rows), rows[0]["graph"]]
+        [*map(_word, rows), rows[0]["operation"], rows[0]["line"], _first(rows[0]["operands"])]
         for rows in zip(*(report["graphs"] for report in reports), strict=True)
     ]
     if cells:
         show(tuple(columns), cells)
-    else:
-        say(NO_GRAPHS)
     if any(report["derived"] for report in reports):
         say(f"* {DERIVED_NOTE}")
     for name, report in zip(names, reports, strict=True):
         for row in report["graphs"]:
             if row["reason"]:
-                say(f"{name}: {row['graph']}: {row['reason']}")
+                say(f"{name}: {called(row)}: {row['reason']}")
     for call, reason in reports[0]["skipped"].items():
         say(f"no graph: {call}: {reason}")

@@ -6,6 +6,7 @@ obeys control characters in it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -14,12 +15,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from rich.console import Console, JustifyMethod
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
 from ..doctor.terminal import printable
 
-__all__ = ["Column", "Tick", "counted", "progress", "say", "say_json", "say_lines", "show", "styled"]
+__all__ = [
+    "WIDTH", "Column", "Tick", "counted", "in_bytes", "progress", "say", "say_json", "say_lines", "show",
+    "styled",
+]  # fmt: skip
 
 EMPTY = {"", "-"}
+WIDTH = 80  # columns of a narrow terminal
+UNLIMITED = 1 << 20  # columns of a file or a pipe
 COLORS = {"ok": "green", "failed": "red", "skipped": "yellow"}
 
 Column = tuple[str, bool]
@@ -32,6 +42,14 @@ Tick = Callable[[str], None]
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun, such as ``1 graph`` or ``2 graphs``."""
     return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+def in_bytes(number: int) -> str:
+    """Return a number of bytes with a unit, such as ``131 B`` or ``1.0 MiB``."""
+    size, units = float(number), ["GiB", "MiB", "KiB"]
+    while size >= 1000 and units:
+        size, unit = size / 1024, units.pop()
+    return f"{size:.1f} {unit}" if number >= 1000 else f"{number} B"
 
 
 def say(text: object = "", *, label: str = "", err: bool = False) -> None:
@@ -51,19 +69,29 @@ def say_json(report: object) -> None:
     click.echo(json.dumps(report, indent=2))
 
 
-def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table without the columns that are empty in all rows, because a terminal may be narrow."""
+def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 0) -> None:
+    """Print a table without the columns that are empty in all rows, because a terminal may be narrow.
+
+    The last column is folded at ``width`` characters: by default, at the width of a terminal, and not at all
+    in a file or a pipe.
+    """
     filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
-    headings = [columns[place][0] for place in filled]
-    lines = [headings, *([printable(row[place]) for place in filled] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (
-            cell.rjust(width) if columns[place][1] else cell.ljust(width)
-            for cell, width, place in zip(line, widths, filled, strict=True)
-        )
-        color = next((COLORS[cell] for cell in line if cell in COLORS), None)
-        click.secho("  ".join(padded).rstrip(), fg=color, bold=line is headings, color=styled(sys.stdout))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for place in filled:
+        name, number = columns[place]
+        folds = place == filled[-1]
+        side: JustifyMethod = "right" if number else "left"
+        table.add_column(Text(name), justify=side, no_wrap=not folds, overflow="fold")
+    for row in rows:
+        color = next((COLORS[cell] for cell in row if cell in COLORS), None)
+        table.add_row(*(Text(printable(row[place])) for place in filled), style=Style(color=color))
+    room, colors = width or (None if _on_terminal(sys.stdout) else UNLIMITED), styled(sys.stdout)
+    printed = io.StringIO()
+    Console(
+        file=printed, width=room, force_terminal=colors, color_system="standard" if colors else None
+    ).print(table)
+    for line in printed.getvalue().splitlines():
+        click.echo(line.rstrip(), color=colors)
 
 
 @contextmanager

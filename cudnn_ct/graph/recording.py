@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .._cache_files import replace_file
+from .._caller import caller
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
@@ -40,7 +41,7 @@ class PlanRequest(NamedTuple):
     ``first``, ``unordered`` and ``rejections`` are those of `EngineRules`. ``engine`` was used where the call
     was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice, as text;
     ``limits`` has the limits as JSON. If a call named an engine that is not usable, the heuristics select
-    another one if it is ``replaceable``.
+    another one if it is ``replaceable``. ``call`` has the operation and the line of the program that made it.
     """
 
     graph: Graph
@@ -54,6 +55,7 @@ class PlanRequest(NamedTuple):
     unordered: bool = False
     rejections: tuple[Rejection, ...] = ()
     replaceable: bool = False
+    call: str = ""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -132,6 +134,8 @@ def active() -> bool:
 
 def record(request: PlanRequest, *plans: StoredPlan) -> None:
     """Record a graph that was planned, and its plan."""
+    if _recordings and not request.call:
+        request = request._replace(call=str(caller()))
     for recording in list(_recordings):
         recording.requests[request.identity] = request
         recording.plans.update((plan.key, plan) for plan in plans)
@@ -194,6 +198,7 @@ def read_requests(content: object) -> list[PlanRequest]:
                 bool(row.get("unordered", False)),
                 tuple(map(rejection_from_json, row.get("rejections", ()))),
                 bool(row.get("replaceable", False)),
+                str(row.get("call", "")),
             )
             for row in content["graphs"]
         ]

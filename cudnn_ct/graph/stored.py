@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from .._bindings.enums import DataType
+from .._caller import caller
 from ..context import Context
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, format_version
@@ -117,9 +118,10 @@ def choice_entry(
     return StoredPlan(choice_key(context, problem, limits), _facts(row, context))
 
 
-def _facts(candidate: Candidate, context: Context | Planner) -> dict[str, Any]:
+def _facts(candidate: Candidate, context: Context | Planner, call: str = "") -> dict[str, Any]:
     row = candidate._replace(problem=None, time_ms=None)._asdict()
-    return {"candidate": row, "origin": DESCRIPTION if isinstance(context, Planner) else DEVICE}
+    origin = DESCRIPTION if isinstance(context, Planner) else DEVICE
+    return {"candidate": row, "origin": origin, **({"call": call} if call else {})}
 
 
 def to_store(
@@ -139,7 +141,8 @@ def to_store(
         return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
     if wrong:
         return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
-    return StoredPlan(plan_key(request, context), _facts(candidate, context), text.encode())
+    facts = _facts(candidate, context, request.call or str(caller()))
+    return StoredPlan(plan_key(request, context), facts, text.encode())
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:

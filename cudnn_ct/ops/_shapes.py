@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .._caller import caller
 from ..array import DeviceArray
 from ..array_shapes import ShapeArray, records, spec_of
 from ..errors import NotSupportedError
@@ -64,7 +65,7 @@ def _record(op: Operation, problem: Any, params: tuple[Any, ...], scaled: bool) 
     finally:
         end(recorded)
     if reason or not recorded:
-        unplanned(str(problem), reason or "cuDNN computes it by a function that needs no plan")
+        unplanned(f"{caller()}: {problem}", reason or "cuDNN computes it by a function that needs no plan")
 
 
 def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:

@@ -271,6 +271,19 @@ class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent
     def cudnnSetConvolutionMathType(self, convolution: Any, math: int) -> None:
         self._get(convolution, "convolution")["math"] = math
 
+    def cudnnGetConvolutionNdForwardOutputDim(
+        self, convolution: Any, x: Any, w: Any, axes: int, dims: Any
+    ) -> None:
+        layer, images, filters = (
+            self._get(one, kind) for one, kind in ((convolution, "convolution"), (x, "tensor"), (w, "filter"))
+        )
+        geometry = zip(
+            images["shape"][2:], filters["shape"][2:], layer["padding"], layer["stride"], strict=True
+        )
+        sizes = [(length + 2 * pad - window) // step + 1 for length, window, pad, step in geometry]
+        for axis, length in enumerate((images["shape"][0], filters["shape"][0], *sizes)):
+            dims[axis] = length
+
     # --- convolution ---
 
     def _heuristics(self, name: str, handle: Any, *arguments: Any) -> None:

@@ -158,7 +158,7 @@ def test_bisect_reports_errors_of_the_file(tmp_path: Path, folders: list[str]) -
 
 def test_bisect_rejects_a_file_without_a_problem(tmp_path: Path, folders: list[str]) -> None:
     text = bisect(folders[0], "--file", str(problem(tmp_path, "del call")), check=2)
-    assert "problem.py does not define call, which it must without --device" in text
+    assert "problem.py does not define call, which it must without --gpu" in text
 
 
 def test_bisect_rejects_wrong_arguments(tmp_path: Path, folders: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -139,15 +140,19 @@ def test_algorithms_prints_times_unless_no_timing(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
     ran = run("algorithms", *SMALL)
     assert ran.exit_code == 0
-    problem, where, blank, heading, first, second, *rejected = ran.stdout.splitlines()
-    assert problem.startswith("forward convolution: x float32[2, 3, 5, 6] nchw")
-    assert (where, blank) == ("on a device of the tests", "")
-    assert heading.split() == ["us", "workspace", "algorithm", "math", "notes"]
-    assert first.split()[:4] == ["1000.0", "0", "legacy", "implicit_gemm"]
-    assert second.split()[0] == "9000.0"
-    assert all("rejected: " in row for row in rejected)
-    listed = run("algorithms", *SMALL, "--no-timing").stdout
-    assert "us" not in listed.splitlines()[3].split()
+    about, _, table = ran.stdout.partition("\n\n")
+    assert about.startswith("forward convolution: x float32[2, 3, 5, 6] nchw")
+    assert about.endswith("\non a device of the tests")
+    heading, first, second, *rejected = table.splitlines()
+    assert heading.split()[:6] == ["#", "time", "ratio", "workspace", "algorithm", "math,"]
+    assert first.split()[:8] == ["1", "1000.0", "us", "1.00", "0", "B", "legacy", "implicit_gemm"]
+    assert second.split()[:4] == ["2", "9000.0", "us", "9.00"]
+    places = re.findall(r"^ *\d+ +- ", "\n".join(rejected), re.MULTILINE)
+    assert len(places) == " ".join(rejected).count("rejected:")
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+    (heading, _, last) = run("algorithms", *SMALL, "--no-timing", "--top", "1").stdout.splitlines()[-3:]
+    assert not {"time", "ratio"} & set(heading.split())
+    assert last.startswith("and ")
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])

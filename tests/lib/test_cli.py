@@ -40,7 +40,7 @@ def no_gpu(cudnn: int) -> str:
 @pytest.mark.usefixtures("planner")
 def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
     ran = run(
-        "algorithms", *CONV, "--device", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
+        "algorithms", *CONV, "--gpu", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
         "--direction", direction, "--json",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -56,17 +56,19 @@ def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
 
 @pytest.mark.usefixtures("planner")
 def test_algorithms_prints_a_planned_table_without_times() -> None:
-    ran = run("algorithms", *CONV, "--padding", "0:1,2:1", "--device", str(DEVICE))
+    ran = run("algorithms", *CONV, "--padding", "0:1,2:1", "--gpu", str(DEVICE))
     assert ran.returncode == 0, ran.stderr
-    lines = ran.stdout.splitlines()
-    assert lines[1] == "on NVIDIA H200, planned without a GPU"
-    assert lines[3].split() == ["workspace", "algorithm", "math", "notes"]
+    about, _, table = ran.stdout.partition("\n\n")
+    assert about.endswith("\non NVIDIA H200, planned without a GPU")
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["#", "workspace", "algorithm", "math,", "knobs", "and", "notes"]
     assert lines[-1].startswith("legacy algorithms are skipped: they need a handle")
 
 
 @pytest.mark.usefixtures("planner")
 def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> None:
-    arguments = ("algorithms", *CONV, "--dtype", "float64", "--device", str(DEVICE), "--explain")
+    arguments = ("algorithms", *CONV, "--dtype", "float64", "--gpu", str(DEVICE), "--explain")
     ran = run(*arguments)
     assert ran.returncode == 0, ran.stderr
     assert "is supported by engines 0, 1, 28" in ran.stdout
@@ -83,7 +85,7 @@ def test_commands_name_the_description_that_cudnn_rejects(tmp_path: Path) -> Non
     path.write_text('{"deviceVer": 900}')
     calls.write_text('{"calls": []}')
     for command in (
-        ("algorithms", *CONV, "--device"),
+        ("algorithms", *CONV, "--gpu"),
         ("supports", str(calls), "--gpu", "h200", "--gpu"),
         ("compile", str(calls), "-o", str(tmp_path / "plans"), "--gpu"),
     ):
@@ -162,7 +164,7 @@ UNRESOLVED = "doctor: unresolved-symbols: libcudnn_engines_runtime_compiled.so.9
 @needs_cudnn
 @pytest.mark.usefixtures("planner")
 def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engines: Path) -> None:
-    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=without_engines)
+    ran = run("algorithms", *CONV, "--gpu", str(DEVICE), library=without_engines)
     assert ran.returncode == 1
     *before, last = ran.stderr.splitlines()
     assert last.startswith("cudnn-ct: cudnnBackendFinalize returned CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
@@ -170,7 +172,7 @@ def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engin
 
 
 def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None:
-    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=tmp_path / "nothing.so")
+    ran = run("algorithms", *CONV, "--gpu", str(DEVICE), library=tmp_path / "nothing.so")
     assert ran.returncode == 1
     assert len(ran.stderr.splitlines()) == 1
     assert str(tmp_path / "nothing.so") in ran.stderr
@@ -202,7 +204,7 @@ def test_bisect_plans_a_graph_of_a_file(cudnn: int, tmp_path: Path) -> None:
     assert WHEEL is not None
     file = tmp_path / "problem.py"
     file.write_text(GRAPH.format(first_bad=cudnn + 1))
-    options = ("--device", str(DEVICE), "--json", "--file", str(file))
+    options = ("--gpu", str(DEVICE), "--json", "--file", str(file))
     ran = run("bisect", str(WHEEL), *options)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (row,) = json.loads(ran.stdout)["versions"]
@@ -222,7 +224,7 @@ def test_bisect_plans_a_graph_of_a_file(cudnn: int, tmp_path: Path) -> None:
 def test_bisect_names_the_first_version_that_does_not_plan(cudnn: int, tmp_path: Path) -> None:
     file = tmp_path / "problem.py"
     file.write_text(GRAPH.format(first_bad=cudnn))
-    ran = run("bisect", str(WHEEL), *OTHERS, "--device", str(DEVICE), "--file", str(file), "--json")
+    ran = run("bisect", str(WHEEL), *OTHERS, "--gpu", str(DEVICE), "--file", str(file), "--json")
     told = json.loads(ran.stdout)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     good = any(row["status"] == "ok" for row in told["versions"])
@@ -240,7 +242,7 @@ def divmod_version(version: int) -> tuple[int, int, int]:
 @needs_cudnn
 @pytest.mark.usefixtures("planner")
 def test_bisect_plans_a_convolution() -> None:
-    ran = run("bisect", str(WHEEL), *CONV, "--dtype", "float16", "--device", str(DEVICE))
+    ran = run("bisect", str(WHEEL), *CONV, "--dtype", "float16", "--gpu", str(DEVICE))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "no version is bad, of 1" in ran.stdout
 
@@ -252,8 +254,8 @@ def test_bisect_downloads_only_if_asked(tmp_path: Path) -> None:
     assert "cuDNN 9.0.0 is not installed" in ran.stderr
     assert "--download DIR" in ran.stderr
     make_cudnn(tmp_path / "nvidia_cudnn_cu12-9.0.0.312" / "nvidia/cudnn/lib", "9.0.0")
-    ran = run("bisect", "9.0.0", *CONV, "--device", str(DEVICE), "--download", str(tmp_path), "--json")
-    assert ran.returncode == 1, ran.stdout + ran.stderr  # no version was examined
+    ran = run("bisect", "9.0.0", *CONV, "--gpu", str(DEVICE), "--download", str(tmp_path), "--json")
+    assert ran.returncode == 3, ran.stdout + ran.stderr  # no version was examined
     (row,) = json.loads(ran.stdout)["versions"]
     assert (row["cudnn"], row["status"]) == ("9.0.0", "skipped")
     assert row["library"].startswith(str(tmp_path.resolve()))
@@ -264,7 +266,7 @@ def test_bisect_runs_on_a_gpu_without_a_description(no_gpu: str) -> None:
     ran = run("bisect", str(WHEEL), *CONV)
     assert ran.returncode == 3
     assert no_gpu in ran.stderr
-    assert "--device FILE plans for a described GPU" in ran.stderr
+    assert "--gpu plans for a described GPU" in ran.stderr
 
 
 # --- hostile files -----------------------------------------------------------------------------------------

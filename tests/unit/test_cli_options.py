@@ -16,12 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 import cudnn_ct
-from cudnn_ct import _lib, testing
+import cudnn_ct as ct
+from cudnn_ct import _algorithm_names, _caller, _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.cli.random_array import some
+from cudnn_ct.cli.table import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_file import StoredPlan, encode
 from cudnn_ct.graph.plan_store import file_name, folder_store
@@ -62,8 +64,8 @@ BAD = [
     ("algorithms --groups 2", "x has 3 channels; w expects 3 x groups 2 = 6"),
     ("algorithms --precision tf32 --dtype float64", "precision='tf32' is for float32"),
     ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
-    ("algorithms --device nothing", "unknown GPU: got 'nothing', expected a file or one of h200, t4, a100,"),
-    ("algorithms --device /", "/ cannot be read: Is a directory"),
+    ("algorithms --gpu nothing", "unknown GPU: got 'nothing', expected a file or one of h200, t4, a100,"),
+    ("algorithms --gpu /", "/ cannot be read: Is a directory"),
     ("bench pool --x 2,3,5,6 --window 9", "window of 9 is larger"),
     ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
     ("selftest --op convolve", "'convolve' is not one of 'conv',"),
@@ -85,7 +87,7 @@ def test_commands_exit_with_2_on_wrong_usage(line: str, words: str) -> None:
 def test_algorithms_rejects_a_file_that_is_not_a_description(tmp_path: Path, content: str) -> None:
     path = tmp_path / "device.json"
     path.write_text(content)
-    ran = CliRunner().invoke(main, ["algorithms", *CONV, "--device", str(path)])
+    ran = CliRunner().invoke(main, ["algorithms", *CONV, "--gpu", str(path)])
     assert ran.exit_code == 2
     assert f"{path} is not a description of a device" in ran.stderr
     assert len(ran.stderr.splitlines()) == 4
@@ -139,8 +141,9 @@ def test_commands_print_at_most_one_line_when_the_output_is_closed(
 
 
 @pytest.mark.parametrize("command", ["-m cudnn_ct cache show", "-W error -m cudnn_ct cache show"])
-def test_commands_print_one_line_for_a_warning_about_a_variable(command: str) -> None:
-    done = in_bash(f"{sys.executable} {command}", {"CUDNN_CT_ALGO_CAHCE": "1"})
+def test_commands_print_one_line_for_a_warning_about_a_variable(tmp_path: Path, command: str) -> None:
+    environ = {"CUDNN_CT_ALGO_CAHCE": "1", "CUDNN_CT_ALGO_CACHE": str(tmp_path / "cache")}
+    done = in_bash(f"{sys.executable} {command}", environ)
     assert done.returncode == 0
     assert done.stderr == "cudnn-ct: unknown setting CUDNN_CT_ALGO_CAHCE; did you mean CUDNN_CT_ALGO_CACHE?\n"
 
@@ -195,8 +198,8 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     store().put(KEY, {"rows": [ROW]})
     heading, columns, row = run("show").splitlines()
     assert heading == f"{cache}: 1 tuned algorithms"
-    assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
-    assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
+    assert columns.split() == ["time", "algorithm", "cuDNN", "GPU", "operands"]
+    assert row.split("  ") == ["12.5 us", "graph engine 1", "9.27.0", "NVIDIA H200", "a problem"]
     told = {"schema": 2, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}, "plans": []}
     assert json.loads(run("show", "--json")) == told
     file = tmp_path / "algo_cache.json"
@@ -213,10 +216,10 @@ def test_cache_commands_show_and_clear_compiled_plans(cache: Path, tmp_path: Pat
     plans = [StoredPlan(key, facts, b"x" * 2000), StoredPlan("odd", {}, b"1")]
     folder_store().put(*plans, StoredPlan("choice | a", {}))
     lines = run("show").splitlines()
-    assert lines[1] == f"{cache / 'plans'}: 2 compiled plans, 2,001 bytes"
-    assert "2,000  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0  description" in lines
+    assert lines[1] == f"{cache / 'plans'}: 2 compiled plans, 2.0 KiB"
+    assert "2.0 KiB  engine 1  9.19.0  NVIDIA H200, 132 SMs, 9.0  description" in lines
     row = {"cudnn": "9.19.0", "gpu": "NVIDIA H200, 132 SMs, 9.0", "engine": "engine 1", "bytes": 2000}
-    row["origin"] = "description"
+    row |= {"origin": "description", "operation": "", "line": ""}
     assert row in json.loads(run("show", "--json"))["plans"]
     file = tmp_path / "plans.file"
     assert run("export-plans", str(file)) == f"wrote 2 compiled plans to {file}\n"
@@ -296,8 +299,8 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_not_a_folder(
         assert ran.stderr.startswith(f"cudnn-ct: the algorithm cache {bad} cannot be read")
         testing.reset()
     monkeypatch.setattr(config, "algo_cache", "off")
-    assert run("path", code=1) == "cudnn-ct: the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
-    assert run("show") == run("clear") == "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
+    for verb in ("path", "show", "clear"):
+        assert run(verb, code=3) == "cudnn-ct: the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
 
 
 # --- planning, if the child process fails --------------------------------------------------
@@ -335,3 +338,61 @@ def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: MonkeyPatch) -> 
     monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
     with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
         offline.plan({"deviceVer": 900}, [])
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+def test_algorithms_accepts_the_earlier_name_of_gpu_with_a_line() -> None:
+    ran = CliRunner().invoke(main, ["algorithms", *CONV, "--device", "nothing"])
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith("cudnn-ct: --device was renamed: use --gpu\n")
+    assert "unknown GPU: got 'nothing'" in ran.stderr
+    ran = CliRunner().invoke(main, ["algorithms", *CONV, "--device", "h200", "--gpu", "h200"])
+    assert (ran.exit_code, "pass --gpu alone" in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("printed", "plain"),
+    [
+        ("graph engine 62 knobs tile_size=5, tilek=1", "engine 62 knobs 2=5,13=1"),
+        ("engine 62 knobs TILE_SIZE=5,13=-1", "engine 62 knobs 2=5,13=-1"),
+        ("graph engine 4", "engine 4"),
+        ("legacy gemm", "gemm"),
+        ("legacy engine 4", "legacy engine 4"),
+        ("engine 3 knobs colour=2", "engine 3 knobs colour=2"),
+    ],
+)
+def test_printed_names_of_engines_are_accepted(printed: str, plain: str) -> None:
+    assert _algorithm_names.plain_name(printed) == plain
+    named = _algorithm_names.with_knob_names(plain)
+    assert _algorithm_names.plain_name(named) == plain
+
+
+def test_names_of_unknown_knobs_are_rejected() -> None:
+    assert _algorithm_names.checked_name("engine 62 knobs tile_size=5") == "engine 62 knobs tile_size=5"
+    with pytest.raises(ValueError, match="expected one of heuristic"):
+        _algorithm_names.checked_name("engine 3 knobs colour=2")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1023, "1.0 KiB"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (5 << 40, "5120.0 GiB"),
+    ],
+)
+def test_bytes_have_units(number: int, text: str) -> None:
+    assert in_bytes(number) == text
+
+
+def test_recorded_graphs_have_the_operation_and_the_line_of_the_program() -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        ct.matmul(ct.zeros((64, 64), "float16"), ct.zeros((64, 64), "float16"))
+    (request,) = recorded.requests.values()
+    assert re.fullmatch(r"matmul at test_cli_options\.py:\d+", request.call)
+    assert _caller.split(request.call).operation == "matmul"

@@ -21,7 +21,8 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
     """Act as a child process that ends when it plans the fatal graph."""
     lines = []
     for name in GRAPHS[request["start"] :]:
-        lines.append(name)
+        label = {"graph": name, "operation": name, "line": "p.py:1"}
+        lines.append(label)
         if name == "fatal":
             Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
             if request["output"]:
@@ -32,7 +33,7 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
             with open(request["output"], "a", encoding="utf-8") as output:
                 output.write(f"plan of {name}\n")
         size = os.path.getsize(request["output"]) if request["output"] else 0
-        lines.append({"graph": name, "engines": 1, "reason": "", "seconds": 0.5, "size": size})
+        lines.append({**label, "engines": 1, "reason": "", "seconds": 0.5, "size": size})
     Path(request["progress"]).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return {"skipped": {}}
 
@@ -57,7 +58,14 @@ def test_compile_keeps_the_plans_of_other_graphs_when_one_ends_the_process(
     assert output.read_text() == "plan of first\nplan of second\nplan of third\n"
     (report,) = json.loads(done.stdout)["gpus"]
     assert (report["compiled"], report["seconds"]) == (3, 1.5)
-    assert report["rejected"] == [{"graph": "fatal", "reason": "the planning process ended with SIGSEGV"}]
+    assert report["rejected"] == [
+        {
+            "graph": "fatal",
+            "operation": "fatal",
+            "line": "p.py:1",
+            "reason": "the planning process ended with SIGSEGV",
+        }
+    ]
     assert done.exit_code == 1
     assert "cannot compile 1 graph" in done.stderr
 

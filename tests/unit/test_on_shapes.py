@@ -160,7 +160,7 @@ a = g.input((64, 64), "float16")
         ("def graph():\n    return g.define(g.relu(a @ a))", ""),
         ("graph = g", "graph is not a graph: got Graph, expected the result of ct.Graph.define"),
         ("graph = 3", "graph is not a graph: got int"),
-        ("", "does not define graph, which it must with --device"),
+        ("", "does not define graph, which it must with --gpu"),
     ],
 )
 def test_bisect_takes_the_definition_of_a_graph(tmp_path: Path, definition: str, error: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from cudnn_ct import testing
+from cudnn_ct._bindings import enums
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct._raw import raw
@@ -38,12 +39,23 @@ def _fakes() -> Iterator[None]:
 
 
 def test_raw_lists_all_functions_and_creates_each_once() -> None:
-    assert dir(raw) == sorted(FUNCTIONS)
+    assert set(FUNCTIONS) < set(dir(raw))
     assert raw.cudnnGetVersion is raw.cudnnGetVersion
     assert raw.cudnnGetVersion() == 91900
     assert not hasattr(raw, "__wrapped__")
     with pytest.raises(AttributeError, match="no function 'cudnnGetVersoin'; did you mean cudnnGetVersion"):
         _ = raw.cudnnGetVersoin
+
+
+def test_raw_has_enums_handles_and_structs() -> None:
+    assert {"DataType", "cudnnTensorDescriptor_t", "cudnnDebug_t", "cudnnCallback_t", "handle"} < set(
+        dir(raw)
+    )
+    assert "IntEnum" not in dir(raw)
+    assert raw.DataType is enums.DataType
+    descriptor = raw.cudnnTensorDescriptor_t()
+    raw.cudnnCreateTensorDescriptor(ctypes.byref(descriptor))
+    assert all(getattr(raw, name) is not None for name in dir(raw))
 
 
 def test_raw_follows_the_library() -> None:

@@ -67,7 +67,7 @@ def test_reader_rejects_a_huge_file(name: str, tmp_path: Path) -> None:
         "supports FILE --gpu h200",
         "compile FILE --gpu h200 -o OUT",
         "supports /dev/null --gpu FILE",
-        "algorithms --x 1,3,8,8 --w 4,3,3,3 --device FILE",
+        "algorithms --x 1,3,8,8 --w 4,3,3,3 --gpu FILE",
     ],
 )
 def test_command_rejects_a_file_that_is_not_regular(
