@@ -24,6 +24,7 @@ from . import (
     records,
     repair,
     requirements,
+    runpaths,
     search,
     windows,
 )
@@ -154,7 +155,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
 def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
     """Run all checks that only read files."""
     for check in (
-        *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
+        *checks.CHECKS, runpaths.check, search.check_headers, search.check_competition, _check_companions,
         packages.check_dependents, conda.check, load_check.check_libc, load_check.check_memory,
     ):  # fmt: skip
         yield from check(found)

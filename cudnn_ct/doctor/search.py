@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 
 from .. import _files
 from .._find import TOOLKITS
 from .._installation import header_folders, header_version
 from .._variables import unknown_variables
-from . import libraryset, locate, windows
+from . import libraryset, locate, pip, preloads, windows
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
@@ -25,26 +24,27 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     """Report libraries of cuDNN that a process would load instead of these, and other installations."""
     if found.windows:
         yield from windows.check_competition(found)
-    if found.root != "/" or found.windows:
-        return  # the environment of this process is not that of the image
+        return
+    for folder in _hwcaps(found.folder):
+        if _replace(found, _parts_in(folder)):
+            yield _special(found, folder)
+    if found.root != "/":  # the environment of this process is not that of the image
+        yield from preloads.check(found, {})
+        return
     for name in filter(SETTINGS.fullmatch, sorted(environ)):
         text = f"{name}={environ[name]} is set; cuDNN was examined without it"
         yield finding("cudnn-setting", text, variable=name)
-    for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
-        if _files.library_name(path) and os.path.dirname(_files.real(path)) != found.folder:
-            yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
+    yield from preloads.check(found, environ)
     seen = {found.folder}
-    for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        folder = _files.real(entry) if entry else ""
+    for entry in _files.search_path(environ):
+        folder = _files.real(entry)
         if folder == found.folder:
             break  # its own libraries come first
-        # Only names of version 9: .so.8 is never opened, and .so only after these.
-        names = list(_files.cudnn_files(folder)) if folder and folder not in seen else []
-        # libcudnn.so.9 is opened by its path, and only its parts by their names.
-        if any(name.major == 9 and name.part for name in names):
-            seen.add(folder)
-            if any(os.path.dirname(_files.real(name.path)) != found.folder for name in names):
-                yield _shadow(found, entry)  # not of links to its own libraries
+        for each in (*_hwcaps(folder), folder):
+            if each not in seen and (names := _parts_in(each)):
+                seen.add(each)
+                if _replace(found, names):
+                    yield _shadow(found, each, entry)
     for place in locate.usual(environ).found:
         if place.folder in seen:
             continue
@@ -54,28 +54,64 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
         yield finding("other-cudnn", text, path=place.folder, version=version, via=place.via)
 
 
-def _shadow(found: LibrarySet, entry: str) -> Finding:
+def _hwcaps(folder: str) -> list[str]:
+    """List the folders for newer processors that glibc searches before a folder."""
+    top = os.path.join(folder, "glibc-hwcaps")
+    return [os.path.join(top, name) for name in reversed(_files.names_in(top))]
+
+
+def _parts_in(folder: str) -> list[_files.LibraryName]:
+    """List the libraries of a folder that a cuDNN elsewhere opens by their names."""
+    # libcudnn.so.9 is opened by its path. Names of version 8 are never opened, and .so only after these.
+    return [name for name in _files.cudnn_files(folder) if name.major == 9 and name.part]
+
+
+def _replace(found: LibrarySet, names: list[_files.LibraryName]) -> bool:
+    """Return whether files replace the libraries of a cuDNN, and are not only links to them."""
+    return any(os.path.dirname(_files.real(name.path, found.root)) != found.folder for name in names)
+
+
+def _shadow(found: LibrarySet, folder: str, entry: str) -> Finding:
     """Describe a folder of LD_LIBRARY_PATH that contains a cuDNN."""
     # libcudnn up to 9.20 has its own folder as RUNPATH, which is searched after LD_LIBRARY_PATH: all
     # libraries are loaded from the path. Newer ones have it as RPATH, which is searched first, but the
     # libraries that they open have a RUNPATH: the engines are loaded from the path. A library that this
     # version lacks, such as engines_tensor_ir for 9.20, is loaded from the path too.
-    other = libraryset.read(entry)
-    same = other is not None and other.version == found.version and other.cuda == found.cuda
-    version = write(other.version) if other else "older than 9"
     shim = found.libraries.get("")
     kind = "RPATH" if shim and shim.elf.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
+    shown = (
+        entry
+        if os.path.isabs(entry)
+        else f"{'an empty entry' if entry == '.' else entry} (the folder {folder})"
+    )
+    removed = shown if entry != "." else "the empty entry"
+    text = f"LD_LIBRARY_PATH has {shown} with a cuDNN {{version}}: the cuDNN {write(found.version)} "
+    text += f"of {found.folder} loads {what} from it"
+    advice = f"unset LD_LIBRARY_PATH, or remove {removed} from it"
+    return _shadowed(found, folder, text, advice, search=kind)
+
+
+def _special(found: LibrarySet, folder: str) -> Finding:
+    """Describe libraries in a folder for newer processors inside the folder of a cuDNN."""
+    text = f"{folder} has a cuDNN {{version}}, which the linker loads on newer processors instead of the "
+    text += f"cuDNN {write(found.version)} of {found.folder}"
+    return _shadowed(found, folder, text, f"delete {pip.inside(folder, found.root)}")
+
+
+def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: str) -> Finding:
+    other = libraryset.read(folder, found.root)
+    same = other is not None and other.version == found.version and other.cuda == found.cuda
+    version = write(other.version) if other else "older than 9"
     return finding(
         "shadowed",
-        f"LD_LIBRARY_PATH has {entry} with a cuDNN {version}: the cuDNN {write(found.version)} "
-        f"of {found.folder} loads {what} from it",
+        text.format(version=version),
         severity=Severity.WARNING if same else None,
-        path=entry,
-        folder=entry,
+        fix={"advice": advice},
+        path=folder,
         version=version,
         expected=write(found.version),
-        search=kind,
+        **more,
     )
 
 
