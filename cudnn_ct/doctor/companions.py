@@ -54,7 +54,8 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
     if found.windows:
         yield from windows.check_companions(found)
         return
-    if found.system_machine and {library.elf.machine for library in found.sound} - {found.system_machine}:
+    machines = {library.elf.machine for library in found.sound}
+    if found.system_machine and machines and found.system_machine not in machines:
         return  # the libraries of the system are not those of its own machine
     for stem, (code, package) in CUDA.items() if found.cuda else ():
         name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"

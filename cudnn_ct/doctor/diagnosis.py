@@ -293,7 +293,8 @@ def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
     """
     again, site = found.repair, records.site_of(found.folder)
     recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    kept = recorded if repair.divided(found) else set()
+    strays = {library.path for library in found.libraries.values() if found.is_stray(library)}
+    kept = recorded.union(set(found.unowned) - strays) if repair.divided(found) else set()
     also = any(again.commands and each.commands == again.commands for each in findings)
     paths = kept.union(found.leftovers) if also else kept
     return [

@@ -67,11 +67,16 @@ def fix(found: LibrarySet) -> Fix:
     text = f"install {pin}{' again' if package in have and keep else ''}"
     if others and set(others) != {package}:
         text += f" in place of {' and '.join(each for each in others if each != package)}"
-    if manager.loose and (other or not keep):  # it has no pip that could add dependencies
+    if manager.loose and other:
         return Fix(text)
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
-    return Fix(text, manager.replace(pin, delete, [each for each in others if each not in broken], keep))
+    commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep)
+    if manager.loose and package not in have:  # no pip adds what another CUDA needs
+        suffix = package.rpartition("-")[2]
+        wheel = "nvidia-cublas" + (f"-{suffix}" if int(suffix[2:]) < 13 else "")
+        commands += () if records.installed(site, wheel) else manager.install(wheel)
+    return Fix(text, commands)
 
 
 def divided(found: LibrarySet) -> bool:

@@ -86,6 +86,16 @@ def test_readers_raise_only_elf_errors_when_the_file_is_damaged(
     assert (library.error is None) == (library.elf is not _elf.UNREAD)
 
 
+def test_a_string_table_of_zeros_is_damage(tmp_path: Path) -> None:
+    names = (b"libcudnn_ops.so.9", b"libcudnn_graph.so.9", b"libz.so.1")
+    data = make_elf("libcudnn_ops.so.9", [name.decode() for name in names[1:]])
+    for name in names:
+        data = data.replace(name, bytes(len(name)))
+    path = written(tmp_path, data, "libcudnn_ops.so.9")
+    with pytest.raises(_elf.ElfError, match=r"libcudnn_ops\.so\.9 has empty names in its string table"):
+        _elf.read(path)
+
+
 @given(st.binary(max_size=300) | st.integers(0, len(STUB)).map(lambda size: STUB[:size]))
 @example(STUB)
 def test_libraryset_reports_every_file_that_is_not_a_library(tmp_path: Path, data: bytes) -> None:
