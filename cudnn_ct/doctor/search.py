@@ -10,7 +10,7 @@ from .._find import TOOLKITS
 from .._installation import header_folders, header_version
 from .._variables import unknown_variables
 from . import libraryset, locate, pip, preloads, windows
-from .finding import Finding, Severity, finding
+from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
 
@@ -129,16 +129,26 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
         roots = [environ[name] for name in ("CUDNN_PATH", *TOOLKITS) if environ.get(name)]
         others = [*told, *(os.path.join(root, "include") for root in roots)]
-        others += ["/usr/include", "/usr/local/cuda/include"]
+    others += [os.path.join(found.root, name) for name in ("usr/include", "usr/local/cuda/include")]
     for folder in dict.fromkeys([*own, *others]):
         path = os.path.join(folder, "cudnn_version.h")
         try:
-            version = header_version(path)
+            version = header_version(_files.real(path, found.root))
         except OSError:
             continue
         if not version or not found.version or version == found.version:
             continue
-        code = "header-mismatch" if folder in own else "other-header"
+        chosen = os.path.dirname(own[0]) == folder and os.path.islink(path)  # by Debian's alternatives
         have, expected = write(version), write(found.version)
         text = f"{path} has version {have}, but the libraries of {found.folder} are {expected}"
-        yield found.finding(code, text, path=path, version=have, expected=expected)
+        shown = {"repair": _alternative(found, own[0])} if chosen else {}
+        code = "header-mismatch" if chosen or folder in own else "other-header"
+        yield found.finding(code, text, path=path, version=have, expected=expected, **shown)
+
+
+def _alternative(found: LibrarySet, folder: str) -> Fix:
+    """Return the fix that selects the header of this cuDNN among Debian's alternatives."""
+    header = os.path.join(folder, f"cudnn_v{found.version[0] if found.version else 9}.h")
+    command = f"update-alternatives --set libcudnn {pip.inside(header, found.root)}"
+    text = "select the header of this cuDNN: update-alternatives --config libcudnn"
+    return Fix(text, (command,) if os.path.exists(header) else ())

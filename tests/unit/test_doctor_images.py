@@ -10,7 +10,7 @@ import pytest
 from cudnn_ct import doctor
 from cudnn_ct.doctor import linker_conf
 from tests.doctor_breakages import wrong
-from tests.elf_files import make_cudnn, make_elf
+from tests.elf_files import make_cudnn, make_elf, make_header
 
 STORE = "nix/store"
 
@@ -107,3 +107,44 @@ def test_linker_conf_ends_for_circles_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "etc/d/x").write_text("include /etc/d/x\n/d\n")
     assert list(linker_conf.folders(str(tmp_path))) == [f"{tmp_path}/{name}" for name in ("a", "b/c", "d")]
     assert list(linker_conf.folders(str(tmp_path / "gone"))) == []
+
+
+@pytest.mark.parametrize(("version", "wrong_header"), [("8.9.7", True), ("9.27.0", False)])
+def test_doctor_follows_the_alternatives_of_debian_to_the_header(
+    tmp_path: Path, version: str, wrong_header: bool
+) -> None:
+    make_cudnn(tmp_path / "usr/lib/x86_64-linux-gnu", "9.27.0")
+    own = tmp_path / "usr/include/x86_64-linux-gnu"
+    make_header(own / f"cudnn_version_v{version[0]}.h", version)
+    (own / "cudnn_v9.h").touch()
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    chosen = f"/usr/include/x86_64-linux-gnu/cudnn_version_v{version[0]}.h"  # inside the image
+    (tmp_path / "etc/alternatives/cudnn_version_h").symlink_to(chosen)
+    (tmp_path / "usr/include/cudnn_version.h").symlink_to("/etc/alternatives/cudnn_version_h")
+    found = doctor.diagnose(tmp_path, run=False)
+    told = [each for each in found.findings if each.code == "header-mismatch"]
+    select = "update-alternatives --set libcudnn /usr/include/x86_64-linux-gnu/cudnn_v9.h"
+    assert [each.commands for each in told] == [(select,)] * wrong_header
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o750])
+@pytest.mark.parametrize("private", ["opt", "opt/cudnn", "opt/cudnn/lib"])
+def test_all_users_of_an_image_can_enter_the_folders_around_cudnn(
+    tmp_path: Path, private: str, mode: int
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "usr").mkdir()
+    make_cudnn(tmp_path / "opt/cudnn/lib", "9.27.0")
+    (tmp_path / private).chmod(mode)
+    told = [each for each in doctor.diagnose(tmp_path, run=False).findings if each.code == "private-file"]
+    assert [each.commands for each in told] == [(f"chmod a+rX /{private}",)] * (mode != 0o755)
+
+
+@pytest.mark.parametrize(("private", "reported"), [("opt/v/lib", 1), ("opt/v", 1), ("opt", 0)])
+def test_all_users_can_enter_an_environment(tmp_path: Path, private: str, reported: int) -> None:
+    site = tmp_path / "opt/v/lib/python3.11/site-packages"
+    make_cudnn(site / "nvidia/cudnn/lib", "9.27.0")
+    (site / "x-1.dist-info").mkdir()
+    (tmp_path / private).chmod(0o700)
+    told = [each for each in doctor.diagnose(site, run=False).findings if each.code == "private-file"]
+    assert [each.evidence["path"] for each in told] == [str(tmp_path / private)] * reported
