@@ -139,6 +139,9 @@ def diagnose(
         tiers.update(_run(sets, findings, details, asked, end, foreign=located.root != "/"))
     for found in sets:
         findings = _together(found, findings)
+    if located.root != "/":  # a shell outside of it would change this machine
+        inside = [replace(each, fix=f"{each.fix} (inside the image)") for each in findings]
+        findings = [new if new.commands else old for new, old in zip(inside, findings)]
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from cudnn_ct import doctor
 from cudnn_ct.doctor import linker_conf
+from cudnn_ct.doctor.report import text
 from tests.doctor_breakages import wrong
 from tests.elf_files import make_cudnn, make_elf, make_header
 
@@ -148,3 +149,12 @@ def test_all_users_can_enter_an_environment(tmp_path: Path, private: str, report
     (tmp_path / private).chmod(0o700)
     told = [each for each in doctor.diagnose(site, run=False).findings if each.code == "private-file"]
     assert [each.evidence["path"] for each in told] == [str(tmp_path / private)] * reported
+
+
+def test_commands_for_an_image_say_that_they_run_inside_it(tmp_path: Path) -> None:
+    make_arch(tmp_path)
+    (tmp_path / "usr/lib/libcudnn_ops.so.9").chmod(0o600)
+    found = doctor.diagnose(tmp_path, run=False)
+    (private,) = [each for each in found.findings if each.code == "private-file"]
+    assert private.fix == "let all users read /usr/lib/libcudnn_ops.so.9 (inside the image)"
+    assert "commands that repair it, inside the image:" in text(found)
