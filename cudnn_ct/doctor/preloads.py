@@ -46,7 +46,7 @@ def _judge(
     if not (_files.library_name(word) or _files.library_name(elf.soname or "")):
         if not exports:
             return
-        text += f", which defines {exports[0]} and {len(exports) - 1} more functions of cuDNN"
+        text += f", which defines functions of cuDNN, such as {exports[0]}"
     yield finding("preloaded", text, path=path, expected=found.folder, fix={"advice": advice})
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .. import _files
 from .._find import TOOLKITS
@@ -96,10 +98,12 @@ def _special(found: LibrarySet, folder: str) -> Finding:
     """Describe libraries in a folder for newer processors inside the folder of a cuDNN."""
     text = f"{folder} has a cuDNN {{version}}, which the linker loads on newer processors instead of the "
     text += f"cuDNN {write(found.version)} of {found.folder}"
-    return _shadowed(found, folder, text, f"delete {pip.inside(folder, found.root)}")
+    files = [pip.inside(name.path, found.root) for name in _files.cudnn_files(folder)]
+    commands = [f"rm -f {' '.join(map(shlex.quote, files))}"]
+    return _shadowed(found, folder, text, f"delete {', '.join(files)}", commands=commands)
 
 
-def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: str) -> Finding:
+def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: Any) -> Finding:
     other = libraryset.read(folder, found.root)
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"

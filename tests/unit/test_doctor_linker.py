@@ -57,7 +57,11 @@ def test_libraries_for_newer_processors_replace_those_of_the_folder(
     environ = {"LD_LIBRARY_PATH": str(tmp_path / "path")}
     (shadowed,) = [each for each in search.check_competition(read(own), environ) if each.code == "shadowed"]
     assert shadowed.evidence["path"] == str(folder)
-    assert (shadowed.fix == f"delete {folder}") == (place == "own")
+    assert [each.folder for each in doctor.diagnose(own, run=False).sets] == [str(own)]
+    assert [each.folder for each in doctor.diagnose(own.parent, run=False).sets] == [str(own)]
+    file = folder / "libcudnn_ops.so.9"
+    assert (shadowed.fix == f"delete {file}") == (place == "own")
+    assert shadowed.commands == (f"rm -f {file}",) * (place == "own")
 
 
 def preload(root: Path, name: str, exports: bool) -> Path:

@@ -178,6 +178,10 @@ def test_fatbin_and_requirements_see_code_that_was_zeroed(
         codes = {each.code for each in found.findings}
         assert ("no-gpu-code" in codes) == (not code.runs_on(arch))
         assert ("zeroed-code" in codes) == bool(zeroed or blank)
+        lacking = [each.fix for each in found.findings if each.code == "no-gpu-code"]
+        assert not (lacking and (arch in zeroed or blank)) or lacking == [
+            "install cuDNN again, and no other cuDNN over it"
+        ]
 
 
 def test_coverage_intersects_all_libraries_and_adds_later_minors(tmp_path: Path) -> None:
