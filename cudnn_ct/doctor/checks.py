@@ -148,7 +148,8 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
     for library in () if found.windows else found.sound:
-        if blocker := _files.private(library.real, _shared_below(found)):
+        top = _shared_below(found)
+        if blocker := _files.private(library.real, top) or _files.private(library.path, top):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""

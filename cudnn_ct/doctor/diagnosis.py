@@ -286,7 +286,7 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
             code = "broken-link" if link else "missing-library"
             yield found.finding(code, text, severity=severity, path=link or found.folder)
             if severity == Severity.ERROR:
-                yield from companions.check(found)
+                yield from chain(companions.check(found), search.check_competition(found))
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:

@@ -117,7 +117,10 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
         # A record may contain any path.
         ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
         paths += [owner.metadata, *filter(os.path.lexists, ours)]
-    if loose:  # the files may be links to those of another folder, which must not be overwritten
+    site = records.site_of(found.folder)
+    in_wheel = os.path.relpath(found.folder, site or "/") in records.WHEEL_FOLDERS
+    if loose or (in_wheel and any(owner.problem for owner in found.owners)):  # pip deletes none of them
+        # They may be links to those of another folder, which must not be overwritten.
         paths += [os.path.join(found.folder, "../include"), os.path.join(found.folder, "libcudnn*.so.9")]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,46 @@ def test_a_library_that_is_loaded_first_precedes_its_effects() -> None:
     for code in ("preloaded", "shadowed", "memory-limit"):
         cause = finding(code, "x", fix={"advice": "y"})
         assert diagnosis.sort([*effects, cause])[0] == cause
+
+
+def test_a_broken_record_hides_no_leftovers_of_another_version(site: Path) -> None:
+    lib = "nvidia/cudnn/lib"  # with libraries that 9.1 does not have
+    record(site, "nvidia_cudnn_cu12-9.1.0.70", [f"{lib}/libcudnn.so.9"])
+    (site / "nvidia_cudnn_cu12-9.1.0.70.dist-info/RECORD").write_bytes(b"\0garbage")
+    (site / "bin").mkdir()
+    for commands in (doctor.diagnose(site, run=False).commands, with_python(site)):
+        assert any(f"{lib}/libcudnn*.so.9" in each for each in commands if " -rf " in each), commands
+
+
+def with_python(site: Path) -> tuple[str, ...]:
+    """Return the commands for the same files in the site-packages of a Python."""
+    home = site / "v/lib/python3.11/site-packages"
+    home.mkdir(parents=True)
+    (site / "v/bin").mkdir()
+    (site / "v/bin/python3.11").touch()
+    for name in ("nvidia", "nvidia_cudnn_cu12-9.1.0.70.dist-info"):
+        os.rename(site / name, home / name)
+    return doctor.diagnose(home, run=False).commands
+
+
+def test_a_folder_of_links_is_private_too(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "store")
+    links = tmp_path / "lib"
+    links.mkdir()
+    for library in (tmp_path / "store").iterdir():
+        (links / library.name).symlink_to(library)
+    links.chmod(0o700)
+    told = [each for each in doctor.diagnose(links, run=False).findings if each.code == "private-file"]
+    assert [each.evidence["path"] for each in told] == [str(links)]
+
+
+def test_a_preloaded_library_is_reported_although_cudnn_is_gone(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_cudnn(site.parent / f"{site.name}-other", "9.19.0")
+    record(site, "nvidia_cudnn_cu12-9.28.0.42", ["nvidia/cudnn/lib/libcudnn.so.9"])
+    shutil.rmtree(site / "nvidia/cudnn")
+    monkeypatch.setenv("LD_PRELOAD", str(other))
+    assert {"missing-library", "preloaded"} <= {
+        each.code for each in doctor.diagnose(site, run=False).findings
+    }
