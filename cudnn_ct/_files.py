@@ -133,7 +133,8 @@ def names_in(folder: str) -> list[str]:
 
 def cudnn_files(folder: str) -> Iterator[LibraryName]:
     """Yield the files of a folder that have the name of a cuDNN library."""
-    yield from filter(None, (library_name(os.path.join(folder, name)) for name in names_in(folder)))
+    names = (name for name in names_in(folder) if "cudnn" in name.lower())  # of the thousands of /usr/lib
+    yield from filter(None, (library_name(os.path.join(folder, name)) for name in names))
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
