@@ -274,11 +274,15 @@ def _with_names(view: View, elf: Elf) -> Elf:
     def folders(tag: int) -> tuple[str, ...]:
         return tuple(filter(None, strings[tags[tag]].split(":"))) if tag in tags else ()
 
+    soname = strings[tags[DT_SONAME]] if DT_SONAME in tags else None
+    needed = tuple(strings[value] for tag, value in entries if tag == DT_NEEDED)
+    if "" in (soname, *needed):  # overwritten with zeros
+        raise view.malformed("has empty names in its string table")
     return replace(
         elf,
         tags=tags,
-        soname=strings[tags[DT_SONAME]] if DT_SONAME in tags else None,
-        needed=tuple(strings[value] for tag, value in entries if tag == DT_NEEDED),
+        soname=soname,
+        needed=needed,
         rpath=folders(DT_RPATH),
         runpath=folders(DT_RUNPATH),
     )

@@ -133,7 +133,8 @@ def names_in(folder: str) -> list[str]:
 
 def cudnn_files(folder: str) -> Iterator[LibraryName]:
     """Yield the files of a folder that have the name of a cuDNN library."""
-    yield from filter(None, (library_name(os.path.join(folder, name)) for name in names_in(folder)))
+    names = (name for name in names_in(folder) if "cudnn" in name.lower())  # of the thousands of /usr/lib
+    yield from filter(None, (library_name(os.path.join(folder, name)) for name in names))
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
@@ -225,15 +226,22 @@ def mapped(pid: int | str) -> list[str]:
         return [os.fsdecode(name) for name in dict.fromkeys(row[5] for row in rows if len(row) == 6)]
 
 
-def private(path: str) -> str:
-    """Return the file or its folder if other users cannot read it; empty if they can."""
-    # Parents of the folder are not checked: an image with root as its only user may keep files in /root.
-    for step, bit in ((path, stat.S_IROTH), (os.path.dirname(path), stat.S_IXOTH)):
+def private(path: str, top: str = "") -> str:
+    """Return the file or its folder if other users cannot read it; empty if they can.
+
+    With ``top``, also the first of the folders around it, below ``top``, that they cannot enter.
+    """
+    # Other parents are not checked: an image with root as its only user may keep files in /root.
+    steps, bit = [path, os.path.dirname(path)], stat.S_IROTH
+    while top and os.path.dirname(steps[-1]).startswith(f"{top.rstrip('/')}/"):
+        steps.append(os.path.dirname(steps[-1]))
+    for step in steps:
         try:
             if not os.stat(step).st_mode & bit:
                 return step
         except OSError:
             return ""
+        bit = stat.S_IXOTH
     return ""
 
 

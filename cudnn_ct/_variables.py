@@ -35,7 +35,7 @@ REMOVED = {
 # Variables of the tests and benchmarks.
 _OF_TESTS = (
     "hypothesis_profile", "mutants_killer", "mutants_reach", "reliability", "test_cudnns", "test_headers",
-    "test_windows",
+    "test_validators", "test_windows",
 )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def make_cudnn(
     cuda: int = 0,
     system: Mapping[str, Sequence[str]] | None = None,
     machine: int | None = None,
-    runpath: str = "",
+    runpath: str = "$ORIGIN",
     **versions: str,
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
@@ -132,7 +132,9 @@ def make_cudnn(
                 ),
             )
     shim = folder / "libcudnn.so.9"
-    _write(shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine))
+    _write(
+        shim, make_elf("libcudnn.so.9", constants=dict.fromkeys(runtime, 0), machine=machine, runpath=runpath)
+    )
     return shim
 
 

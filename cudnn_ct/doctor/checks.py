@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
 from .._libraries import SUBLIBRARIES, required
-from . import pip
+from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
@@ -147,7 +148,8 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
     for library in () if found.windows else found.sound:
-        if blocker := _files.private(library.real):
+        top = _shared_below(found)
+        if blocker := _files.private(library.real, top) or _files.private(library.path, top):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""
@@ -181,6 +183,18 @@ def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
     sass = frozenset.intersection(*(code.machine_code for code in codes))
     ptx = frozenset.intersection(*(frozenset({max(code.ptx, default=0)}) for code in codes))
     return sass, ptx - {0}
+
+
+def _shared_below(found: LibrarySet) -> str:
+    """Return the folder below which all users must be able to enter folders; empty if unknown."""
+    # Links lead out of it, and a home folder is its owner's.
+    inside, site = pip.inside(found.folder, found.root), records.site_of(found.folder)
+    if found.root != "/":
+        return "" if inside.startswith(("/root/", "/home/")) else found.root
+    if not found.folder.startswith(site or "//"):
+        return ""
+    layout = re.fullmatch(r"(.*(?<!/\.local))/lib(?:64)?/python3[^/]*/[a-z]+-packages", site)
+    return os.path.dirname(layout[1]) if layout else site
 
 
 def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
 from .._libraries import COMPANIONS, Library, needs, read_library
-from . import linker_conf, pip, records, windows
+from . import linker_conf, pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
@@ -54,7 +54,8 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
     if found.windows:
         yield from windows.check_companions(found)
         return
-    if found.system_machine and {library.elf.machine for library in found.sound} - {found.system_machine}:
+    machines = {library.elf.machine for library in found.sound}
+    if found.system_machine and machines and found.system_machine not in machines:
         return  # the libraries of the system are not those of its own machine
     for stem, (code, package) in CUDA.items() if found.cuda else ():
         name = (found.cuda == 11 and CUDA_11.get(stem)) or f"{stem}.so.{found.cuda}"
@@ -245,8 +246,4 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
-        for folder in library.elf.runpath + library.elf.rpath:
-            here = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder)
-            if here == folder and os.path.isabs(folder):  # of the image
-                here = os.path.join(found.root, folder.lstrip("/"))
-            yield os.path.normpath(here)
+        yield from runpaths.folders(found, library)

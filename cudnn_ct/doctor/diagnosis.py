@@ -24,6 +24,7 @@ from . import (
     records,
     repair,
     requirements,
+    runpaths,
     search,
     windows,
 )
@@ -138,6 +139,9 @@ def diagnose(
         tiers.update(_run(sets, findings, details, asked, end, foreign=located.root != "/"))
     for found in sets:
         findings = _together(found, findings)
+    if located.root != "/":  # a shell outside of it would change this machine
+        inside = [replace(each, fix=f"{each.fix} (inside the image)") for each in findings]
+        findings = [new if new.commands else old for new, old in zip(inside, findings)]
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)
 
 
@@ -154,7 +158,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
 def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
     """Run all checks that only read files."""
     for check in (
-        *checks.CHECKS, search.check_headers, search.check_competition, _check_companions,
+        *checks.CHECKS, runpaths.check, search.check_headers, search.check_competition, _check_companions,
         packages.check_dependents, conda.check, load_check.check_libc, load_check.check_memory,
     ):  # fmt: skip
         yield from check(found)
@@ -282,7 +286,7 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
             code = "broken-link" if link else "missing-library"
             yield found.finding(code, text, severity=severity, path=link or found.folder)
             if severity == Severity.ERROR:
-                yield from companions.check(found)
+                yield from chain(companions.check(found), search.check_competition(found))
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
@@ -292,7 +296,8 @@ def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
     """
     again, site = found.repair, records.site_of(found.folder)
     recorded = {os.path.join(site, path) for owner in found.owners for path in owner.record}
-    kept = recorded if repair.divided(found) else set()
+    strays = {library.path for library in found.libraries.values() if found.is_stray(library)}
+    kept = recorded.union(set(found.unowned) - strays) if repair.divided(found) else set()
     also = any(again.commands and each.commands == again.commands for each in findings)
     paths = kept.union(found.leftovers) if also else kept
     return [

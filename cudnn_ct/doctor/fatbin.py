@@ -96,16 +96,19 @@ def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, in
     """Yield kind, major version of the language, and architecture of each entry, and whether it is zeroed."""
     end = at + size
     while at + 16 <= end:
-        magic, header, length = view.unpack("<I2xHQ", at)
+        head = view.at(at, min(16 + HEAD, end - at))  # of the container and of its first entry
+        magic, header, length = struct.unpack_from("<I2xHQ", head)
         if magic != MAGIC:  # padding between two containers, or what a tool left of containers
             following = _next(view, at, end)
             if following - at > PADDING:
                 yield BLANK, 0, 0, True
             at = following
             continue
-        piece, at = at + header, at + header + length
+        first, at = at + header, at + header + length
+        piece = first
         while piece + 32 <= min(at, end):
-            start = view.at(piece, min(HEAD, end - piece))
+            size = min(HEAD, end - piece)
+            start = head[header : header + size] if piece == first and header <= 16 else view.at(piece, size)
             kind, skip, payload, language, arch = struct.unpack_from("<H2xIQ10xHI", start)
             if skip + payload == 0:
                 yield BLANK, 0, 0, True

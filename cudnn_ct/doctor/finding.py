@@ -48,6 +48,7 @@ _ANY = {
     "driver": "the version in the report",
     "meant": "the name in the report",
     "variable": "the variable",
+    "unset": "unset LD_LIBRARY_PATH and LD_PRELOAD if they are set; then ",
     "advice": "follow the advice of the report",
 }
 

@@ -78,7 +78,7 @@ def sarif(diagnosis: Diagnosis, _: Severity) -> str:
     rules = [
         {
             "id": code.name,
-            "name": "".join(map(str.capitalize, code.name.split("-"))),
+            "name": "Cudnn" + "".join(map(str.capitalize, code.name.split("-"))),  # differs from the id
             "shortDescription": {"text": f"{code.cause.partition('. ')[0].rstrip('.')}."},
             "fullDescription": {"text": code.cause},
             "help": {"text": f"Fix: {code.general_fix}."},

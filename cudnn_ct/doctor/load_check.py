@@ -164,6 +164,7 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
         yield found.finding(
             "runtime-version",
             f"the files of {found.folder} are {write(found.version)}, but cuDNN returns {answer}",
+            fix=_unset(),
             version=answer,
             expected=write(found.version),
         )
@@ -198,7 +199,7 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
     for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
-            yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
+            yield finding("mixed-at-run-time", text, fix=_unset(), path=path, expected=found.folder)
     loaded = {name.part for name in names}  # also under the names of the targets of links
     loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}
     missing = [part for part in SILENT if part not in loaded and not found.jit]
@@ -231,6 +232,12 @@ def _finalize_failed(found: LibrarySet, report: Report, how: str) -> Finding:
 def _lacks_libcuda(report: Report) -> bool:
     """Return whether neither the driver nor the stub could be opened, which cuDNN's libraries need."""
     return str(report.last("libcuda").get("how", "")).startswith("none")
+
+
+def _unset() -> dict[str, str]:
+    """Return the words about the variables of the linker that are set."""
+    names = [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if os.environ.get(name)]
+    return {"unset": f"unset {' and '.join(names)}; then " if names else ""}
 
 
 def _status(status: int) -> str:

@@ -29,6 +29,7 @@ STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader'
 BUNDLED = ("torch/lib",)  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
 ROOTS = (("etc", "usr"), ("nix/store",), ("Windows", "Users"))  # folders of the root of a system
+OF_OTHERS = ("glibc-hwcaps",)  # replacements of single libraries of the folder above
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -218,7 +219,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         holding = [folder] if any(name and name.version for name in files) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
-                if folder != top or entry.name not in NOT_ON_DISK:
+                if entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
                     todo.append(entry.path)
             elif entry.name in LINKED and entry.is_symlink():
                 link = _files.real(entry.path, root)

@@ -105,10 +105,11 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     layout = _LAYOUT.fullmatch(ours)
     prefix, version, kind = layout.groups() if layout else ("", "", "")
     user = os.path.basename(prefix) == ".local"
-    # Debian's Python installs into /usr/local/lib/python3.11/dist-packages.
-    bins = [os.path.join("/usr" if user or kind == "dist" else prefix, "bin"), "/usr/local/bin"]
-    names = [os.path.join(bins[0], f"python{end}") for end in (version, "3", "")]
-    names += [os.path.join(bins[1], f"python{version}")] if user else []
+    # Debian's Python installs into /usr/local/lib/python3.11/dist-packages, others into their own prefix.
+    debian = ["/usr/bin"] * (user or kind == "dist")
+    bins = [*debian, *([] if user else [os.path.join(prefix, "bin")]), "/usr/local/bin"]
+    names = [os.path.join(folder, f"python{end}") for folder in bins[:-1] for end in (version, "3", "")]
+    names += [os.path.join(bins[-1], f"python{version}")] * user
     python = next((name for name in names if os.path.lexists(_at(name, root))), "") if layout else ""
     if not python:
         return Pip(ours, sys.executable if root == "/" and sys.executable else "python3", loose=True)

@@ -67,11 +67,16 @@ def fix(found: LibrarySet) -> Fix:
     text = f"install {pin}{' again' if package in have and keep else ''}"
     if others and set(others) != {package}:
         text += f" in place of {' and '.join(each for each in others if each != package)}"
-    if manager.loose and (other or not keep):  # it has no pip that could add dependencies
+    if manager.loose and other:
         return Fix(text)
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
-    return Fix(text, manager.replace(pin, delete, [each for each in others if each not in broken], keep))
+    commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep)
+    if manager.loose and package not in have:  # no pip adds what another CUDA needs
+        suffix = package.rpartition("-")[2]
+        wheel = "nvidia-cublas" + (f"-{suffix}" if int(suffix[2:]) < 13 else "")
+        commands += () if records.installed(site, wheel) else manager.install(wheel)
+    return Fix(text, commands)
 
 
 def divided(found: LibrarySet) -> bool:
@@ -112,7 +117,10 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
         # A record may contain any path.
         ours = (path for path in left if _files.library_name(path) and os.path.dirname(path) == found.folder)
         paths += [owner.metadata, *filter(os.path.lexists, ours)]
-    if loose:  # the files may be links to those of another folder, which must not be overwritten
+    site = records.site_of(found.folder)
+    in_wheel = os.path.relpath(found.folder, site or "/") in records.WHEEL_FOLDERS
+    if loose or (in_wheel and any(owner.problem for owner in found.owners)):  # pip deletes none of them
+        # They may be links to those of another folder, which must not be overwritten.
         paths += [os.path.join(found.folder, "../include"), os.path.join(found.folder, "libcudnn*.so.9")]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 

@@ -51,7 +51,13 @@ def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> s
     if diagnosis.ignored:
         lines += ["", f"ignored: {', '.join(diagnosis.ignored)}"]
     if diagnosis.commands:
-        lines += ["", "commands that repair it:", *(f"  {printable(each)}" for each in diagnosis.commands)]
+        image = any(found.root != "/" for found in diagnosis.sets)
+        where = ", inside the image:" if image else ":"
+        lines += [
+            "",
+            f"commands that repair it{where}",
+            *(f"  {printable(each)}" for each in diagnosis.commands),
+        ]
     if verbose:
         lines += ["", "checked:", *(f"  {printable(line)}" for line in _checked(diagnosis))]
     return "\n".join(lines)

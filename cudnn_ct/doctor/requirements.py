@@ -104,6 +104,10 @@ def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> Fix:
     """Return the fix that installs a cuDNN for a GPU."""
     if arch < 50:
         return Fix("cuDNN 9 supports no GPU of compute capability below 5.0")
+    codes = [library.code for library in found.sound if library.code]
+    zeroed = {have for code in codes for have in code.zeroed if have <= arch and have // 10 == arch // 10}
+    if zeroed or any(code.blank for code in codes):  # the same version has code for this GPU
+        return found.repair
     major, minor, _ = found.version or (9, 0, 0)
     need = Need("", f">={major}.{minor + 1}", f"compute capability {arch / 10:.1f}")
     if arch < min(sass):  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later

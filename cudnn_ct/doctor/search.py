@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
+import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .. import _files
 from .._find import TOOLKITS
 from .._installation import header_folders, header_version
 from .._variables import unknown_variables
-from . import libraryset, locate, windows
-from .finding import Finding, Severity, finding
+from . import libraryset, locate, pip, preloads, windows
+from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
 
@@ -25,26 +26,27 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     """Report libraries of cuDNN that a process would load instead of these, and other installations."""
     if found.windows:
         yield from windows.check_competition(found)
-    if found.root != "/" or found.windows:
-        return  # the environment of this process is not that of the image
+        return
+    for folder in _hwcaps(found.folder):
+        if _replace(found, _parts_in(folder)):
+            yield _special(found, folder)
+    if found.root != "/":  # the environment of this process is not that of the image
+        yield from preloads.check(found, {})
+        return
     for name in filter(SETTINGS.fullmatch, sorted(environ)):
         text = f"{name}={environ[name]} is set; cuDNN was examined without it"
         yield finding("cudnn-setting", text, variable=name)
-    for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
-        if _files.library_name(path) and os.path.dirname(_files.real(path)) != found.folder:
-            yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
+    yield from preloads.check(found, environ)
     seen = {found.folder}
-    for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        folder = _files.real(entry) if entry else ""
+    for entry in _files.search_path(environ):
+        folder = _files.real(entry)
         if folder == found.folder:
             break  # its own libraries come first
-        # Only names of version 9: .so.8 is never opened, and .so only after these.
-        names = list(_files.cudnn_files(folder)) if folder and folder not in seen else []
-        # libcudnn.so.9 is opened by its path, and only its parts by their names.
-        if any(name.major == 9 and name.part for name in names):
-            seen.add(folder)
-            if any(os.path.dirname(_files.real(name.path)) != found.folder for name in names):
-                yield _shadow(found, entry)  # not of links to its own libraries
+        for each in (*_hwcaps(folder), folder):
+            if each not in seen and (names := _parts_in(each)):
+                seen.add(each)
+                if _replace(found, names):
+                    yield _shadow(found, each, entry)
     for place in locate.usual(environ).found:
         if place.folder in seen:
             continue
@@ -54,28 +56,66 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
         yield finding("other-cudnn", text, path=place.folder, version=version, via=place.via)
 
 
-def _shadow(found: LibrarySet, entry: str) -> Finding:
+def _hwcaps(folder: str) -> list[str]:
+    """List the folders for newer processors that glibc searches before a folder."""
+    top = os.path.join(folder, "glibc-hwcaps")
+    return [os.path.join(top, name) for name in reversed(_files.names_in(top))]
+
+
+def _parts_in(folder: str) -> list[_files.LibraryName]:
+    """List the libraries of a folder that a cuDNN elsewhere opens by their names."""
+    # libcudnn.so.9 is opened by its path. Names of version 8 are never opened, and .so only after these.
+    return [name for name in _files.cudnn_files(folder) if name.major == 9 and name.part]
+
+
+def _replace(found: LibrarySet, names: list[_files.LibraryName]) -> bool:
+    """Return whether files replace the libraries of a cuDNN, and are not only links to them."""
+    return any(os.path.dirname(_files.real(name.path, found.root)) != found.folder for name in names)
+
+
+def _shadow(found: LibrarySet, folder: str, entry: str) -> Finding:
     """Describe a folder of LD_LIBRARY_PATH that contains a cuDNN."""
     # libcudnn up to 9.20 has its own folder as RUNPATH, which is searched after LD_LIBRARY_PATH: all
     # libraries are loaded from the path. Newer ones have it as RPATH, which is searched first, but the
     # libraries that they open have a RUNPATH: the engines are loaded from the path. A library that this
     # version lacks, such as engines_tensor_ir for 9.20, is loaded from the path too.
-    other = libraryset.read(entry)
-    same = other is not None and other.version == found.version and other.cuda == found.cuda
-    version = write(other.version) if other else "older than 9"
     shim = found.libraries.get("")
     kind = "RPATH" if shim and shim.elf.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
+    shown = (
+        entry
+        if os.path.isabs(entry)
+        else f"{'an empty entry' if entry == '.' else entry} (the folder {folder})"
+    )
+    removed = shown if entry != "." else "the empty entry"
+    text = f"LD_LIBRARY_PATH has {shown} with a cuDNN {{version}}: the cuDNN {write(found.version)} "
+    text += f"of {found.folder} loads {what} from it"
+    advice = f"unset LD_LIBRARY_PATH, or remove {removed} from it"
+    return _shadowed(found, folder, text, advice, search=kind)
+
+
+def _special(found: LibrarySet, folder: str) -> Finding:
+    """Describe libraries in a folder for newer processors inside the folder of a cuDNN."""
+    text = f"{folder} has a cuDNN {{version}}, which the linker loads on newer processors instead of the "
+    text += f"cuDNN {write(found.version)} of {found.folder}"
+    files = [pip.inside(name.path, found.root) for name in _files.cudnn_files(folder)]
+    commands = [f"rm -f {' '.join(map(shlex.quote, files))}"]
+    return _shadowed(found, folder, text, f"delete {', '.join(files)}", commands=commands)
+
+
+def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: Any) -> Finding:
+    other = libraryset.read(folder, found.root)
+    same = other is not None and other.version == found.version and other.cuda == found.cuda
+    version = write(other.version) if other else "older than 9"
     return finding(
         "shadowed",
-        f"LD_LIBRARY_PATH has {entry} with a cuDNN {version}: the cuDNN {write(found.version)} "
-        f"of {found.folder} loads {what} from it",
+        text.format(version=version),
         severity=Severity.WARNING if same else None,
-        path=entry,
-        folder=entry,
+        fix={"advice": advice},
+        path=folder,
         version=version,
         expected=write(found.version),
-        search=kind,
+        **more,
     )
 
 
@@ -93,16 +133,26 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
         roots = [environ[name] for name in ("CUDNN_PATH", *TOOLKITS) if environ.get(name)]
         others = [*told, *(os.path.join(root, "include") for root in roots)]
-        others += ["/usr/include", "/usr/local/cuda/include"]
+    others += [os.path.join(found.root, name) for name in ("usr/include", "usr/local/cuda/include")]
     for folder in dict.fromkeys([*own, *others]):
         path = os.path.join(folder, "cudnn_version.h")
         try:
-            version = header_version(path)
+            version = header_version(_files.real(path, found.root))
         except OSError:
             continue
         if not version or not found.version or version == found.version:
             continue
-        code = "header-mismatch" if folder in own else "other-header"
+        chosen = os.path.dirname(own[0]) == folder and os.path.islink(path)  # by Debian's alternatives
         have, expected = write(version), write(found.version)
         text = f"{path} has version {have}, but the libraries of {found.folder} are {expected}"
-        yield found.finding(code, text, path=path, version=have, expected=expected)
+        shown = {"repair": _alternative(found, own[0])} if chosen else {}
+        code = "header-mismatch" if chosen or folder in own else "other-header"
+        yield found.finding(code, text, path=path, version=have, expected=expected, **shown)
+
+
+def _alternative(found: LibrarySet, folder: str) -> Fix:
+    """Return the fix that selects the header of this cuDNN among Debian's alternatives."""
+    header = os.path.join(folder, f"cudnn_v{found.version[0] if found.version else 9}.h")
+    command = f"update-alternatives --set libcudnn {pip.inside(header, found.root)}"
+    text = "select the header of this cuDNN: update-alternatives --config libcudnn"
+    return Fix(text, (command,) if os.path.exists(header) else ())

@@ -60,10 +60,11 @@ def judge(site: Site, ask: run.Runner = run.ask) -> Verdict:
 
 
 def files_of(site: Site) -> set[Path]:
-    """Every file of the site, without cuDNN's own."""
+    """Every file of the site, without cuDNN's own and those that its wheel records, as nvidia/__init__.py."""
     cudnn = ("nvidia/cudnn/", "nvidia_cudnn_", ".cudnn-doctor")
-    return {path for path in site.root.rglob("*")
-            if not path.is_dir() and not any(part in str(path) for part in cudnn)}  # fmt: skip
+    own = {site.packages / path for path, _ in site.wheel.sources} if site.packages else set()
+    files = {path for path in site.root.rglob("*") if not path.is_dir()} - own
+    return {path for path in files if not any(part in str(path) for part in cudnn)}
 
 
 def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner) -> None:
@@ -85,9 +86,12 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
                 shell.run(site, command)
             except shell.UnavailableError:
                 unknown = True
-    except shell.CommandError as error:
-        verdict.fix = False
-        verdict.reasons.append(f"a command fails: {error}")
+            except shell.CommandError as error:
+                if unknown:  # it needs what the command before it would have downloaded
+                    continue
+                verdict.fix = False
+                verdict.reasons.append(f"a command fails: {error}")
+                break
     except shell.DestructiveError as error:
         verdict.fix, verdict.destructive = False, True
         verdict.reasons.append(f"destructive: {error}")

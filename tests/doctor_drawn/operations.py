@@ -462,6 +462,82 @@ def system_gone(rng: random.Random, site: Site) -> bool:
     return blame(site, "system_gone", name, {"missing-system-library"}, by_hand=True)
 
 
+def runpath_gone(rng: random.Random, site: Site) -> bool:
+    """Remove the RPATH or RUNPATH of libcudnn, as patchelf --remove-rpath does."""
+    name = "libcudnn.so.9"
+    if site.layout == "system" or name not in whole(site):  # the linker searches that of the system
+        return False
+    if str(site.folder) in site.environment.get("LD_LIBRARY_PATH", "").split(":"):
+        return False
+    path = site.library(name)
+    data = bytearray(path.read_bytes())
+    offset = struct.unpack_from("<Q", data, 32)[0]
+    size, number = struct.unpack_from("<HH", data, 54)
+    rows = [struct.unpack_from("<IIQQQQ", data, offset + size * row) for row in range(number)]
+    start, length = next((row[2], row[5]) for row in rows if row[0] == 2)  # PT_DYNAMIC
+    for at in range(start, start + length, 16):
+        if struct.unpack_from("<Q", data, at)[0] in (15, 29):  # DT_RPATH, DT_RUNPATH
+            struct.pack_into("<Q", data, at, 21)  # DT_DEBUG, which the linker ignores in a library
+    files.write(path, bytes(data))
+    return blame(site, "runpath_gone", name, {"lost-runpath", "altered-file", "load-failed", "probe-crashed"})
+
+
+def hwcaps(rng: random.Random, site: Site) -> bool:
+    """Put a library of another version into the folder for newer processors, which glibc searches first."""
+    choices = [
+        (each, name)
+        for each in others(site)
+        for name in whole(site)
+        if name in each.names() and name[8] == "_"
+    ]
+    if not choices or site.layout in ("annex", "farm"):
+        return False
+    other, name = rng.choice(choices)
+    folder = site.folder / "glibc-hwcaps" / rng.choice(["x86-64-v2", "x86-64-v3"])
+    files.place(other.source(name), folder / name)
+    return blame(
+        site, "hwcaps", "hwcaps", {"shadowed", "mixed-at-run-time"}, str(folder), name, by_hand=False
+    )
+
+
+def preload_file(rng: random.Random, site: Site) -> bool:
+    """Name a library of another cuDNN in the /etc/ld.so.preload of an image."""
+    if not site.image or "preload file" in site.truths:
+        return False
+    found = other_folder(site, rng)
+    if found is None:
+        return False
+    path = found[0] / rng.choice(["libcudnn_graph.so.9", "libcudnn_ops.so.9"])
+    inside = "/" + str(path.relative_to(site.root))
+    files.write(site.root / "etc/ld.so.preload", f"# tracing\n{inside}\n".encode())
+    return blame(site, "preload_file", "preload file", {"preloaded"}, "ld.so.preload", by_hand=True)
+
+
+def private_parent(rng: random.Random, site: Site) -> bool:
+    """Let only the owner enter a folder above the libraries."""
+    if site.packages is None or site.owner != "pip" or site.layout == "annex":
+        return False
+    folder = rng.choice([site.folder.parent, site.folder.parent.parent])
+    folder.chmod(0o700)
+    return blame(site, "private_parent", "parent", {"private-file"}, str(folder), by_hand=False)
+
+
+def old_alternative(rng: random.Random, site: Site) -> bool:
+    """Let Debian's alternatives select the header of cuDNN 8."""
+    if site.layout != "system":
+        return False
+    headers = "usr/include/x86_64-linux-gnu"
+    text = "#define CUDNN_MAJOR 8\n#define CUDNN_MINOR 9\n#define CUDNN_PATCHLEVEL 7\n"
+    files.write(site.root / headers / "cudnn_version_v8.h", text.encode())
+    link = site.root / "etc/alternatives/cudnn_version_h"
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(f"/{headers}/cudnn_version_v8.h")
+    (site.root / "usr/include/cudnn_version.h").symlink_to("/etc/alternatives/cudnn_version_h")
+    return blame(
+        site, "old_alternative", "alternative", {"header-mismatch"}, "cudnn_version.h", by_hand=False
+    )
+
+
 def restore(rng: random.Random, site: Site) -> bool:
     """Undo an earlier operation on one library: put the right file back."""
     undone = [name for name in site.truths if name in site.libraries() and site.truths[name].operation in
@@ -548,7 +624,7 @@ BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
     cublas_gone, cublas_cut, nvrtc_gone, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
-    setting,
+    setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative,
 )  # fmt: skip
 HARMLESS: tuple[Operation, ...] = (
     harmless_variable,

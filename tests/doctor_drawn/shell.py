@@ -59,6 +59,8 @@ def run(site: Site, command: str) -> None:
             unpack(site, words[4], words[5])
         elif words[1:3] == ["-m", "ensurepip"]:
             pass
+        elif words[:2] == ["update-alternatives", "--set"]:
+            alternative(site, words[3])
         elif name in ("apt-get", "apt"):
             raise UnavailableError(command)
         else:
@@ -125,6 +127,16 @@ def link(site: Site, words: list[str]) -> None:
     if any("f" in word for word in words if word.startswith("-")):
         files.remove(path)
     path.symlink_to(source)
+
+
+def alternative(site: Site, header: str) -> None:
+    """Select a header, and the one of its version, as the package of the headers does."""
+    version = header.replace("/cudnn_v", "/cudnn_version_v")
+    if not inside(site, header).exists() or not inside(site, version).exists():
+        raise CommandError(f"update-alternatives: {header} is not registered")
+    link = inside(site, "/etc/alternatives/cudnn_version_h")
+    files.remove(link)
+    link.symlink_to(version)
 
 
 def change_mode(site: Site, words: list[str]) -> None:

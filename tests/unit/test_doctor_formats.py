@@ -104,6 +104,7 @@ def test_sarif_passes_the_rules_of_the_multitool(diagnosis: doctor.Diagnosis) ->
     assert {urlsplit(address).scheme for address in addresses} == {"https"}  # SARIF1002: absolute
     for rule, code in zip(driver["rules"], codes(), strict=True):
         assert rule["id"] == code
+        assert rule["name"].lower() != code  # SARIF1001
         assert re.fullmatch(r"([A-Z][a-z0-9]+)+", rule["name"])  # GH2012, and the three after it
         for key in ("shortDescription", "fullDescription", "help"):
             assert re.fullmatch(r"[^{}]+\.", rule[key]["text"], re.S), (code, key)

@@ -120,6 +120,20 @@ def test_load_check_finds_the_defect_of_a_run(
     assert words in findings[code]
 
 
+def test_load_check_advises_to_unset_only_variables_that_are_set(
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+    for variables, words in (((), ""), (("LD_PRELOAD",), "unset LD_PRELOAD; then ")):
+        for name in variables:
+            monkeypatch.setenv(name, "/x.so")
+        for changes in ({"version": {"value": 91002}}, {"maps": {"files": ["/x/libcudnn_ops.so.9"]}}):
+            first = next(iter(load_check.judge(found, report(*good(found, **changes)))))
+            assert first.fix.startswith(words or ("install", "remove"))
+            assert ("unset" in first.fix) == bool(words)
+
+
 def test_load_check_finds_nothing_in_a_good_run(found: libraryset.LibrarySet) -> None:
     no_libcuda = {"libcuda": {"how": "none: noexec"}, "finalize": {"status": 1008}}
     for changes, rest in (({}, {}), ({}, {"refusals": REFUSALS, "lost": ("libx.so",)}), (no_libcuda, {})):

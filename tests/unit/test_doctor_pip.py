@@ -30,6 +30,13 @@ LAYOUTS = [
         False,
     ),
     (
+        "usr/local/lib/python3.10/dist-packages",
+        "usr/local/bin/python3.10",
+        "/usr/local/bin/python3.10",
+        "",
+        False,
+    ),
+    (
         "home/me/.local/lib/python3.11/site-packages",
         "usr/bin/python3.11 usr/lib/python3.11/EXTERNALLY-MANAGED",
         "/usr/bin/python3.11",

@@ -86,6 +86,16 @@ def test_readers_raise_only_elf_errors_when_the_file_is_damaged(
     assert (library.error is None) == (library.elf is not _elf.UNREAD)
 
 
+def test_a_string_table_of_zeros_is_damage(tmp_path: Path) -> None:
+    names = (b"libcudnn_ops.so.9", b"libcudnn_graph.so.9", b"libz.so.1")
+    data = make_elf("libcudnn_ops.so.9", [name.decode() for name in names[1:]])
+    for name in names:
+        data = data.replace(name, bytes(len(name)))
+    path = written(tmp_path, data, "libcudnn_ops.so.9")
+    with pytest.raises(_elf.ElfError, match=r"libcudnn_ops\.so\.9 has empty names in its string table"):
+        _elf.read(path)
+
+
 @given(st.binary(max_size=300) | st.integers(0, len(STUB)).map(lambda size: STUB[:size]))
 @example(STUB)
 def test_libraryset_reports_every_file_that_is_not_a_library(tmp_path: Path, data: bytes) -> None:
@@ -168,6 +178,10 @@ def test_fatbin_and_requirements_see_code_that_was_zeroed(
         codes = {each.code for each in found.findings}
         assert ("no-gpu-code" in codes) == (not code.runs_on(arch))
         assert ("zeroed-code" in codes) == bool(zeroed or blank)
+        lacking = [each.fix for each in found.findings if each.code == "no-gpu-code"]
+        assert not (lacking and (arch in zeroed or blank)) or lacking == [
+            "install cuDNN again, and no other cuDNN over it"
+        ]
 
 
 def test_coverage_intersects_all_libraries_and_adds_later_minors(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""The doctor follows the search of the dynamic linker: its path, preloaded libraries, RUNPATH, hwcaps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cudnn_ct import doctor
+from cudnn_ct.doctor import preloads, runpaths, search
+from tests.doctor_sites import read
+from tests.elf_files import make_cudnn, make_elf
+
+MonkeyPatch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The folder of a cuDNN."""
+    return make_cudnn(tmp_path / "own/lib").parent
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """The folder of another version."""
+    return make_cudnn(tmp_path / "other/lib", "9.19.0").parent
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/x;{other}", "remove {other} from it"),
+        ("{other}//:/x", "remove {other}// from it"),
+        (":/x", "remove the empty entry from it"),
+        ("/x;", "remove the empty entry from it"),
+        ("../lib", "remove ../lib (the folder {other}) from it"),
+    ],
+)
+def test_search_path_may_name_another_cudnn_in_every_spelling(
+    own: Path, other: Path, monkeypatch: MonkeyPatch, path: str, advice: str
+) -> None:
+    monkeypatch.chdir(other)
+    findings = search.check_competition(read(own), {"LD_LIBRARY_PATH": path.format(other=other)})
+    (shadowed,) = [each for each in findings if each.code == "shadowed"]
+    assert shadowed.evidence["path"] == str(other)
+    assert shadowed.fix == f"unset LD_LIBRARY_PATH, or {advice.format(other=other)}"
+
+
+@pytest.mark.parametrize("place", ["own", "path"])
+def test_libraries_for_newer_processors_replace_those_of_the_folder(
+    own: Path, other: Path, tmp_path: Path, place: str
+) -> None:
+    folder = (own if place == "own" else tmp_path / "path") / "glibc-hwcaps/x86-64-v2"
+    folder.mkdir(parents=True)
+    os.rename(other / "libcudnn_ops.so.9", folder / "libcudnn_ops.so.9")
+    environ = {"LD_LIBRARY_PATH": str(tmp_path / "path")}
+    (shadowed,) = [each for each in search.check_competition(read(own), environ) if each.code == "shadowed"]
+    assert shadowed.evidence["path"] == str(folder)
+    assert [each.folder for each in doctor.diagnose(own, run=False).sets] == [str(own)]
+    assert [each.folder for each in doctor.diagnose(own.parent, run=False).sets] == [str(own)]
+    file = folder / "libcudnn_ops.so.9"
+    assert (shadowed.fix == f"delete {file}") == (place == "own")
+    assert shadowed.commands == (f"rm -f {file}",) * (place == "own")
+
+
+def preload(root: Path, name: str, exports: bool) -> Path:
+    path = root / name
+    path.write_bytes(make_elf(path.name, constants={"cudnnCreate": 0, "cudnnDestroy": 0} if exports else {}))
+    return path
+
+
+def test_preloaded_libraries_may_define_functions_of_cudnn(own: Path, other: Path, tmp_path: Path) -> None:
+    shim, tool = preload(tmp_path, "shim.so", True), preload(tmp_path, "tool.so", False)
+    found = read(own)
+    for words, fixes in (
+        (f"{shim}", ["unset LD_PRELOAD"]),
+        (f"{tool}:{shim}", [f"remove {shim} from LD_PRELOAD"]),
+        (f"{other}/libcudnn_ops.so.9", ["unset LD_PRELOAD"]),
+        ("libcudnn_ops.so.9", ["unset LD_PRELOAD"]),  # found in LD_LIBRARY_PATH
+        (f"{tool} {own}/libcudnn.so.9 /gone/libcudnn.so.9 libcudnn_gone.so.9", []),
+    ):
+        findings = list(preloads.check(found, {"LD_PRELOAD": words, "LD_LIBRARY_PATH": str(other)}))
+        assert [each.fix for each in findings] == fixes, words
+
+
+def test_the_file_of_preloaded_libraries_is_that_of_the_image(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "usr/lib")
+    preload(make_cudnn(tmp_path / "opt/lib", "9.19.0").parent, "shim.so", True)
+    (tmp_path / "etc").mkdir()
+    for line, names in (
+        ("# /opt/lib/shim.so", 0),
+        ("/opt/lib/shim.so # x", 1),
+        ("/opt/lib/libcudnn_ops.so.9, /opt/lib/shim.so", 2),
+    ):
+        (tmp_path / "etc/ld.so.preload").write_text(line)
+        codes = [each for each in doctor.diagnose(tmp_path, run=False).findings if each.code == "preloaded"]
+        assert len(codes) >= names
+        assert all(each.fix.endswith(" from /etc/ld.so.preload") for each in codes)
+        assert bool(codes) == bool(names)
+
+
+@pytest.mark.parametrize(
+    ("runpath", "lost"),
+    [
+        ("$ORIGIN", False),
+        ("/x:${ORIGIN}", False),
+        ("$ORIGIN/../lib", False),
+        ("", True),
+        ("/nowhere", True),
+        ("$ORIGIN/..", True),
+    ],
+)
+def test_libraries_must_search_their_own_folder(tmp_path: Path, runpath: str, lost: bool) -> None:
+    found = read(make_cudnn(tmp_path / "lib", runpath=runpath).parent)
+    codes = [each.code for each in runpaths.check(found, {})]
+    assert codes == ["lost-runpath"] * lost
+    assert not list(runpaths.check(found, {"LD_LIBRARY_PATH": found.folder}))
+    root = tmp_path / "image"
+    (root / "etc").mkdir(parents=True)
+    make_cudnn(root / "usr/lib/x86_64-linux-gnu", runpath=runpath)  # which the linker searches always
+    (root / "usr/lib64").mkdir()
+    assert "lost-runpath" not in {each.code for each in doctor.diagnose(root, run=False).findings}
