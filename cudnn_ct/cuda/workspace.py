@@ -49,7 +49,7 @@ class Workspace:
 class LentMemory:
     """Workspace that another library lends for calls; ``wanted`` is the most that one of them asked for.
 
-    Such calls are not recorded for replays, because the memory may move.
+    A recording of such a call belongs to this memory.
     """
 
     __slots__ = ("handle", "size", "wanted")

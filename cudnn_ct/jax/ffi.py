@@ -9,7 +9,7 @@ import ctypes
 import re
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,8 +102,8 @@ class Frame(NamedTuple):
     """A call: the text of its attribute, the addresses of its operands and results, and its place."""
 
     call: bytes
-    operands: list[int]
-    results: list[int]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
     raw: CallFrame
 
     def stream(self) -> int:
@@ -119,8 +119,11 @@ class Frame(NamedTuple):
         return int(arguments.device)
 
     def _ask(self, name: str, arguments: Structure) -> None:
-        if _Function(getattr(self.raw.api[0], name))(ctypes.addressof(arguments)):
+        if _function(getattr(self.raw.api[0], name))(ctypes.addressof(arguments)):
             raise RuntimeError(f"XLA's {name} failed")
+
+
+_function = lru_cache(64)(_Function)  # of an address
 
 
 def register(
@@ -158,8 +161,8 @@ def _frame_of(raw: CallFrame) -> Frame:
     operands, results, attribute = raw.operands, raw.results, raw.attributes.values[0][0]
     return Frame(
         ctypes.string_at(attribute.pointer, attribute.length),
-        [operands.buffers[place][0].data or 0 for place in range(operands.count)],
-        [results.buffers[place][0].data or 0 for place in range(results.count)],
+        tuple([operands.buffers[place][0].data or 0 for place in range(operands.count)]),
+        tuple([results.buffers[place][0].data or 0 for place in range(results.count)]),
         raw,
     )
 

@@ -92,23 +92,44 @@ def on_gpu(frame: Frame) -> None:
     """Enqueue a call on XLA's stream. A workspace is the result behind those of the call."""
     device = frame.device()
     stream = streams.intern_stream(frame.stream(), device)
-    ready = _ready(frame.call)
-    call = ready.call
-    operands = [_array(*one, stream) for one in zip(call.operands, frame.operands, strict=True)]
-    outs = [_array(*one, stream) for one in zip(call.results, frame.results, strict=False)]
-    lent = frame.results[len(outs) :]
+    function, keywords, spare = _prepared(frame.call, frame.operands, frame.results, stream)
     previous = streams.set_device(device)
     before = streams.relax()  # XLA may capture the call, and a plan may have to be built
     try:
-        with _shared():
-            if not lent:
-                _run(ready, operands, outs, stream)
-                return
-            with _lending(context.of_device(device), lent[0], _bytes_of_last(frame)):
-                _run(ready, operands, outs, stream)
+        with _lock:
+            own, context.local.contexts = context.local.contexts, _contexts
+            try:
+                where = context.of_device(device)
+                where.lent = LentMemory(spare, _bytes_of_last(frame)) if spare else None
+                try:
+                    function(**keywords)
+                finally:
+                    where.lent = None
+            finally:
+                context.local.contexts = own
     finally:
         streams.unrelax(before)
         streams.restore_device(previous)
+
+
+@lru_cache(4096)
+def _prepared(
+    text: bytes, operands: tuple[int, ...], results: tuple[int, ...], stream: Any
+) -> tuple[Any, dict[str, Any], int]:
+    """Return the function of a call, its keywords, and the address of the workspace or 0."""
+    ready = _ready(text)
+    call = ready.call
+    arrays = [_array(*one, stream) for one in zip(call.operands, operands, strict=True)]
+    outs = [_array(*one, stream) for one in zip(call.results, results, strict=False)]
+    spare = results[len(outs)] if len(results) > len(outs) else 0
+    return ready.function, _keywords(ready, arrays, outs, stream), spare
+
+
+def _keywords(
+    ready: _Ready, operands: list[DeviceArray], outs: list[DeviceArray], stream: Any
+) -> dict[str, Any]:
+    given = dict(zip(ready.call.present, operands, strict=True))
+    return {**given, **ready.keywords, "out": outs[0] if len(outs) == 1 else tuple(outs), "stream": stream}
 
 
 @contextmanager
@@ -123,13 +144,11 @@ def _lending(where: context.Context, pointer: int, nbytes: int) -> Iterator[Lent
 
 def _bytes_of_last(frame: Frame) -> int:
     last = frame.raw.results.buffers[len(frame.results) - 1][0]
-    return prod(last.dims[axis] for axis in range(last.rank))
+    return prod(last.dims[: last.rank])
 
 
 def _run(ready: _Ready, operands: list[DeviceArray], outs: list[DeviceArray], stream: Any) -> None:
-    given = dict(zip(ready.call.present, operands, strict=True))
-    out = outs[0] if len(outs) == 1 else tuple(outs)
-    ready.function(**given, **ready.keywords, out=out, stream=stream)
+    ready.function(**_keywords(ready, operands, outs, stream))
 
 
 def _array(spec: TensorSpec, pointer: int, stream: Any) -> DeviceArray:

@@ -194,6 +194,8 @@ def run(
         facts = (*facts, given[0].pointer)
     if variant is not NO_VARIANT or alpha is not ONE or beta is not ZERO:
         facts = (*facts, variant, repr(alpha), repr(beta))  # repr distinguishes 0.0 and -0.0
+    if ctx.lent is not None:
+        facts = (*facts, ctx.lent.handle, ctx.lent.size)
     if ctx.stream is not stream:  # this also rejects a stream that a recorded function must not use
         ctx.set_stream(stream)
     if elsewhere or not replayed(ctx, call, facts):

@@ -47,8 +47,8 @@ def frame(of: Call, host: Host, stream: int, operands: list[Any], workspace: int
     buffers = SimpleNamespace(buffers=[[dims]] * len(outs))
     return SimpleNamespace(
         call=of.text().encode(),
-        operands=[array.pointer for array in operands],
-        results=[array.pointer for array in outs],
+        operands=tuple(array.pointer for array in operands),
+        results=tuple(array.pointer for array in outs),
         raw=SimpleNamespace(results=buffers),
         stream=lambda: stream,
         device=lambda: 0,
@@ -124,12 +124,19 @@ def test_learned_calls_are_captured(fake: FakeCudnn, host: Host, name: str, shap
     assert needs.capturable
 
 
-def test_replays_are_not_made_of_calls_with_memory_that_is_lent(fake: FakeCudnn, host: Host) -> None:
-    arrays = values(X, W)
-    made = frame(call("conv", x=X, w=W), host, host.new_stream(), [ct.asarray(a) for a in arrays], 64)
+def test_replays_belong_to_the_memory_that_is_lent(fake: FakeCudnn, host: Host) -> None:
+    arrays, of, stream = values(X, W), call("conv", x=X, w=W), host.new_stream()
+    operands = [ct.asarray(a) for a in arrays]
+    one, other = (frame(of, host, stream, operands, 64) for _ in range(2))
+    other = SimpleNamespace(**{**vars(other), "results": (one.results[0], other.results[1])})
     for _ in range(12):
-        kernels.on_gpu(made)
-    assert not host.launches
+        kernels.on_gpu(one)
+    made = len(host.launches)
+    assert made
+    kernels.on_gpu(other)
+    assert len(host.launches) == made
+    kernels.on_gpu(one)
+    assert len(host.launches) == made + 1
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
