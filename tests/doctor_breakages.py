@@ -823,6 +823,7 @@ def attempt(
     """Break an environment, run the doctor, and run its commands without and with packages to download.
 
     Commands without packages run only if commands of their form are not in ``tried``, and are added to it.
+    Commands of a form that was tried are run by a process that has already imported pip.
     """
     environment = Environment(folder, wheels, case.labels, layout)
     files = environment.wheels / "files"
@@ -834,12 +835,13 @@ def attempt(
     if not commands:
         return Outcome(codes, 0)
     form, destroyed, unmet = form_of(before.commands), False, environment.unmet()
-    if tried is None or form not in tried:
+    new = tried is None or form not in tried
+    if new:
         failed = environment.run(commands, index=False)
         destroyed = bool(failed) and not wrong(environment.diagnose(case.asked)) <= wrong(before)
     if tried is not None:
         tried.add(form)
-    failed = environment.run(commands)
+    failed = environment.run(commands, fast=not new)
     left = wrong(environment.diagnose(case.asked)) | ({("failed", commands)} if failed else frozenset())
     lost = frozenset(environment.unmet() - unmet)
     return Outcome(codes, len(before.commands), destroyed, left, environment.output, lost)

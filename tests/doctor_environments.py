@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cudnn_ct import doctor
 from cudnn_ct.doctor.requirements import Requirements
+from tests import fast_pip
 from tests.elf_files import NOT_JIT, make_cudnn, make_defining, make_elf, make_header
 
 CU12, CU13 = "nvidia_cudnn_cu12", "nvidia_cudnn_cu13"
@@ -215,8 +216,11 @@ class Environment:
         """Examine it; files are only read."""
         return doctor.diagnose(self.target, asked, run=False, deep=deep)
 
-    def run(self, script: str, index: bool = True) -> int:
-        """Run commands for a shell, with or without packages that pip can download; return the exit code."""
+    def run(self, script: str, index: bool = True, fast: bool = False) -> int:
+        """Run commands for a shell, with or without packages that pip can download; return the exit code.
+
+        If they are ``fast``, a process that has already imported pip runs those of pip.
+        """
         offline = {
             "STORE": str(self.root.parent / "store"),
             "IMAGE": str(self.system),
@@ -228,6 +232,10 @@ class Environment:
         environ = {**os.environ, **offline, **({"PIP_FIND_LINKS": str(self.wheels)} if index else {})}
         if self.layout in ("image", "aarch64"):  # in which the paths start at its root
             script = script.replace("/opt/venv", f"{self.root}/opt/venv")
+        if fast and (ran := fast_pip.run(script, self.site, environ)):
+            code, printed = ran
+            self.output = f"{script}\n{printed}"
+            return code
         done = subprocess.run(
             ["sh", "-ec", script], cwd=self.site, env=environ, capture_output=True, text=True
         )
