@@ -145,7 +145,7 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         chosen = os.path.dirname(own[0]) == folder and os.path.islink(path)  # by Debian's alternatives
         have, expected = write(version), write(found.version)
         text = f"{path} has version {have}, but the libraries of {found.folder} are {expected}"
-        shown = {"repair": _alternative(found, own[0])} if chosen else {}
+        shown: dict[str, Any] = {"repair": _alternative(found, own[0])} if chosen else {}
         code = "header-mismatch" if chosen or folder in own else "other-header"
         yield found.finding(code, text, path=path, version=have, expected=expected, **shown)
 

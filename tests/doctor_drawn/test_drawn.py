@@ -30,7 +30,7 @@ def test_doctor_judges_drawn_installations(tmp_path: Path) -> None:
 
 
 def test_missed_compares_with_the_required_shares() -> None:
-    def rows(right: int, wrong: int, **answer: bool) -> list[command.Row]:
+    def rows(right: int, wrong: int, **answer: Any) -> list[command.Row]:
         good = judge.Verdict(noticed=True, cause=True, fix=True)
         bad = judge.Verdict(**{"noticed": True, "cause": True, "fix": True, **answer})
         return [command.Row("", "", [], good)] * right + [command.Row("", "", [], bad)] * wrong
