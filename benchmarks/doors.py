@@ -80,15 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--part", nargs="+", choices=tuple(PARTS), default=tuple(PARTS))
     options.add_argument("--rounds", type=int, default=ROUNDS, help="default: %(default)s")
-    options.add_argument("--json", type=Path, help=f"write the rows to this file, such as {RESULTS.name}")
+    options.add_argument(
+        "--json", type=Path, help=f"write the rows to this file after each part, such as {RESULTS.name}"
+    )
     options.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
     options.add_argument("--child", choices=tuple(PARTS), help=argparse.SUPPRESS)
     options.add_argument("--shard", default="1/1", help=argparse.SUPPRESS)
     given = options.parse_args(argv)
     if given.child:
         return child(given)
-    started = time.monotonic()
-    rows = [row for part in given.part if part in TIMED for row in run(part, given)]
+    started, rows = time.monotonic(), list[Row]()
+    for part in given.part:
+        if part in TIMED:
+            rows += run(part, given)
+            report(rows, given, started)
     checks = [
         (part, f"{shard + 1}/{SHARDS.get(part, 1)}")
         for part in given.part
@@ -98,15 +103,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(max(1, len(checks))) as pool:  # after the times, which they would disturb
         for found in pool.map(lambda one: run(one[0], given, one[1]), checks):
             rows += found
+    print(report(rows, given, started))
+    return int(any("error" in row for row in rows))
+
+
+def report(rows: list[Row], given: argparse.Namespace, started: float) -> str:
+    """Return the table, and write it with the rows to the file, if one is asked for."""
     bars = [bar for target in TARGETS if (bar := bar_of(target, rows, given.part))]
     about = {"device": device(), "seconds": round(time.monotonic() - started), **merged_about(rows)}
-    rows = [row for row in rows if "about" not in row]
-    print(*(f"{key} {value}" for key, value in about.items()), sep=", ")
-    print(*bars, sep="\n")
     if given.json:
-        found = {"benchmark": "doors", "about": about, "bars": [bar.record for bar in bars], "rows": rows}
+        measured = [row for row in rows if "about" not in row]
+        found = {"benchmark": "doors", "about": about, "bars": [bar.record for bar in bars], "rows": measured}
         given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(any("error" in row for row in rows))
+    return "\n".join([", ".join(f"{key} {value}" for key, value in about.items()), *map(str, bars)])
 
 
 def bar_of(target: Target, rows: list[Row], parts: Sequence[str]) -> Bar | None:
