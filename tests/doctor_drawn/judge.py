@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.doctor_drawn import run, shell
+from tests.doctor_drawn import run, shell, wheels
 from tests.doctor_drawn.sites import Site, Truth
 
 
@@ -60,9 +60,10 @@ def judge(site: Site, ask: run.Runner = run.ask) -> Verdict:
 
 
 def files_of(site: Site) -> set[Path]:
-    """Every file of the site, without cuDNN's own and those that its wheel records, as nvidia/__init__.py."""
+    """Every file of the site that no wheel of cuDNN records; old ones record nvidia/__init__.py."""
     cudnn = ("nvidia/cudnn/", "nvidia_cudnn_", ".cudnn-doctor")
-    own = {site.packages / path for path, _ in site.wheel.sources} if site.packages else set()
+    recorded = {path for wheel in wheels.cudnns() for path, _ in wheel.sources}
+    own = {site.packages / path for path in recorded} if site.packages else set()
     files = {path for path in site.root.rglob("*") if not path.is_dir()} - own
     return {path for path in files if not any(part in str(path) for part in cudnn)}
 
