@@ -311,13 +311,13 @@ def counted_handlers() -> list[int]:
 
     if not hasattr(kernels, "_handled"):
         handled: list[int] = []
-        run = kernels._run
+        prepared = kernels._prepared
 
-        def counted(*arguments: Any) -> None:
+        def counted(*arguments: Any) -> Any:
             handled.append(1)
-            run(*arguments)
+            return prepared(*arguments)
 
-        kernels._handled, kernels._run = handled, counted  # type: ignore[attr-defined]
+        kernels._handled, kernels._prepared = handled, counted  # type: ignore[attr-defined]
     return kernels._handled  # type: ignore[attr-defined,no-any-return]
 
 

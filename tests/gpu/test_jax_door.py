@@ -202,7 +202,7 @@ def test_error_of_a_call_is_an_error_of_jax_with_its_text(door: Any, monkeypatch
     def fails(*_: Any) -> None:
         raise ValueError("the text of the error")
 
-    monkeypatch.setattr(door.kernels, "_run", fails)
+    monkeypatch.setattr(door.kernels, "_prepared", fails)
     with pytest.raises(Exception, match="the text of the error"):
         door.jax.jit(lambda x: door.ops.softmax(x) * 1)(x).block_until_ready()
 
@@ -252,12 +252,12 @@ def network(conv):
     return jax.jit(run)
 ours = network(lambda x, w: ctj.conv(x, w, padding="half"))
 theirs = network(lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1))))
-calls, run = [], kernels._run
+calls, prepared = [], kernels._prepared
 def counted(*arguments):
     calls.append(1)
-    return run(*arguments)
+    return prepared(*arguments)
 compiled = ours.lower(x, w).compile()
-kernels._run = counted
+kernels._prepared = counted
 expected = np.asarray(theirs(x, w), np.float32)
 counts, far = [], 0.0
 for step in range(8):

@@ -45,14 +45,14 @@ def door() -> Iterator[Any]:
         importlib.import_module("numba")
     except ImportError:
         sys.modules["numba"] = stand_in_for_numba()
-    before = {one: getattr(ct.config, one) for one in ("allow_tf32", "autotune_max_engines")}
-    ct.config.allow_tf32 = False
-    ct.config.autotune_max_engines = 0  # sigpy tunes each geometry, and engines take seconds
     try:
         names.install()
     except RuntimeError as error:
         pytest.skip(str(error))
     sigpy = pytest.importorskip("sigpy")
+    before = {one: getattr(ct.config, one) for one in ("allow_tf32", "autotune_max_engines")}
+    ct.config.allow_tf32 = False
+    ct.config.autotune_max_engines = 0  # sigpy tunes each geometry, and engines take seconds
     yield SimpleNamespace(cupy=cupy, sigpy=sigpy, names=names)
     for one, value in before.items():
         setattr(ct.config, one, value)
