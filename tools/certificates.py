@@ -109,7 +109,9 @@ def run(batch: int, channels: int, filters: int, window: int, stride: int, size:
     calls = (
         lambda: ct.conv_batch_norm_statistics(x, w, **geometry),
         lambda: ct.conv_batch_norm_statistics(x, w, **factors, **geometry),
-        lambda: ct.conv_backward_filter_scale_bias_relu(dy, x, *factors.values(), w.shape, **geometry),
+        lambda: ct.conv_backward_filter_scale_bias_relu(
+            dy, x, factors["scale"], factors["bias"], w.shape, **geometry
+        ),
         lambda: ct.conv_backward_data_relu_batch_norm(dy, w, x, mean, invstd, scale, bias, **geometry),
         lambda: ct.batch_norm_finalize(mean, invstd, scale, bias, mean, invstd, count=batch * size * size),
     )

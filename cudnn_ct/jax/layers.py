@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..shapes.conv import pad_pairs
+from ..shapes.conv import Pairs, pad_pairs
 from ..shapes.parse import per_axis
 from .operators import apply, as_ints, operand
 
@@ -151,7 +151,7 @@ def pool(
     window: PerAxis,
     *,
     stride: PerAxis | None = None,
-    padding: PerAxis = 0,
+    padding: Padding = 0,
     mode: str = "max",
 ) -> Array:
     """Compute the largest element, the average or the sum of each window.
@@ -162,7 +162,7 @@ def pool(
     window : int or one int per spatial axis
     stride : int or one int per spatial axis, optional
         By default that of the window.
-    padding : int or one int per spatial axis
+    padding : "valid" | "half" | "full", int, one int per axis, or a pair (before, after) per axis
     mode : {"max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"}
 
     Returns
@@ -179,8 +179,10 @@ def pool(
     :func:`cudnn_ct.pool`.
     """
     x = operand(x, "x")
+    windows = per_axis(window, max(x.ndim - 2, 1), "window", 1)
+    pads = _flat(pad_pairs(padding, windows, (1,) * len(windows)))
     steps = None if stride is None else as_ints(stride)
-    return apply("pool", (x,), window=as_ints(window), stride=steps, padding=as_ints(padding), mode=mode)
+    return apply("pool", (x,), window=windows, stride=steps, padding=pads, mode=mode)
 
 
 def softmax(x: Array, axis: int | Sequence[int] = -1, *, log: bool = False) -> Array:
@@ -267,11 +269,15 @@ def _geometry(w: Array, padding: Any, stride: Any, dilation: Any, groups: int) -
     """Return the parameters of a convolution, for each axis."""
     window = tuple(w.shape[2:])
     dilations = per_axis(dilation, len(window), "dilation", 1)
-    pairs = pad_pairs(padding, window, dilations)
-    even = all(before == after for before, after in pairs)
     return {
-        "padding": tuple(before for before, _ in pairs) if even else tuple(n for pair in pairs for n in pair),
+        "padding": _flat(pad_pairs(padding, window, dilations)),
         "stride": per_axis(stride, len(window), "stride", 1),
         "dilation": dilations,
         "groups": groups,
     }
+
+
+def _flat(pairs: Pairs) -> tuple[int, ...]:
+    """Return one number for each axis, or two if they differ on one."""
+    even = all(before == after for before, after in pairs)
+    return tuple(before for before, _ in pairs) if even else tuple(n for pair in pairs for n in pair)

@@ -169,7 +169,8 @@ class OpTensorPlan:
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
         of_a, of_b, operation = of_a * self._alpha1, of_b * self._alpha2, self._operation
         if self._op == "max" and of_a == of_b == 0 and len(pointers) == 2:
-            operation, of_a, of_b = _difference(self._compute), 1.0, -1.0
+            factor = _SMALLEST[self._compute] if beta else 1.0
+            operation, of_a, of_b = _difference(self._compute), factor, -factor
         first = scalar(of_a), self._a, pointers[0]
         second = scalar(of_b), self._b, pointers[1 if len(pointers) == 3 else 0]
         if second[2] == c != first[2]:  # cuDNN overwrites b only if a is b; each op commutes
@@ -180,10 +181,15 @@ class OpTensorPlan:
         return f"chosen: cudnnOpTensor, {self._op}"
 
 
+# The smallest normal numbers; smaller ones may count as 0.
+_SMALLEST = {"float32": 2.0**-126, "float64": 2.0**-1022}
+
+
 def _difference(compute: str) -> OpTensorDescriptor:
     """Return the operation that computes x times 0 as x - x.
 
-    cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN.
+    cuDNN 9.19 does not read x for a factor of 0, and so misses infinity and NaN. The sum with beta y may be
+    rounded before x is subtracted, so x is as small as a factor makes it.
     """
     return OpTensorDescriptor.cached(OpTensorSpec("add", compute, True))
 

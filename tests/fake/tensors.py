@@ -65,6 +65,13 @@ class Tensors:
         if op not in ("sqrt", "not"):
             operands.append(second.astype(np.float64))
             keywords["alpha2"] = a2
+        if op == "add" and names[0] != "float64":  # as cuDNN 9.19, which adds in this order
+            _, b = factors(first.dtype, alpha1, beta)
+            with np.errstate(all="ignore"):
+                kept = b * target.astype(np.float32) if b else np.float32(0)
+                partial = (a1 * operands[0] + kept).astype(np.float32)
+                target[...] = (partial + a2 * operands[1]).astype(np.float32).astype(target.dtype)
+            return 0
         write(target, ct.reference.op_tensor(*operands, **keywords), None, beta)
         return 0
 

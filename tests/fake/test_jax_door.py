@@ -18,6 +18,7 @@ from cudnn_ct.gradients.table import OPERATIONS
 from cudnn_ct.jax import kernels, networks
 from cudnn_ct.jax.calls import Call, call_of
 from cudnn_ct.jax.networks import NETWORKS, ON_CPU
+from cudnn_ct.ops import _call, _replay
 from cudnn_ct.shapes.rnn import rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_weight_size
 
@@ -181,3 +182,18 @@ def test_workspace_is_that_of_the_selected_plan(fake: FakeCudnn, monkeypatch: py
 
     monkeypatch.setattr(kernels, "_run", tries)
     assert kernels.learned(call("softmax", x=(3, 4)).text()).workspace == 2**10
+
+
+def test_workspace_is_learned_without_replays(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay asks for no workspace, and its captured call would find none."""
+    monkeypatch.setattr(_replay, "REPEATS", 1)
+    run, runs = _call.replayed, []
+
+    def noted(*arguments: Any) -> bool:
+        runs.append(run(*arguments))
+        return bool(runs[-1])
+
+    monkeypatch.setattr(_call, "replayed", noted)
+    kernels.learned(call("softmax", x=(3, 4)).text())
+    assert runs
+    assert not any(runs)

@@ -164,6 +164,13 @@ def test_transform_by_0_keeps_nan_and_the_result_of_beta(fake: FakeCudnn, dtypes
     assert ct.transform(still, alpha=0).numpy().astype(np.float32).tolist()[0] == [0]
 
 
+def test_activation_by_0_leaves_beta_times_the_result(fake: FakeCudnn) -> None:
+    x, out = ct.asarray([[1e4, np.nan, -3]], "float32"), ct.full((1, 3), 1e-6)
+    expected = [[-2e-6, np.nan, -2e-6]]
+    y = ct.activation(x, mode="identity", alpha=0, beta=-2, out=out)
+    np.testing.assert_array_equal(y.numpy(), np.float32(expected))
+
+
 def test_product_without_zeros_that_underflows_is_zero(fake: FakeCudnn) -> None:
     x = ct.asarray([[0.5] * 400, [0.0] * 399 + [2]], "float32")
     assert ct.reduce(x, op="mul_no_zeros", axis=1).numpy().tolist() == [0, 2]

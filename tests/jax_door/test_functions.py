@@ -314,6 +314,13 @@ def test_each_row_that_is_split_over_devices_equals_a_loop() -> None:
     assert {name: value for name, value in far.items() if value > 2e-3} == {}
 
 
+@pytest.mark.parametrize("padding", [((1, 1),), ((1, 0),), (1,), 1, "half"], ids=str)
+def test_padding_of_pooling_may_have_a_pair_for_each_axis(padding: Any) -> None:
+    x = np.random.default_rng(0).random((2, 3, 5), np.float32)
+    expected = ct.reference.pool(x, window=3, stride=1, padding=padding)
+    np.testing.assert_allclose(ctj.pool(x, 3, stride=1, padding=padding), expected, rtol=1e-6)
+
+
 def test_page_runs() -> None:
     page = Path(ct.__file__).parents[1] / "docs" / "jax.md"
     if not page.is_file():

@@ -237,15 +237,17 @@ def _backward_scale(table: Any, operands: Operands, arguments: Arguments, values
 def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Kernels round the weights and the gradients of the scores to the dtype of the operands.
 
-    The gradient of a bias is rounded to it once more, whatever its own dtype is.
+    The gradient of a bias is rounded to it once more, whatever its own dtype is. A weight that is rounded as
+    a subnormal number changes the gradient of its score by its absolute error.
     """
     smallest = _smallest_normal(arguments)
 
     def sizes(head: Head, saved: tuple[Array, Array, Array], factor: float) -> tuple[Array, ...]:
         dy, y, stats = saved
         p = _weights(head, head.q @ head.k.T * factor + head.bias, stats)
-        ds = np.abs(p * (dy @ head.v.T - (dy * y).sum(-1, keepdims=True)))
-        p, ds = (np.where(head.seen, np.maximum(one, smallest), 0) for one in (p, ds))
+        p = np.where(head.seen, np.maximum(p, smallest), 0)
+        ds = p * np.abs(dy @ head.v.T - (dy * y).sum(-1, keepdims=True))
+        ds = np.where(head.seen, np.maximum(ds, smallest), 0)
         return factor * ds @ np.abs(head.k), factor * ds.T @ np.abs(head.q), p.T @ np.abs(dy), 2 * ds
 
     return _summed(operands, arguments, sizes)
