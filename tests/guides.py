@@ -1,8 +1,8 @@
 """The Python of README.md and of the guides, run as pasted: ``python -m tests.guides PAGE``.
 
 The guides are the pages in that section of mkdocs.yml; the pages about other libraries have a section of
-their own. The snippets of a page run one after another with common names. Without a GPU, the first runs as it
-is, and the others run on shapes.
+their own. The snippets of a page run one after another with common names. Without a GPU, the first of a guide
+runs as it is, and the others run on shapes.
 
 A comment in the line above a snippet names its needs, which are those of `NEEDS`: ``<!-- needs a GPU -->``.
 Elsewhere the snippet is only compiled.
@@ -37,6 +37,11 @@ class Snippet(NamedTuple):
 def guides() -> list[str]:
     """Return the paths of README.md and of the guides, in the order of the menu."""
     return ["README.md", *_pages("Guides")]
+
+
+def internals() -> list[str]:
+    """Return the paths of the pages for reference and about the inside that have Python."""
+    return [page for title in ("Reference", "Internals") for page in _pages(title) if snippets(page)]
 
 
 def others() -> list[str]:
@@ -86,12 +91,13 @@ def run(page: str, skipped: set[str], *, on_shapes: bool) -> int:
     """
     names: dict[str, Any] = {"__name__": "__main__"}
     ran = 0
+    as_it_is = page in (*guides(), *others())
     for one in snippets(page):
         before = "\n" * (one.line - 1)  # so that errors have the line of the page
         code = compile(before + one.code, page, "exec")
         if one.needs in skipped:
             continue
-        with _shapes(on_shapes and ran > 0), contextlib.redirect_stdout(io.StringIO()) as output:
+        with _shapes(on_shapes and (ran > 0 or not as_it_is)), contextlib.redirect_stdout(io.StringIO()) as output:
             exec(code, names)
         ran += 1
         for promised in PRINTED.findall(one.code):

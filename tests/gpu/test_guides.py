@@ -19,7 +19,7 @@ if not (ROOT / "mkdocs.yml").is_file():
 from tests import guides  # noqa: E402
 
 
-@pytest.mark.parametrize("page", guides.guides() + guides.others())
+@pytest.mark.parametrize("page", guides.guides() + guides.others() + guides.internals())
 def test_snippets_run_as_pasted_on_a_gpu(page: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": str(tmp_path)}

@@ -39,6 +39,18 @@ def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
     assert int(done.stdout) > 0, "the page has no snippet"
 
 
+@pytest.mark.parametrize("page", guides.internals())
+def test_snippets_of_other_pages_run_as_pasted(page: str, tmp_path: Path) -> None:
+    """In a new process: without a GPU on shapes, but for those that need more."""
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
+    command = [sys.executable, "-W", "error", "-m", "tests.guides", page]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", guides.others())
 def test_snippets_about_other_libraries_run_as_pasted(page: str, tmp_path: Path) -> None:
     """In a new process, if it has the library and what that needs; elsewhere they are compiled."""
