@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import _lib
 from cudnn_ct.array_shapes import only_shapes
 from cudnn_ct.cli import bisect, bisect_child, compile_child
 from cudnn_ct.cli.errors import words_of
-from cudnn_ct.errors import NotInitializedError
+from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError
 
 
 def test_programs_on_shapes_are_available_and_need_not_wait() -> None:
@@ -180,3 +181,14 @@ def test_bisect_reports_a_wrong_file_as_wrong_usage() -> None:
     cudnn: Any = SimpleNamespace(version=(9, 19, 0))
     with pytest.raises(click.UsageError, match="does not define graph"):
         bisect._outcome(cudnn, {"wrong_file": "problem.py does not define graph"})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_convolutions_on_shapes_need_no_cudnn(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise LibraryNotFoundError("libcudnn was not found")
+
+    monkeypatch.setattr(_lib, "load", missing)
+    with ct.record_plans(shapes_only=True):
+        x, w = ct.zeros((2, 4, 9, 9), dtype), ct.zeros((8, 4, 3, 3), dtype)
+        assert ct.conv(x, w, padding=1).shape == (2, 8, 9, 9)
