@@ -8,12 +8,15 @@ import resource
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.doctor_drawn.sites import Site
 
-HERE = Path(__file__).resolve().parents[2]
+(PACKAGE,) = find_spec("cudnn_ct").submodule_search_locations  # type: ignore[union-attr,misc]
 # Variables of this process that the doctor would read.
 READ = ("LD_", "CUDA", "CUDNN", "CONDA", "VIRTUAL_ENV", "PYTHON", "NVIDIA", "PIP_", "CI", "NO_COLOR")
 
@@ -35,10 +38,22 @@ class Answer:
 Runner = Callable[[Site], Answer]
 
 
+@cache
+def _path() -> str:
+    """A folder with the package alone: next to an installed package there is a cuDNN."""
+    folder = TemporaryDirectory()
+    _kept.append(folder)
+    Path(folder.name, "cudnn_ct").symlink_to(PACKAGE)
+    return folder.name
+
+
+_kept: list[TemporaryDirectory[str]] = []
+
+
 def environment(site: Site) -> dict[str, str]:
     """The variables of the child process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": str(HERE)}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": _path()}
 
 
 def command(site: Site, *flags: str) -> list[str]:

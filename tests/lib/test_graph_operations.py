@@ -131,8 +131,8 @@ def test_layer_norm_that_subtracts_the_mean_has_engines_for_multiples_of_64() ->
     for columns, fused in ((768, True), (60, False)):
         x, scale = spec((64, columns), "float32"), spec((columns,), "float32")
         problem = row_norm("layer_norm", {"x": x, "scale": scale, "bias": scale}, (None, None, None), 1e-5)
-        assert (engines_missing(SHIFTED.first, problem, planner) == "") == fused, columns
-        assert engines_missing(SHIFTED.second, problem, planner) == "", columns
+        assert (engines_missing(SHIFTED.before, problem, planner) == "") == fused, columns
+        assert engines_missing(SHIFTED, problem, planner) == "", columns
 
 
 # --- products ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ SURVIVED = {
     "restored dropout state not noted": r"^orderings .*dropout.*restore: .*after_write.* -> pass",
     "dropout state not among the results": r"^orderings .*dropout.*: state\._memory -> None",
     "memory not retained": r"^lifetimes .*__del__: _?retain\(.* -> pass",
-    "beta for each of several outputs": r"^factors .*Plan\.run: beta if .* else 0\.0 -> beta",
+    "beta for each of several outputs": r"^factors .*Program\.run: beta if .* else b -> beta",
     "CTC without copies of misaligned operands": r"^strides ops/ctc/ctc.py .*: True -> False",
     "doctor prints in vain": r"^exit codes doctor.*: code or 1 -> code",
     "limit of tables": r"^limits _elf.*MAX_READ -> False",

@@ -19,16 +19,16 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
     (
-        *("_bindings", "_algorithm_names", "_variables", "errors", "_hints", "dtypes", "typing"),
+        *("_bindings", "_algorithm_names", "_variables", "errors", "_hints", "_caller", "dtypes", "typing"),
         *("_background", "_caches", "_config", "_handle", "shapes", "gradients"),
     ),
     (
         *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
-        *("_dlopen", "_companions", "_lib", "_raw", "facts", "_info", "preloading", "_cache_files"),
+        *("_dlopen", "_companions", "_lib", "facts", "_info", "preloading", "_cache_files"),
     ),
     (
         *("cuda", "array", "array_shapes", "array_creation", "raw_memory", "descriptors"),
-        *("context", "availability"),
+        *("context", "availability", "_raw"),
     ),
     ("plans", "graph", "autotune", "legal", "certify", "algo_cache"),
     ("ops", "captures"),
