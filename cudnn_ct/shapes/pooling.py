@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Never
 
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected, known_keywords
 from ..typing import Padding, PerAxis
 from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
@@ -95,8 +95,8 @@ def pool_output_shape(
     >>> pool_output_shape((8, 2048, 7, 7), window="global")
     (8, 2048, 1, 1)
     """
-    if unknown:
-        raise unknown_keyword(pool_output_shape, unknown)
+    if unknown or x_shape is MISSING or window is MISSING:
+        return corrected(pool_output_shape, locals())
     windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
     x = check_images(x_shape)
     axes = zip(x[2:], pairs, windows, strides, strict=True)

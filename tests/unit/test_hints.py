@@ -72,6 +72,22 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "LSTM-bidirectional": (lambda: ct.RNN("lstm", 4, 4, bidirectional=True), "direction='bidirectional'"),
     "LSTM-batch_first": (lambda: ct.RNN("lstm", 4, 4, batch_first=True), "layout='batch_major'"),
     "LSTM-proj_size": (lambda: ct.RNN("lstm", 4, 4, proj_size=2), "write projection_size="),
+    # A required argument is missing too
+    "max_pool2d-kernel_size": (lambda: ct.pool(X, kernel_size=2), "write window="),
+    "pool_shape-kernel_size": (lambda: ct.pool_output_shape((1, 1, 4), kernel_size=2), "write window="),
+    "conv2d-weight": (lambda: ct.conv(X, weight=W), "write w="),
+    "conv2d-input": (lambda: ct.conv(input=X, weight=W), "write x="),
+    "conv2d-missing-bias": (lambda: ct.conv(X, bias=V), "call ct.conv_bias_activation"),
+    "batch_norm-missing-eps": (lambda: ct.batch_norm_training(X, V, eps=1), "write epsilon="),
+    "batch_norm-running_mean": (lambda: ct.batch_norm_inference(X, running_mean=V), "write mean="),
+    "layer_norm-weight": (lambda: ct.layer_norm(X, weight=V, eps=1), "write scale="),
+    "softmax-missing-dim": (lambda: ct.softmax(dim=1), "write axis="),
+    "argmax-dim": (lambda: ct.reduce_with_indices(X, dim=1), "write axis="),
+    "sdpa-query": (lambda: ct.attention(query=X, key=X, value=X, is_causal=True), "write q="),
+    "sdpa-missing-is_causal": (lambda: ct.attention(X, X, is_causal=True), "write causal="),
+    "dropout-missing-p": (lambda: ct.dropout(X, p=0.5), "ct.DropoutState(p)"),
+    "ctc_loss-log_probs": (lambda: ct.ctc_loss(log_probs=X, targets=[1]), "write logits="),
+    "LSTM-hidden": (lambda: ct.RNN("lstm", 4, hidden=4), "write hidden_size="),
     # jax.lax and jax.nn
     "lax-window_strides": (lambda: ct.conv(X, W, window_strides=(1, 1)), "write stride="),
     "lax-rhs_dilation": (lambda: ct.conv(X, W, rhs_dilation=(1, 1)), "write dilation="),
@@ -151,6 +167,28 @@ def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
     pattern = rf"^{name}\(\) got an unexpected keyword argument 'outt'; {hint}"
     with pytest.raises(TypeError, match=pattern):
         function(*operands, **named, outt=None)
+    with pytest.raises(TypeError, match=pattern):
+        function(outt=None)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_missing_arguments_are_named_before_others_are_read(name: str) -> None:
+    function = FUNCTIONS[name]
+    parameters = inspect.signature(function).parameters.values()
+    required = {one.name: object() for one in parameters if one.default is one.empty}
+    for missing in required:
+        given = {key: value for key, value in required.items() if key != missing}
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing required argument: '{missing}'$"):
+            function(**given)
+    if len(required) > 1:
+        names = ", ".join(map(repr, required))
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing required arguments: {names}$"):
+            function()
+
+
+def test_missing_argument_of_a_class_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^RNN\(\) missing required argument: 'hidden_size'$"):
+        ct.RNN("lstm", 4)
 
 
 ATTRIBUTES = {

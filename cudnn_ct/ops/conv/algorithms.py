@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from ... import context
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
@@ -97,8 +97,8 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_algorithms, unknown)
+    if unknown or first is MISSING or second is MISSING:
+        return corrected(conv_algorithms, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
     params = ConvParams(
@@ -183,8 +183,8 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_plan, unknown)
+    if unknown or first is MISSING or second is MISSING:
+        return corrected(conv_plan, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     params = (
         shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -246,8 +246,8 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_bias_activation_plan, unknown)
+    if unknown or x is MISSING or w is MISSING or b is MISSING:
+        return corrected(conv_bias_activation_plan, locals())
     given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

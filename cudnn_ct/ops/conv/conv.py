@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -130,8 +130,8 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(conv, locals())
     params = (
         None, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -192,8 +192,8 @@ def conv_backward_data(
     >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_data, unknown)
+    if unknown or dy is MISSING or w is MISSING or x_shape is MISSING:
+        return corrected(conv_backward_data, locals())
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -254,8 +254,8 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_filter, unknown)
+    if unknown or dy is MISSING or x is MISSING or w_shape is MISSING:
+        return corrected(conv_backward_filter, locals())
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -298,8 +298,8 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_bias, unknown)
+    if unknown or dy is MISSING:
+        return corrected(conv_backward_bias, locals())
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
 
@@ -355,8 +355,8 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_transpose, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(conv_transpose, locals())
     params = (
         output_padding, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,

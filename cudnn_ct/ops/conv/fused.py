@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
@@ -88,8 +88,8 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_bias_activation, unknown)
+    if unknown or x is MISSING or w is MISSING or b is MISSING:
+        return corrected(conv_bias_activation, locals())
     given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

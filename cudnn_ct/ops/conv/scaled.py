@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
@@ -103,8 +103,8 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_scale_bias_activation, unknown)
+    if unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(conv_scale_bias_activation, locals())
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
     params = Params(
         padding, stride, dilation, groups, precision, activation, coefficient,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import context
 from ..._caches import BoundedDict
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -134,8 +134,11 @@ def ctc_loss(
     >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ctc_loss, unknown)
+    if (
+        unknown or logits is MISSING or labels is MISSING
+        or label_lengths is MISSING or input_lengths is MISSING
+    ):  # fmt: skip
+        return corrected(ctc_loss, locals())
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):
         ctx = context.current(where)

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
@@ -100,8 +100,8 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(matmul, unknown)
+    if unknown or a is MISSING or b is MISSING:
+        return corrected(matmul, locals())
     optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
     given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -84,8 +84,8 @@ def layer_norm(
     array([[-1.,  5.],
            [-1.,  5.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(layer_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING:
+        return corrected(layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(LAYER, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -137,8 +137,8 @@ def layer_norm_backward(
     >>> ct.layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([0., 3.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(layer_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+        return corrected(layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(LAYER_GRADIENT, operands, True, choice, out, stream))
@@ -193,8 +193,8 @@ def ada_layer_norm(
     array([[ -1.,   1.],
            [-10.,  10.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ada_layer_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING:
+        return corrected(ada_layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(ADAPTIVE, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -245,8 +245,8 @@ def ada_layer_norm_backward(
     >>> ct.ada_layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([[0., 3.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ada_layer_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+        return corrected(ada_layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(ADAPTIVE_GRADIENT, operands, True, choice, out, stream))

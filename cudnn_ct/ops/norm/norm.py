@@ -8,7 +8,7 @@ from typing import Any, Literal, Never
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
@@ -128,8 +128,8 @@ def batch_norm_training(
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_training, unknown)
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(batch_norm_training, locals())
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
@@ -177,8 +177,8 @@ def batch_norm_inference(
     >>> ct.batch_norm_inference(x, scale, bias, mean, var).numpy()
     array([[5.], [9.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_inference, unknown)
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING or mean is MISSING or var is MISSING:
+        return corrected(batch_norm_inference, locals())
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
     return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
 
@@ -237,8 +237,8 @@ def batch_norm_backward(
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING:
+        return corrected(batch_norm_backward, locals())
     names, given = ["x", "dy", "scale"], [x, dy, scale]
     for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
         if array is not None:
@@ -299,8 +299,8 @@ def batch_norm_inference_backward(
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_inference_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or var is MISSING:
+        return corrected(batch_norm_inference_backward, locals())
     where = stream_of(dy, "dy", stream, (x, scale, mean, var, out))
     at: dict[str, Any] = {"mode": mode, "stream": where}
     given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
@@ -359,7 +359,7 @@ def batch_norm_overflow_detected(
     False
     """
     if unknown:
-        raise unknown_keyword(batch_norm_overflow_detected, unknown)
+        return corrected(batch_norm_overflow_detected, locals())
     where = streams.resolve_stream(stream)
     with streams.on_device(where.device):
         ctx, status = context.current(where), ctypes.c_int()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...shapes.checks import result_slots
@@ -71,8 +71,8 @@ def affine_grid(
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(affine_grid, unknown)
+    if unknown or theta is MISSING or shape is MISSING:
+        return corrected(affine_grid, locals())
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
@@ -106,8 +106,8 @@ def affine_grid_backward(
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(affine_grid_backward, unknown)
+    if unknown or dgrid is MISSING:
+        return corrected(affine_grid_backward, locals())
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
 
@@ -150,8 +150,8 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(grid_sample, unknown)
+    if unknown or x is MISSING or grid is MISSING:
+        return corrected(grid_sample, locals())
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
 
@@ -192,8 +192,8 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(grid_sample_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or grid is MISSING:
+        return corrected(grid_sample_backward, locals())
     names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
     results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
     return GridSampleGradients(*results)
@@ -236,8 +236,8 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(spatial_transformer, unknown)
+    if unknown or x is MISSING or theta is MISSING:
+        return corrected(spatial_transformer, locals())
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
     shape = transformed_shape(x.shape, scale_height, scale_width)
@@ -282,8 +282,8 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(spatial_transformer_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or theta is MISSING:
+        return corrected(spatial_transformer_backward, locals())
     where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
     operands = [as_operand(array, name, where) for name, array in given.items()]
