@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 MISSING: Any = object()  # the default of required parameters
 
 
-def _inverted(table: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def _inverted(**table: str) -> dict[str, tuple[str, ...]]:
     """Return the names here for each name of another library; ``table`` has those of others by ours."""
     return {
         name: tuple(ours for ours, names in table.items() if name in names.split())
@@ -24,48 +24,46 @@ def _inverted(table: dict[str, str]) -> dict[str, tuple[str, ...]]:
 # Keywords of torch, jax, cupy, NumPy, TensorFlow and cuDNN: names of the same argument here. The first that
 # the function has is meant.
 _KEYWORDS = _inverted(
-    {
-        "coefficient": "alpha negative_slope",
-        "lrn_alpha": "alpha",
-        "bias": "attn_mask b beta",
-        "axis": "axes dim dims",
-        "lrn_beta": "beta",
-        "blank": "blank_id",
-        "mode": "conv_mode count_include_pad pooling_type",
-        "dilation": "dilation_rate dilations rhs_dilation",
-        "dropout": "dropout_p dropout_rate",
-        "epsilon": "eps",
-        "groups": "feature_group_count group",
-        "x": "input lhs operand",
-        "a": "input lhs",
-        "logits": "input log_probs",
-        "causal": "is_causal",
-        "keepdims": "keepdim",
-        "window": "kernel_size ksize local_window_size pool_size window_dimensions window_shape",
-        "k": "key",
-        "lengths_kv": "key_value_seq_lengths",
-        "w": "rhs weight weights",
-        "b": "bias other rhs",
-        "scale": "gamma weight weights",
-        "out": "output",
-        "x_shape": "output_size",
-        "output_padding": "output_size",
-        "padding": "pad pads",
-        "projection_size": "proj_size",
-        "q": "query",
-        "lengths_q": "query_seq_lengths",
-        "running_var": "running_variance",
-        "var": "running_var running_variance variance",
-        "mean": "running_mean",
-        "n": "size",
-        "shape": "size",
-        "stride": "strides window_strides",
-        "labels": "target targets",
-        "label_lengths": "target_lengths",
-        "v": "value",
-        "z": "residual",
-        "residual": "z",
-    }
+    coefficient="alpha negative_slope",
+    lrn_alpha="alpha",
+    bias="attn_mask b beta",
+    axis="axes dim dims",
+    lrn_beta="beta",
+    blank="blank_id",
+    mode="conv_mode count_include_pad pooling_type",
+    dilation="dilation_rate dilations rhs_dilation",
+    dropout="dropout_p dropout_rate",
+    epsilon="eps",
+    groups="feature_group_count group",
+    x="input lhs operand",
+    a="input lhs",
+    logits="input log_probs",
+    causal="is_causal",
+    keepdims="keepdim",
+    window="kernel_size ksize local_window_size pool_size window_dimensions window_shape",
+    k="key",
+    lengths_kv="key_value_seq_lengths",
+    w="rhs weight weights",
+    b="bias other rhs",
+    scale="gamma weight weights",
+    out="output",
+    x_shape="output_size",
+    output_padding="output_size",
+    padding="pad pads",
+    projection_size="proj_size",
+    q="query",
+    lengths_q="query_seq_lengths",
+    running_var="running_variance",
+    var="running_var running_variance variance",
+    mean="running_mean",
+    n="size",
+    shape="size",
+    stride="strides window_strides",
+    labels="target targets",
+    label_lengths="target_lengths",
+    v="value",
+    z="residual",
+    residual="z",
 )
 
 # Keywords without a counterpart in the function: what to do instead, by function or for all ("").
@@ -103,10 +101,7 @@ _ADVICE: dict[str, dict[str, str]] = {
     },
     "affine_grid": {"align_corners": "corners are aligned, as by align_corners=True"},
     "matmul": {
-        "transpose_a": "pass a transposed view",
-        "transpose_b": "pass a transposed view",
-        "transA": "pass a transposed view",
-        "transB": "pass a transposed view",
+        **dict.fromkeys(("transpose_a", "transpose_b", "transA", "transB"), "pass a transposed view"),
         "c": "write residual=",
     },
     "RNN": {
@@ -164,34 +159,25 @@ _ATTRIBUTES = {
 
 # Words of other libraries for values: the words here, of which the allowed one is meant.
 _WORDS = _inverted(
-    {
-        "average": "avg mean",
-        "avg": "mean",
-        "add": "sum",
-        "mul": "prod product",
-        "norm1": "l1",
-        "norm2": "l2",
-        "nhwc": "channels_last channels_last_3d ndhwc nwc",
-        "nchw": "channels_first contiguous_format ncdhw ncw",
-        "identity": "linear",
-        "float32": "fp32 highest",
-        "log": "log_softmax",
-        "rnn_tanh": "tanh",
-        "rnn_relu": "relu",
-    }
+    average="avg mean",
+    avg="mean",
+    add="sum",
+    mul="prod product",
+    norm1="l1",
+    norm2="l2",
+    nhwc="channels_last channels_last_3d ndhwc nwc",
+    nchw="channels_first contiguous_format ncdhw ncw",
+    identity="linear",
+    float32="fp32 highest",
+    log="log_softmax",
+    rnn_tanh="tanh",
+    rnn_relu="relu",
 )
 
 _DTYPES = _inverted(
-    {
-        **{
-            "bfloat16": "bf16",
-            "float16": "fp16 half",
-            "float32": "fp32 tf32 float",
-            "float64": "fp64 double",
-        },
-        **{"float8_e4m3": "e4m3 fp8_e4m3 float8_e4m3fn", "float8_e5m2": "e5m2 fp8_e5m2"},
-        **{"int8": "s8", "int32": "int", "int64": "long"},
-    }
+    **{"float16": "fp16 half", "float32": "fp32 tf32 float", "float64": "fp64 double", "bfloat16": "bf16"},
+    **{"float8_e4m3": "e4m3 fp8_e4m3 float8_e4m3fn", "float8_e5m2": "e5m2 fp8_e5m2"},
+    **{"int8": "s8", "int32": "int", "int64": "long"},
 )
 
 
@@ -205,6 +191,8 @@ def known_keywords(function: Function) -> Function:
 
     signature = inspect.signature(function)
     accepted = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    if len(accepted) == len(signature.parameters):
+        return function
     function.__signature__ = signature.replace(parameters=accepted)  # type: ignore[attr-defined]
     known = {one.name: MISSING if one.default is one.empty else one.default for one in accepted}
     named = {one.name: known.pop(one.name) for one in accepted if one.kind is one.KEYWORD_ONLY}

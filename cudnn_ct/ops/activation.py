@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from .._config import config
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
@@ -33,7 +33,6 @@ __all__ = ["activation", "activation_backward"]
 
 
 @documented()
-@known_keywords
 def activation(
     x: ArrayLike,
     *,
@@ -82,7 +81,6 @@ def activation(
 
 
 @documented(activation)
-@known_keywords
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,

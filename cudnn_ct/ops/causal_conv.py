@@ -8,7 +8,7 @@ from typing import Any, Never
 
 from .._bindings.enums import CausalConv1dActivation
 from .._find import TOOLKITS
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from .._lib import Library, load
 from ..array import DeviceArray
 from ..context import Context
@@ -46,7 +46,6 @@ FORWARD, BACKWARD = ("x", "w", "bias", "y"), ("x", "w", "bias", "dy", "dx", "dw"
 
 
 @documented()
-@known_keywords
 def causal_conv1d(
     x: ArrayLike,
     w: ArrayLike,
@@ -96,7 +95,6 @@ def causal_conv1d(
 
 
 @documented(causal_conv1d)
-@known_keywords
 def causal_conv1d_backward(
     dy: ArrayLike,
     x: ArrayLike,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn
 from .. import _lib, context
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda import memory as memories
@@ -191,7 +191,6 @@ class DropoutState:
 
 
 @documented()
-@known_keywords
 def dropout(
     x: ArrayLike,
     state: DropoutState,
@@ -243,7 +242,6 @@ def dropout(
 
 
 @documented(dropout)
-@known_keywords
 def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,

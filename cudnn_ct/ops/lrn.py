@@ -6,7 +6,7 @@ from functools import partial
 from typing import Never
 
 from .._bindings.enums import LRNMode
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..descriptors import LRNDescriptor
 from ..plans.axes import images
@@ -26,7 +26,6 @@ __all__ = ["lrn", "lrn_backward"]
 
 
 @documented()
-@known_keywords
 def lrn(
     x: ArrayLike,
     *,
@@ -73,7 +72,6 @@ def lrn(
 
 
 @documented(lrn)
-@known_keywords
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,

@@ -6,7 +6,7 @@ from functools import partial
 from math import inf, prod
 from typing import Never
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
@@ -32,7 +32,6 @@ __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
 @documented()
-@known_keywords
 def pool(
     x: ArrayLike,
     *,
@@ -89,7 +88,6 @@ def pool(
 
 
 @documented(pool)
-@known_keywords
 def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,

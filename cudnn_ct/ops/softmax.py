@@ -7,7 +7,7 @@ from typing import Never
 
 from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
@@ -27,7 +27,6 @@ __all__ = ["softmax", "softmax_backward"]
 
 
 @documented()
-@known_keywords
 def softmax(
     x: ArrayLike,
     *,
@@ -75,7 +74,6 @@ def softmax(
 
 
 @documented(softmax)
-@known_keywords
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,

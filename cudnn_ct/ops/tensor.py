@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Never
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
@@ -43,7 +43,6 @@ __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
 @documented()
-@known_keywords
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -98,7 +97,6 @@ def op_tensor(
 
 
 @documented(op_tensor)
-@known_keywords
 def add(
     a: ArrayLike,
     b: ArrayLike,
@@ -137,7 +135,6 @@ def add(
 
 
 @documented()
-@known_keywords
 def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Multiply an array by a number, in place.
 
@@ -168,7 +165,6 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unk
 
 
 @documented(scale)
-@known_keywords
 def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
@@ -206,7 +202,6 @@ class FillState(CallState):
 
 
 @documented()
-@known_keywords
 def transform(
     x: ArrayLike,
     *,

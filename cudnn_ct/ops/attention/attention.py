@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
@@ -37,7 +37,6 @@ _GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")
 
 
 @documented()
-@known_keywords
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -164,7 +163,6 @@ def attention(
 
 
 @documented(attention)
-@known_keywords
 def attention_backward(
     dy: ArrayLike,
     q: ArrayLike,

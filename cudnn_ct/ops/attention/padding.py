@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -32,7 +32,6 @@ __all__ = ["clear_padding"]
 
 
 @documented()
-@known_keywords
 def clear_padding(
     x: ArrayLike,
     lengths: ArrayLike | Sequence[int],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Never
 
 from ... import algo_cache
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.base import SelectedPlan
 from ...shapes.parse import as_bool
@@ -29,7 +29,6 @@ __all__ = ["scaled_attention"]
 
 
 @documented(matmul)
-@known_keywords
 def scaled_attention(
     q: ArrayLike,
     k: ArrayLike,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from ... import context
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
@@ -37,7 +37,6 @@ __all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
 
 @documented(conv)
-@known_keywords
 def conv_algorithms(
     first: ArrayLike,
     second: ArrayLike,
@@ -133,7 +132,6 @@ def conv_algorithms(
 
 
 @documented(conv, conv_algorithms)
-@known_keywords
 def conv_plan(
     first: ArrayLike,
     second: ArrayLike,
@@ -195,7 +193,6 @@ def conv_plan(
 
 
 @documented(conv_bias_activation)
-@known_keywords
 def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from ..._config import config
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -32,7 +32,6 @@ __all__ = [
 
 
 @documented()
-@known_keywords
 def conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -140,7 +139,6 @@ def conv(
 
 
 @documented(conv)
-@known_keywords
 def conv_backward_data(
     dy: ArrayLike,
     w: ArrayLike,
@@ -202,7 +200,6 @@ def conv_backward_data(
 
 
 @documented(conv)
-@known_keywords
 def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
@@ -264,7 +261,6 @@ def conv_backward_filter(
 
 
 @documented()
-@known_keywords
 def conv_backward_bias(
     dy: ArrayLike,
     *,
@@ -304,7 +300,6 @@ def conv_backward_bias(
 
 
 @documented(conv)
-@known_keywords
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,

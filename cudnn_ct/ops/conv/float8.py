@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -34,7 +34,6 @@ MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,

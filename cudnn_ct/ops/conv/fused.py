@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
@@ -23,7 +23,6 @@ __all__ = ["FUSED", "conv_bias_activation"]
 
 
 @documented(conv)
-@known_keywords
 def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.checks import result_slots
 from ...shapes.specs import TensorSpec
@@ -26,7 +26,6 @@ __all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bia
 
 
 @documented(conv_batch_norm_statistics)
-@known_keywords
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,
     w: ArrayLike,
@@ -110,7 +109,6 @@ def conv_backward_data_relu_batch_norm(
 
 
 @documented(conv_batch_norm_statistics)
-@known_keywords
 def conv_backward_filter_scale_bias_relu(
     dy: ArrayLike,
     x: ArrayLike,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
@@ -28,7 +28,6 @@ __all__ = ["conv_scale_bias_activation", "select"]
 
 
 @documented(conv)
-@known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
     w: ArrayLike,

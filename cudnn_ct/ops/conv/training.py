@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...legal.rules import without_wrong_tf32
@@ -34,7 +34,6 @@ __all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", 
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
@@ -106,7 +105,6 @@ def conv_batch_norm_statistics(
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def batch_norm_finalize(
     sums: ArrayLike,
     square_sums: ArrayLike,

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import context
 from ..._caches import BoundedDict
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -55,7 +55,6 @@ LABEL_NAMES = ("labels", "label_lengths", "input_lengths")
 
 
 @documented()
-@known_keywords
 def ctc_loss(
     logits: ArrayLike,
     labels: ArrayLike | Sequence[int] | Sequence[Sequence[int]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...cuda.stream import Stream
@@ -27,7 +27,6 @@ _RESULTS = ("out", "db of out", "dbias of out")
 
 
 @documented(matmul)
-@known_keywords
 def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,

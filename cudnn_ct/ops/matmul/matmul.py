@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
@@ -24,7 +24,6 @@ __all__ = ["matmul", "select"]
 
 
 @documented()
-@known_keywords
 def matmul(
     a: ArrayLike,
     b: ArrayLike,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -25,7 +25,6 @@ MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H20
 
 
 @documented(matmul)
-@known_keywords
 def scaled_matmul(
     a: ArrayLike,
     b: ArrayLike,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -39,7 +39,6 @@ _GRADIENTS = ("out", "dscale of out", "dbias of out")
 
 
 @documented()
-@known_keywords
 def instance_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -94,7 +93,6 @@ def instance_norm(
 
 
 @documented(instance_norm)
-@known_keywords
 def instance_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,

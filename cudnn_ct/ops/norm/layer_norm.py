@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -22,7 +22,6 @@ __all__ = ["ada_layer_norm", "ada_layer_norm_backward", "layer_norm", "layer_nor
 
 
 @documented()
-@known_keywords
 def layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -93,7 +92,6 @@ def layer_norm(
 
 
 @documented(layer_norm)
-@known_keywords
 def layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -145,7 +143,6 @@ def layer_norm_backward(
 
 
 @documented(layer_norm)
-@known_keywords
 def ada_layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -202,7 +199,6 @@ def ada_layer_norm(
 
 
 @documented(layer_norm_backward)
-@known_keywords
 def ada_layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,

@@ -54,7 +54,6 @@ _OPERANDS = ("x", "scale", "bias")
 
 
 @documented()
-@known_keywords
 def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
@@ -142,7 +141,6 @@ def batch_norm_training(
 
 
 @documented(batch_norm_training)
-@known_keywords
 def batch_norm_inference(
     x: ArrayLike,
     scale: ArrayLike,
@@ -184,7 +182,6 @@ def batch_norm_inference(
 
 
 @documented(batch_norm_training)
-@known_keywords
 def batch_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -253,7 +250,6 @@ def batch_norm_backward(
 
 
 @documented(batch_norm_inference)
-@known_keywords
 def batch_norm_inference_backward(
     dy: ArrayLike,
     x: ArrayLike,

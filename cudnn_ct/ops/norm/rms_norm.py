@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import RMSNormGradients, RMSNormResult
 from ...shapes.parse import as_bool
@@ -17,7 +17,6 @@ __all__ = ["rms_norm", "rms_norm_backward"]
 
 
 @documented(layer_norm)
-@known_keywords
 def rms_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -64,7 +63,6 @@ def rms_norm(
 
 
 @documented(layer_norm)
-@known_keywords
 def rms_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,

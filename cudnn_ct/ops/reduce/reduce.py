@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
@@ -53,7 +53,6 @@ _INDEXED = Operation(
 
 
 @documented()
-@known_keywords
 def reduce(
     x: ArrayLike,
     *,
@@ -117,7 +116,6 @@ def reduce(
 
 
 @documented(reduce)
-@known_keywords
 def reduce_with_indices(
     x: ArrayLike,
     *,

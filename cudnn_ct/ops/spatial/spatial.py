@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...shapes.checks import result_slots
@@ -35,7 +35,6 @@ __all__ = [
 
 
 @documented()
-@known_keywords
 def affine_grid(
     theta: ArrayLike,
     shape: Shape,
@@ -77,7 +76,6 @@ def affine_grid(
 
 
 @documented()
-@known_keywords
 def affine_grid_backward(
     dgrid: ArrayLike,
     *,
@@ -112,7 +110,6 @@ def affine_grid_backward(
 
 
 @documented()
-@known_keywords
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
@@ -156,7 +153,6 @@ def grid_sample(
 
 
 @documented(grid_sample)
-@known_keywords
 def grid_sample_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -200,7 +196,6 @@ def grid_sample_backward(
 
 
 @documented()
-@known_keywords
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
@@ -247,7 +242,6 @@ def spatial_transformer(
 
 
 @documented(spatial_transformer)
-@known_keywords
 def spatial_transformer_backward(
     dy: ArrayLike,
     x: ArrayLike,
