@@ -11,6 +11,7 @@ from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .layer import LayerProblem
 from .parse import as_bool, as_choice, as_list, per_axis
+from .shape_hints import batch_hint
 from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -143,5 +144,6 @@ def _window(window: Any, x: Shape) -> Shape:
     if isinstance(window, Sequence) and len(window) != len(x) - 2:
         raise ValueError(
             f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"
+            f"{batch_hint('x', x, len(window) + 2)}"
         )
     return per_axis(window, len(x) - 2, "window", 1)

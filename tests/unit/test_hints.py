@@ -14,7 +14,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import _hints
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.filter_hint import filter_hint
+from cudnn_ct.shapes.shape_hints import filter_hint
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
 FUNCTIONS = {
@@ -28,7 +28,8 @@ def zeros(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
-X, W, V = zeros(2, 8, 16, 16), zeros(4, 8, 3, 3), zeros(8)
+X, W, Y, V = zeros(2, 8, 16, 16), zeros(4, 8, 3, 3), zeros(2, 4, 14, 14), zeros(8)
+H = np.zeros((8, 16, 64), np.float16)
 
 # Calls of other libraries with the names of this one, by the hint that the error must have.
 KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
@@ -129,6 +130,40 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "depthwise": (lambda: ct.conv(X, zeros(8, 1, 3, 3)), "write groups=8"),
     "transposed-filters": (lambda: ct.conv_transpose(X, W), "pass w.transpose(1, 0, 2, 3)"),
     "linear-weights": (lambda: ct.matmul(zeros(2, 8), zeros(3, 8)), "as b.T"),
+    # of the other operations
+    "pool-no-batch": (lambda: ct.pool(zeros(8, 16, 16), window=(2, 2)), "pass x.reshape(1, 8, 16, 16)"),
+    "lrn-no-batch": (lambda: ct.lrn(zeros(8, 16)), "pass x.reshape(1, 8, 16)"),
+    "conv1d-no-batch": (lambda: ct.conv(zeros(8, 16), zeros(4, 8, 3)), "pass x.reshape(1, 8, 16)"),
+    "causal-no-batch": (lambda: ct.causal_conv1d(zeros(8, 16), zeros(8, 4)), "pass x.reshape(1, 8, 16)"),
+    "transpose-no-batch": (
+        lambda: ct.conv_transpose(zeros(8, 16, 16), zeros(8, 4, 3, 3)),
+        "pass x.reshape(1, 8, 16, 16)",
+    ),
+    "norm-no-batch": (lambda: ct.batch_norm_training(zeros(8, 5, 6), V, V), "pass x.reshape(1, 8, 5, 6)"),
+    "grid-no-batch": (lambda: ct.grid_sample(zeros(8, 5, 6), zeros(4, 4, 2)), "pass x.reshape(1, 8, 5, 6)"),
+    "sdpa-no-batch": (lambda: ct.attention(*(H,) * 3), "pass q.reshape(1, 8, 16, 64)"),
+    "norm-nhwc": (
+        lambda: ct.batch_norm_training(zeros(2, 5, 6, 8), V, V),
+        "needs (1, 5, 1, 1) or (5,); the channels seem to be on another axis: pass x.transpose(0, 3, 1, 2)",
+    ),
+    "instance-nhwc": (lambda: ct.instance_norm(zeros(2, 5, 6, 8), V, V), "pass x.transpose(0, 3, 1, 2)"),
+    "transpose-nhwc": (
+        lambda: ct.conv_transpose(zeros(2, 5, 6, 8), zeros(8, 4, 3, 3)),
+        "pass x.transpose(0, 3, 1, 2)",
+    ),
+    "causal-nlc": (lambda: ct.causal_conv1d(zeros(2, 16, 8), zeros(8, 4)), "pass x.transpose(0, 2, 1)"),
+    "gradient-nhwc": (
+        lambda: ct.conv_backward_data(zeros(2, 14, 14, 4), W, X.shape),
+        "gives (2, 4, 14, 14); the channels seem to be on another axis: pass dy.transpose(0, 3, 1, 2)",
+    ),
+    "data-swapped": (lambda: ct.conv_backward_data(W, Y, X.shape), "dy and w seem to be swapped"),
+    "filter-swapped": (lambda: ct.conv_backward_filter(X, Y, W.shape), "dy and x seem to be swapped"),
+    "transpose-swapped": (lambda: ct.conv_transpose(zeros(8, 4, 3, 3), X), "x and w seem to be swapped"),
+    "causal-swapped": (lambda: ct.causal_conv1d(zeros(8, 4), zeros(2, 8, 9)), "x and w seem to be swapped"),
+    "matmul-swapped": (lambda: ct.matmul(zeros(3, 8), zeros(2, 3)), "a and b seem to be swapped"),
+    "norm-swapped": (lambda: ct.batch_norm_training(V, X, V), "x and scale seem to be swapped"),
+    "layer-swapped": (lambda: ct.layer_norm(V, X), "x and scale seem to be swapped"),
+    "add-bias": (lambda: ct.add(X, V), "pass b.reshape(1, 8, 1, 1) for a bias"),
     "avg": (lambda: ct.pool(X, window=2, mode="avg"), "write 'average'"),  # type: ignore[arg-type]
     "mean": (lambda: ct.reduce(X, op="mean"), "write 'avg'"),  # type: ignore[arg-type]
     "sum": (lambda: ct.reduce(X, op="sum"), "write 'add'"),  # type: ignore[arg-type]
@@ -281,6 +316,28 @@ class CpuTensor:
 def test_operand_in_host_memory_names_asarray_before_a_device_is_needed(operand: Any) -> None:
     with pytest.raises(TypeError, match=r"^x must be an array on the device, .*; ct.asarray\(x\) makes one"):
         ct.conv(operand, operand)
+
+
+NO_MISTAKE: tuple[Callable[[], object], ...] = (
+    lambda: ct.pool(X, window=(2,)),
+    lambda: ct.matmul(zeros(3, 8), zeros(5, 6)),
+    lambda: ct.batch_norm_training(X, zeros(7), zeros(7)),
+    lambda: ct.layer_norm(X, zeros(7)),
+    lambda: ct.add(X, zeros(7)),
+    lambda: ct.conv_backward_data(zeros(2, 4, 13, 13), W, X.shape),
+    lambda: ct.conv_backward_filter(zeros(2, 4, 13, 13), X, W.shape),
+    lambda: ct.conv_transpose(X, zeros(7, 6, 3, 3)),
+    lambda: ct.causal_conv1d(X, V),
+    lambda: ct.attention(*(np.zeros((2, 1, 1, 1, 8), np.float16),) * 3),
+)
+
+
+@pytest.mark.parametrize("call", NO_MISTAKE)
+def test_shapes_that_no_mistake_explains_have_no_hint(call: Callable[[], object]) -> None:
+    with ct.record_plans(shapes_only=True), pytest.raises(ValueError, match=r"shape|channels|axes") as caught:
+        call()
+    assert "; " not in str(caught.value).partition("of shape (2, 8, 16, 16)")[2]
+    assert not re.search("seem|pass ", str(caught.value))
 
 
 def test_filter_that_no_mistake_explains_has_no_hint() -> None:
