@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from .errors import warn_caller
+
 __all__ = ["MISSING", "attribute_hint", "corrected", "dtype_hint", "known_keywords", "word_hint"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,7 +46,7 @@ _KEYWORDS = _inverted(
     k="key",
     lengths_kv="key_value_seq_lengths",
     w="rhs weight weights",
-    b="bias other rhs",
+    b="other rhs",
     scale="gamma weight weights",
     out="output",
     x_shape="output_size",
@@ -62,9 +64,16 @@ _KEYWORDS = _inverted(
     labels="target targets",
     label_lengths="target_lengths",
     v="value",
-    z="residual",
     residual="z",
 )
+
+# Former names of parameters, by function: they have an effect, and warn.
+_FORMER = {
+    "batch_norm_training": {"z": "residual"},
+    "conv_bias_activation": {"b": "bias", "z": "residual"},
+    "conv_bias_activation_plan": {"b": "bias", "z": "residual"},
+    "conv_scale_bias_activation": {"z": "residual"},
+}
 
 # Keywords without a counterpart in the function: what to do instead, by function or for all ("").
 _ADVICE: dict[str, dict[str, str]] = {
@@ -201,19 +210,19 @@ def known_keywords(function: Function) -> Function:
 
 
 def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
-    """Raise the error for a call with keywords that the function does not have, or without an argument.
+    """Call a function by the present names of its parameters, or raise a TypeError.
 
-    Parameters
-    ----------
-    given : the local variables of the function
-
-    Raises
-    ------
-    TypeError
-        It has the spelling that the function has for the first unknown keyword.
+    ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
     """
+    known, former = dict(given), _FORMER.get(function.__name__, {})
+    for name, value in known.pop("unknown").items():
+        new = former.get(name)
+        if new is None or not (known[new] is MISSING or known[new] is None):
+            raise _unknown_keyword(function, name)
+        warn_caller(f"{function.__name__}({name}=) is deprecated; write {new}=", DeprecationWarning)
+        known[new] = value
     if given["unknown"]:
-        raise _unknown_keyword(function, next(iter(given["unknown"])))
+        return function(**known)
     missing = [repr(name) for name, value in given.items() if value is MISSING]
     name = function.__qualname__.removesuffix(".__init__")
     raise TypeError(f"{name}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(missing)}")

@@ -116,7 +116,7 @@ def _conv(
 ) -> Callable[[Draw], Inputs]:
     geometry = {name: value for name, value in keywords.items() if name != "activation"}
     y = conv_output_shape(x, w, **geometry)
-    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "b": w[:1]}
+    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "bias": w[:1]}
     shapes = {"x_shape": x, "w_shape": w}
 
     def make(draw: Draw) -> Inputs:
@@ -160,7 +160,7 @@ def _to_float32(draw: Draw) -> Inputs:
 
 def _residual(draw: Draw) -> Inputs:
     operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
-    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
+    return Inputs(operands, PLAIN | {"residual": draw.floats(X[0], W[0], *X[2:])})
 
 
 # --- layers ------------------------------------------------------------------------------------------------

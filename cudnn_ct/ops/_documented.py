@@ -24,6 +24,15 @@ out : device array, shape and dtype of the result, optional
 stream : optional
     Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of ``ct.use``.
 dy : device array, shape and dtype of x
+momentum : float, 0 to 1
+    Weight of this batch: cuDNN's ``exponentialAverageFactor``.
+epsilon : float, at least 0
+deterministic : bool, optional
+    Use only engines whose results are the same, bit for bit, from run to run.
+workspace_limit : int, optional
+    Maximum bytes of workspace of an engine.
+bias_gradient : bool
+    Whether the gradient of a bias is computed.
 """
 
 _SEVERAL_OUTS = """\

@@ -243,12 +243,12 @@ def instance_norm_training(specs: Specs, outs: Outs, epsilon: Any) -> NormTraini
 def _training(
     specs: Specs, outs: Outs, mode: str, epsilon: Any, momentum: float, activation: Any, scaled: bool
 ) -> NormTraining:
-    x, scale, bias, z = specs["x"], specs["scale"], specs["bias"], specs.get("z")
+    x, scale, bias, z = specs["x"], specs["scale"], specs["bias"], specs.get("residual")
     running_mean, running_var = outs[3:] or (None, None)
     parameters = {"scale": scale, "bias": bias, "running_mean": running_mean, "running_var": running_var}
     shape = check_norm_parameters(x, mode, **{name: spec for name, spec in parameters.items() if spec})
     if z:
-        _like_x(x, z=z)
+        _like_x(x, residual=z)
     y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
     mean, invstd = (
         result_spec(shape, x, out=out, name=f"{name} of out", dtype=scale.dtype)

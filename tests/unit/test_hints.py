@@ -107,12 +107,32 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "blas-transpose_b": (lambda: ct.matmul(X, X, transpose_b=True), "transposed view"),
     "pooling-kernel_size": (lambda: ct.pool(X, window=2, kernel_size=2), "write window="),
     "batch-gamma": (lambda: ct.batch_norm_training(X, V, V, gamma=V), "write scale="),
-    "bias-for-b": (lambda: ct.conv_bias_activation(X, W, V, bias=V), "write b="),
-    "residual-for-z": (lambda: ct.conv_bias_activation(X, W, V, residual=V), "write z="),
+    "former-and-present": (lambda: ct.conv_bias_activation(X, W, V, b=V), "write bias="),
+    "matmul-z": (lambda: ct.matmul(X, X, z=X), "write residual="),
     "misspelt": (lambda: ct.conv(X, W, paddding=1), "write padding="),
     "unknown": (lambda: ct.fill(X, 1, colour=1), "expected one of x, value, stream"),
     "shape": (lambda: ct.conv_output_shape((1,), (1,), kernel=1, pads=1), "expected one of x_shape, w_shape"),
     "pool-shape": (lambda: ct.pool_output_shape((1,), window=1, strides=1), "write stride="),
+}
+
+B, Z = zeros(4), zeros(2, 4, 14, 14) + 1
+FORMER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "b": (lambda ct: ct.conv_bias_activation(X, W, b=B), lambda ct: ct.conv_bias_activation(X, W, B), "bias"),
+    "z": (
+        lambda ct: ct.conv_bias_activation(X, W, None, z=Z),
+        lambda ct: ct.conv_bias_activation(X, W, bias=None, residual=Z),
+        "residual",
+    ),
+    "scaled-z": (
+        lambda ct: ct.conv_scale_bias_activation(X, W, B, B, z=Z),
+        lambda ct: ct.conv_scale_bias_activation(X, W, B, B, residual=Z),
+        "residual",
+    ),
+    "norm-z": (
+        lambda ct: ct.batch_norm_training(X, V, V, z=X + 1)[0],
+        lambda ct: ct.batch_norm_training(X, V, V, residual=X + 1)[0],
+        "residual",
+    ),
 }
 
 SHAPES: dict[str, tuple[Callable[[], object], str]] = {
@@ -180,6 +200,22 @@ def test_unknown_keyword_names_the_right_spelling(name: str) -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument .*" + re.escape(hint)) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_former_name_has_an_effect_and_warns(name: str) -> None:
+    former, present, new = FORMER[name]
+    old = name.rpartition("-")[2]
+    with pytest.warns(DeprecationWarning, match=rf"\({old}=\) is deprecated; write {new}=$") as caught:
+        got = former(ct.reference)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(got, present(ct.reference))
+    with ct.record_plans(shapes_only=True):
+        with pytest.warns(DeprecationWarning, match=rf"write {new}=$") as caught:
+            assert former(ct).shape == got.shape
+        assert caught[0].filename == __file__
+        assert present(ct).shape == got.shape
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -105,8 +105,6 @@ def attention(
         Whether to return the statistics that :func:`attention_backward` needs.
     algo : str or Candidate, optional
         ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, or an engine's name.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
     workspace_limit : int, optional
         Maximum bytes of workspace.
     strict : bool

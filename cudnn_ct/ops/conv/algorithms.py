@@ -196,9 +196,9 @@ def conv_plan(
 def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,
-    b: ArrayLike,
+    bias: ArrayLike,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -227,7 +227,7 @@ def conv_bias_activation_plan(
     Returns
     -------
     ConvPlan
-        ``plan(x, w, b, out=y)`` computes, ``plan(x, w, z, b, out=y)`` with a residual.
+        ``plan(x, w, bias, out=y)`` computes, ``plan(x, w, residual, bias, out=y)`` with a residual.
 
     Notes
     -----
@@ -243,9 +243,10 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING or b is MISSING:
+    if unknown or x is MISSING or w is MISSING or bias is MISSING:
         return corrected(conv_bias_activation_plan, locals())
-    given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
+    added = ("residual", residual), ("bias", bias)
+    given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,

@@ -144,9 +144,6 @@ def batch_norm_finalize(
         Running statistics. They are not changed: the results have the updated ones.
     count : int, at least 2
         Number of elements that each sum has: N times the pixels of an image.
-    epsilon : float, at least 0
-    momentum : float, 0 to 1
-        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     eq_dtype : dtype, float16 | float32
         Dtype of ``eq_scale`` and ``eq_bias``. The convolutions that take them need float16.
     algo : str or Candidate, optional

@@ -56,8 +56,6 @@ def matmul_backward(
     dy : device array, shape of ``a @ b`` and dtype of a
     a : device array, shape (..., M, K), float16 | bfloat16 | float32 | float64
     b : device array, shape (..., K, N), dtype of a
-    bias_gradient : bool
-        Whether the gradient of a bias is computed.
 
     Returns
     -------

@@ -71,10 +71,6 @@ def matmul(
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
-    workspace_limit : int, optional
-        Maximum bytes of workspace of an engine.
 
     Returns
     -------

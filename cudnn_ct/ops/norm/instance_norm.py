@@ -63,7 +63,6 @@ def instance_norm(
         An array that is not contiguous in this order is copied first, on the device.
     scale, bias : device array, shape (C,)
         float32 for half precision, else of the dtype of x.
-    epsilon : float, at least 0
 
     Returns
     -------

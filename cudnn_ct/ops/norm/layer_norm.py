@@ -50,17 +50,12 @@ def layer_norm(
         Its shape states which axes of x are normalised: the last ones. In half precision, cuDNN has more
         engines for parameters of the dtype of x than for float32, and faster ones.
     bias : device array, shape and dtype of scale, optional
-    epsilon : float, at least 0
     training : bool
         Whether the statistics are returned, which the backward pass needs.
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call. ``"engine 3"`` or ``"engine 3 knobs 24=0,30=3"`` is an engine.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
-    workspace_limit : int, optional
-        Maximum bytes of workspace of an engine.
 
     Returns
     -------

@@ -65,7 +65,7 @@ def batch_norm_training(
     running_var: ArrayLike | None = None,
     momentum: float = 0.1,
     activation: Literal["relu"] | None = None,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
     out: OutLike | None = None,
@@ -76,7 +76,7 @@ def batch_norm_training(
 
     With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
 
-        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + z) + beta * out
+        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + residual) + beta * out
         running_mean = running_mean * (1 - momentum) + mean * momentum
         running_var = running_var * (1 - momentum) + m / (m - 1) * var * momentum
 
@@ -89,14 +89,11 @@ def batch_norm_training(
     bias : device array, shape and dtype of scale
     mode : {"spatial", "per_activation"}
         Mean over the batch and the axes after the channels, or over the batch alone.
-    epsilon : float, at least 0
     running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
         Updated in place if the batch has samples. One sample has no unbiased variance and is rejected.
-    momentum : float, 0 to 1
-        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     activation : {"relu"}, optional
-    z : device array, shape and dtype of x, optional
-        Residual, added before the activation.
+    residual : device array, shape and dtype of x, optional
+        Added before the activation.
 
     Returns
     -------
@@ -129,7 +126,9 @@ def batch_norm_training(
     """
     if unknown or x is MISSING or scale is MISSING or bias is MISSING:
         return corrected(batch_norm_training, locals())
-    names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
+    names, given = _OPERANDS, (x, scale, bias)
+    if residual is not None:
+        names, given = (*_OPERANDS, "residual"), (x, scale, bias, residual)
     outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])

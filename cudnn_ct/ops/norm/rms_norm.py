@@ -88,8 +88,6 @@ def rms_norm_backward(
     ----------
     invrms : device array, float32
         Result of :func:`rms_norm`.
-    bias_gradient : bool
-        Whether the gradient of a bias is computed.
 
     Returns
     -------
