@@ -399,7 +399,7 @@ def store(target: np.ndarray, result: np.ndarray, beta: float) -> None:
     """Write a result plus ``beta`` times the contents; they are not read if ``beta`` is 0."""
     with np.errstate(all="ignore"):
         before = beta * target.astype(np.float64) if beta else 0
-        target[...] = (result + before).astype(target.dtype)
+        target[...] = np.asarray(result + before).astype(target.dtype)
 
 
 for _name, _direction in (
