@@ -71,7 +71,6 @@ _KEYWORDS = _inverted(
 _FORMER = {
     "batch_norm_training": {"z": "residual"},
     "conv_bias_activation": {"b": "bias", "z": "residual"},
-    "conv_bias_activation_plan": {"b": "bias", "z": "residual"},
     "conv_scale_bias_activation": {"z": "residual"},
 }
 
@@ -80,8 +79,7 @@ _ADVICE: dict[str, dict[str, str]] = {
     "": {
         "benchmark": "write algo='autotune'",
         "ceil_mode": "sizes are rounded down: pass padding=((before, after), ...) for a larger result",
-        "data_format": "the operands are (N, C, *spatial); strides are the layout, as of "
-        "ct.transform(x, layout='nhwc')",
+        "data_format": "the operands are (N, C, *spatial): ct.transform(x, layout='nhwc') has other strides",
         "device": "use the block `with ct.use(device=0):`",
         "dimension_numbers": "the operands are (N, C, *spatial) and (K, C / groups, *window)",
         "inplace": "write out=x",
@@ -146,7 +144,7 @@ _ATTRIBUTES = {
         "lrn(x)": "local_response_norm",
         "matmul(a, b)": "dot mm bmm gemm einsum dot_general",
         "reduce(x, op='add')": "sum",
-        "reduce(x, op='avg')": "mean",
+        "reduce(x, op='average')": "mean",
         "reduce(x, op='mul')": "prod",
         "reduce(x, op='max')": "max amax",
         "reduce(x, op='min')": "min amin",
@@ -169,7 +167,6 @@ _ATTRIBUTES = {
 # Words of other libraries for values: the words here, of which the allowed one is meant.
 _WORDS = _inverted(
     average="avg mean",
-    avg="mean",
     add="sum",
     mul="prod product",
     norm1="l1",
@@ -214,7 +211,7 @@ def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Resu
 
     ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
     """
-    known, former = dict(given), _FORMER.get(function.__name__, {})
+    known, former = dict(given), _FORMER.get(function.__name__.removesuffix("_plan"), {})
     for name, value in known.pop("unknown").items():
         new = former.get(name)
         if new is None or not (known[new] is MISSING or known[new] is None):

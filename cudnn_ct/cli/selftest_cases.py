@@ -266,7 +266,7 @@ def _tensors() -> Iterator[Case]:
     yield from each_layout("fill", "", lambda draw: Inputs((draw.floats(*IMAGE), 2), {}), ROUNDED)
     for layout in LAYOUTS:
         yield from each_layout("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
-    for op in ("add", "max", "avg"):
+    for op in ("add", "max", "average"):
         yield from each_layout("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
     indexed = {"op": "max", "axis": (2, 3)}
     make = _by_name("reduce_with_indices", indexed, lambda draw: draw.distinct(*IMAGE))

@@ -168,13 +168,11 @@ def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
 
 
 def _axes(spec: TensorSpec, name: str, axes: str) -> Shape:
-    count = axes.count(",") + 1
-    if len(spec.shape) != count:
-        hint = batch_hint(name, spec.shape, count) if axes.startswith("B, ") else ""
-        raise ValueError(
-            f"{name} has the wrong number of axes: got shape {spec.shape}, expected ({axes}){hint}"
-        )
-    return spec.shape
+    count, shape = axes.count(",") + 1, spec.shape
+    if len(shape) != count:
+        hint = batch_hint(name, shape, count) if axes.startswith("B, ") else ""
+        raise ValueError(f"{name} has the wrong number of axes: got shape {shape}, expected ({axes}){hint}")
+    return shape
 
 
 def _equal(name: str, shape: Shape, expected: Shape) -> None:

@@ -166,7 +166,7 @@ ct.reduce(x, alpha=(2, 3)) | TypeError: alpha must be
 ct.add(x, x, alpha="x") | TypeError: alpha must be
 ct.reduce(x, axis=(0, -4)) | ValueError: contains an axis twice
 ct.reduce(x, op="median") | ValueError: op must be one of add, mul, min, max, amax
-ct.reduce_with_indices(x, op="avg") | ValueError: got 'avg', expected 'min' or 'max'
+ct.reduce_with_indices(x, op="average") | ValueError: got 'average', expected 'min' or 'max'
 ct.reduce(ct.zeros((1,) * 9)) | ValueError: a reduction takes at most 8 axes
 """
 

@@ -260,7 +260,7 @@ def _reduced(row: np.ndarray, op: str, propagate: bool) -> tuple[float, int]:
         return float(row[place]), place
     if op == "mul_no_zeros":
         return float(np.prod(row[row != 0])), 0
-    if op == "avg":
+    if op == "average":
         return float(np.sum(row) / row.size), 0
     if op == "norm1":
         return float(np.abs(row).sum()), 0

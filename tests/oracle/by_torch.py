@@ -266,7 +266,7 @@ def _reduced(rows: torch.Tensor, op: str, propagate: bool) -> tuple[torch.Tensor
         return y.masked_fill(alone, torch.nan), places
     functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "add": lambda rows: torch.sum(rows, -1),
-        "avg": lambda rows: torch.mean(rows, -1),
+        "average": lambda rows: torch.mean(rows, -1),
         "mul": lambda rows: torch.prod(rows, -1),
         "mul_no_zeros": lambda rows: torch.prod(rows.masked_fill(rows == 0, 1.0), -1),
         "norm1": lambda rows: torch.linalg.vector_norm(rows, 1, -1),

@@ -835,7 +835,7 @@ def _reduce(source: Source) -> Recipe:
     shape, dtype = source.shape(1, 6, 5), source.choice(FLOATS)
     if source.chance(0.1):
         shape = tuple(source.choice((1, 3, 64, 257)) for _ in range(2))
-    ops = ("add", "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+    ops = ("add", "add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros")
     op = source.choice(ops)
     values = {"mul": "positive", "mul_no_zeros": "positive"}.get(op) or _numbers(source, dtype)
     arguments: dict[str, Any] = {"op": op, "keepdims": source.chance(0.5)}

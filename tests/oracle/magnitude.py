@@ -433,7 +433,7 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
     """Sums of magnitudes. Equal factors are rounded alike, so the errors of a product add up."""
     found = _itself(table, operands, arguments, values)
     op = named(arguments.get("op"), "add")
-    if op in ("add", "avg"):
+    if op in ("add", "average"):
         found["y"] = table["reduce"](_absolute(operands), arguments)["y"]
     elif op.startswith("mul"):
         found["y"] = found["y"] * np.sqrt(max(operands["x"].size, 1))

@@ -164,7 +164,7 @@ def _transform(rng: np.random.Generator) -> Case:
 
 
 def _reduce(rng: np.random.Generator) -> Case:
-    ops = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+    ops = ("add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros")
     x, op = rng.normal(size=_shape(rng, int(rng.integers(1, 5)))), _pick(rng, *ops)
     if op in ("add", "mul", "norm1", "norm2", "mul_no_zeros"):
         x = x[: _pick(rng, 0, None)]
@@ -1071,7 +1071,7 @@ def test_reductions_agree_with_numpy() -> None:
         "min": np.min,
         "max": np.max,
         "amax": lambda x, axes, **how: np.max(np.abs(x), axes, **how),
-        "avg": np.mean,
+        "average": np.mean,
         "norm1": lambda x, axes, **how: np.sum(np.abs(x), axes, **how),
         "norm2": lambda x, axes, **how: np.sqrt(np.sum(x**2, axes, **how)),
         "mul_no_zeros": lambda x, axes, **how: np.prod(np.where(x == 0, 1, x), axes, **how),

@@ -13,7 +13,9 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import _hints
+from cudnn_ct._bindings.enums import ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.shapes.reduction import as_reduce_op
 from cudnn_ct.shapes.shape_hints import filter_hint
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
@@ -185,7 +187,7 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "layer-swapped": (lambda: ct.layer_norm(V, X), "x and scale seem to be swapped"),
     "add-bias": (lambda: ct.add(X, V), "pass b.reshape(1, 8, 1, 1) for a bias"),
     "avg": (lambda: ct.pool(X, window=2, mode="avg"), "write 'average'"),  # type: ignore[arg-type]
-    "mean": (lambda: ct.reduce(X, op="mean"), "write 'avg'"),  # type: ignore[arg-type]
+    "mean": (lambda: ct.reduce(X, op="mean"), "write 'average'"),  # type: ignore[arg-type]
     "sum": (lambda: ct.reduce(X, op="sum"), "write 'add'"),  # type: ignore[arg-type]
     "argmax": (lambda: ct.reduce(X, op="argmax"), "ct.reduce_with_indices"),  # type: ignore[arg-type]
     "gelu": (lambda: ct.activation(X, mode="gelu"), "write ct.Graph()"),  # type: ignore[arg-type]
@@ -216,6 +218,18 @@ def test_former_name_has_an_effect_and_warns(name: str) -> None:
             assert former(ct).shape == got.shape
         assert caught[0].filename == __file__
         assert present(ct).shape == got.shape
+
+
+def test_former_name_of_the_average_has_an_effect_and_warns() -> None:
+    for module in (ct, ct.reference):
+        with ct.record_plans(shapes_only=True), pytest.warns(DeprecationWarning, match="avg") as caught:
+            module.reduce(X, op="avg")
+        assert [str(one.message) for one in caught] == ["op='avg' is deprecated; write op='average'"]
+        assert caught[0].filename == __file__
+    g = ct.Graph()
+    with pytest.warns(DeprecationWarning, match=r"write op='average'$"):
+        g.reduce(g.input((2, 3)), "avg")
+    assert as_reduce_op("average") == as_reduce_op(ReduceTensorOp.AVG) == "avg"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -271,7 +285,7 @@ ATTRIBUTES = {
     "scaled_dot_product_attention": "ct.attention(q, k, v)",
     "log_softmax": "ct.softmax(x, algo='log')",
     "linear": "ct.matmul(x, w.T, bias=b)",
-    "mean": "ct.reduce(x, op='avg')",
+    "mean": "ct.reduce(x, op='average')",
     "argmax": "ct.reduce_with_indices(",
     "from_numpy": "ct.asarray(x)",
     "LSTM": "ct.RNN('lstm'",

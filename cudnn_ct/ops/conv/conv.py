@@ -199,7 +199,7 @@ def conv_backward_data(
     return execute(CONV["backward_data"], ("dy", "w"), (dy, w), params, alpha, beta, (out,), stream)[0]
 
 
-@documented(conv)
+@documented(conv, conv_backward_data)
 def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
@@ -228,8 +228,6 @@ def conv_backward_filter(
 
     Parameters
     ----------
-    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
-        Gradient with regard to the output.
     x : device array, shape (N, C, *spatial), dtype of dy
     w_shape : tuple of int
         (K, C / groups, *window): with a stride, windows of several sizes have outputs of one size.

@@ -76,7 +76,7 @@ def reduce(
     ----------
     x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
         Half precision is computed in float32.
-    op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
+    op : {"add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros"}
     axis : int or tuple of int, optional
         Reduced axes, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the result is x itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros. Over an

@@ -195,7 +195,7 @@ def grid_sample_backward(
     return GridSampleGradients(*results)
 
 
-@documented()
+@documented(grid_sample)
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
@@ -210,7 +210,6 @@ def spatial_transformer(
 
     Parameters
     ----------
-    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
     scale_height, scale_width : float
         Height and width of the result divided by those of x.
