@@ -126,9 +126,8 @@ def batch_norm_training(
     """
     if unknown or x is MISSING or scale is MISSING or bias is MISSING:
         return corrected(batch_norm_training, locals())
-    names, given = _OPERANDS, (x, scale, bias)
-    if residual is not None:
-        names, given = (*_OPERANDS, "residual"), (x, scale, bias, residual)
+    names = _OPERANDS if residual is None else (*_OPERANDS, "residual")
+    given = (x, scale, bias) if residual is None else (x, scale, bias, residual)
     outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])
