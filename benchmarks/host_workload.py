@@ -62,7 +62,7 @@ def layer_rows() -> list[Row]:
             ("batch_norm_inference", "batch_norm_training", "instance_norm"), _layer(*x), _layer(16, 32, 4, 4)
         ),
         *_rows(("lrn",), _layer(*x), _layer(1, 32, 4, 4)),
-        *_rows(("reduce",), _layer(*x, op="add", axis=(2, 3)), _layer(*x, op="avg", axis=(0, 2, 3))),
+        *_rows(("reduce",), _layer(*x, op="add", axis=(2, 3)), _layer(*x, op="average", axis=(0, 2, 3))),
         *_rows(("add",), _layer(*x, b=x), _layer(*x, b=(1, 16, 1, 1))),
     ]
 

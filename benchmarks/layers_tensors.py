@@ -162,7 +162,7 @@ def _torch_reduction(op: str, axis: Any, indices: bool = False) -> Callable[[Any
     norm = torch.linalg.vector_norm
     return {
         "add": lambda x: torch.sum(x, axis),
-        "avg": lambda x: torch.mean(x, axis),
+        "average": lambda x: torch.mean(x, axis),
         "max": lambda x: tuple(torch.max(x, axis)) if indices else torch.amax(x, axis),
         "norm2": lambda x: norm(x, 2, axis),
         "amax": lambda x: norm(x, math.inf, axis),

@@ -197,8 +197,8 @@ _WIDE, _DEEP = (64, 256, 56, 56), (64, 2048, 7, 7)
 _REDUCED_IMAGES = (
     _layer("global sum", *_WIDE, op="add", axis=(2, 3)),
     _layer("global sum", *_DEEP, op="add", axis=(2, 3)),
-    _layer("mean per channel", *_WIDE, op="avg", axis=(0, 2, 3)),
-    _layer("mean per channel", 64, 64, 112, 112, op="avg", axis=(0, 2, 3)),
+    _layer("mean per channel", *_WIDE, op="average", axis=(0, 2, 3)),
+    _layer("mean per channel", 64, 64, 112, 112, op="average", axis=(0, 2, 3)),
     _layer("norm", *_WIDE, op="norm2", axis=None),
     _layer("largest", *_WIDE, op="amax", axis=None),
 )

@@ -5,70 +5,73 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["attribute_hint", "dtype_hint", "known_keywords", "unknown_keyword", "word_hint"]
+from .errors import warn_caller
+
+__all__ = ["MISSING", "attribute_hint", "corrected", "dtype_hint", "known_keywords", "word_hint"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
+
+MISSING: Any = object()  # the default of required parameters
+
+
+def _inverted(**table: str) -> dict[str, tuple[str, ...]]:
+    """Return the names here for each name of another library; ``table`` has those of others by ours."""
+    return {
+        name: tuple(ours for ours, names in table.items() if name in names.split())
+        for name in " ".join(table.values()).split()
+    }
+
 
 # Keywords of torch, jax, cupy, NumPy, TensorFlow and cuDNN: names of the same argument here. The first that
 # the function has is meant.
-_KEYWORDS: dict[str, tuple[str, ...]] = {
-    "alpha": ("coefficient", "lrn_alpha"),
-    "attn_mask": ("bias",),
-    "axes": ("axis",),
-    "b": ("bias",),
-    "beta": ("bias", "lrn_beta"),
-    "bias": ("b",),
-    "blank_id": ("blank",),
-    "conv_mode": ("mode",),
-    "count_include_pad": ("mode",),
-    "dilations": ("dilation",),
-    "dilation_rate": ("dilation",),
-    "dim": ("axis",),
-    "dims": ("axis",),
-    "dropout_p": ("dropout",),
-    "dropout_rate": ("dropout",),
-    "eps": ("epsilon",),
-    "feature_group_count": ("groups",),
-    "gamma": ("scale",),
-    "group": ("groups",),
-    "input": ("x", "a", "logits"),
-    "is_causal": ("causal",),
-    "keepdim": ("keepdims",),
-    "kernel_size": ("window",),
-    "ksize": ("window",),
-    "key": ("k",),
-    "key_value_seq_lengths": ("lengths_kv",),
-    "lhs": ("x", "a"),
-    "local_window_size": ("window",),
-    "negative_slope": ("coefficient",),
-    "operand": ("x",),
-    "other": ("b",),
-    "output": ("out",),
-    "output_size": ("x_shape", "output_padding"),
-    "pad": ("padding",),
-    "pads": ("padding",),
-    "pool_size": ("window",),
-    "pooling_type": ("mode",),
-    "proj_size": ("projection_size",),
-    "query": ("q",),
-    "query_seq_lengths": ("lengths_q",),
-    "residual": ("z",),
-    "rhs": ("w", "b"),
-    "rhs_dilation": ("dilation",),
-    "running_variance": ("running_var",),
-    "size": ("n", "shape"),
-    "strides": ("stride",),
-    "target": ("labels",),
-    "target_lengths": ("label_lengths",),
-    "targets": ("labels",),
-    "value": ("v",),
-    "variance": ("var",),
-    "weight": ("w", "scale"),
-    "weights": ("w", "scale"),
-    "window_dimensions": ("window",),
-    "window_shape": ("window",),
-    "window_strides": ("stride",),
-    "z": ("residual",),
+_KEYWORDS = _inverted(
+    coefficient="alpha negative_slope",
+    lrn_alpha="alpha",
+    bias="attn_mask b beta",
+    axis="axes dim dims",
+    lrn_beta="beta",
+    blank="blank_id",
+    mode="conv_mode count_include_pad pooling_type",
+    dilation="dilation_rate dilations rhs_dilation",
+    dropout="dropout_p dropout_rate",
+    epsilon="eps",
+    groups="feature_group_count group",
+    x="input lhs operand",
+    a="input lhs",
+    logits="input log_probs",
+    causal="is_causal",
+    keepdims="keepdim",
+    window="kernel_size ksize local_window_size pool_size window_dimensions window_shape",
+    k="key",
+    lengths_kv="key_value_seq_lengths",
+    w="rhs weight weights",
+    b="other rhs",
+    scale="gamma weight weights",
+    out="output",
+    x_shape="output_size",
+    output_padding="output_size",
+    padding="pad pads",
+    projection_size="proj_size",
+    q="query",
+    lengths_q="query_seq_lengths",
+    running_var="running_variance",
+    var="running_var running_variance variance",
+    mean="running_mean",
+    n="size",
+    shape="size",
+    stride="strides window_strides",
+    labels="target targets",
+    label_lengths="target_lengths",
+    v="value",
+    residual="z",
+)
+
+# Former names of parameters, by function: they have an effect, and warn.
+_FORMER = {
+    "batch_norm_training": {"z": "residual"},
+    "conv_bias_activation": {"b": "bias", "z": "residual"},
+    "conv_scale_bias_activation": {"z": "residual"},
 }
 
 # Keywords without a counterpart in the function: what to do instead, by function or for all ("").
@@ -76,8 +79,7 @@ _ADVICE: dict[str, dict[str, str]] = {
     "": {
         "benchmark": "write algo='autotune'",
         "ceil_mode": "sizes are rounded down: pass padding=((before, after), ...) for a larger result",
-        "data_format": "the operands are (N, C, *spatial); strides are the layout, as of "
-        "ct.transform(x, layout='nhwc')",
+        "data_format": "the operands are (N, C, *spatial): ct.transform(x, layout='nhwc') has other strides",
         "device": "use the block `with ct.use(device=0):`",
         "dimension_numbers": "the operands are (N, C, *spatial) and (K, C / groups, *window)",
         "inplace": "write out=x",
@@ -97,9 +99,7 @@ _ADVICE: dict[str, dict[str, str]] = {
     "pool": {"padding_mode": "padding is ignored by 'max' and 'average_exc_pad'"},
     "reduce": {"dtype": "cast with x.astype(dtype) first", "where": "multiply by a mask first"},
     "softmax": {"dtype": "cast with x.astype(dtype) first", "temperature": "divide x by it first"},
-    "attention": {
-        "enable_gqa": "q may have a multiple of the heads of k and v",
-    },
+    "attention": {"enable_gqa": "q may have a multiple of the heads of k and v"},
     "layer_norm": {"normalized_shape": "the axes are those of scale, the last ones of x"},
     "grid_sample": {
         "align_corners": "corners are aligned, as by align_corners=True",
@@ -108,10 +108,7 @@ _ADVICE: dict[str, dict[str, str]] = {
     },
     "affine_grid": {"align_corners": "corners are aligned, as by align_corners=True"},
     "matmul": {
-        "transpose_a": "pass a transposed view",
-        "transpose_b": "pass a transposed view",
-        "transA": "pass a transposed view",
-        "transB": "pass a transposed view",
+        **dict.fromkeys(("transpose_a", "transpose_b", "transA", "transB"), "pass a transposed view"),
         "c": "write residual=",
     },
     "RNN": {
@@ -127,136 +124,119 @@ _ADVICE: dict[str, dict[str, str]] = {
 }
 
 # Public names of torch.nn.functional, jax.lax, jax.nn, cupy and NumPy.
-_ATTRIBUTES: dict[str, str] = {
-    **dict.fromkeys(
-        ("conv1d", "conv2d", "conv3d", "convolution", "convolve", "conv_general_dilated"), "conv(x, w)"
-    ),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), "conv_transpose(x, w)"),
-    **{
-        name: f"activation(x, mode={mode!r})"
-        for name, mode in (
-            ("relu", "relu"),
-            ("sigmoid", "sigmoid"),
-            ("tanh", "tanh"),
-            ("elu", "elu"),
-            ("silu", "swish"),
-            ("swish", "swish"),
-            ("relu6", "clipped_relu"),
-            ("clipped_relu", "clipped_relu"),
-        )
-    },
-    **dict.fromkeys(
-        ("max_pool1d", "max_pool2d", "max_pool3d", "max_pool"), "pool(x, window=..., mode='max')"
-    ),
-    **dict.fromkeys(
-        ("avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool"), "pool(x, window=..., mode='average')"
-    ),
-    "log_softmax": "softmax(x, algo='log')",
-    **dict.fromkeys(("batch_norm", "batch_normalization"), "batch_norm_training or batch_norm_inference"),
-    **dict.fromkeys(("scaled_dot_product_attention", "dot_product_attention", "sdpa"), "attention(q, k, v)"),
-    "linear": "matmul(x, w.T, bias=b)",
-    "local_response_norm": "lrn(x)",
-    **dict.fromkeys(("dot", "mm", "bmm", "gemm", "einsum", "dot_general"), "matmul(a, b)"),
-    **{
-        name: f"reduce(x, op={op!r})"
-        for name, op in (
-            ("sum", "add"),
-            ("mean", "avg"),
-            ("prod", "mul"),
-            ("max", "max"),
-            ("min", "min"),
-            ("amax", "max"),
-            ("amin", "min"),
-        )
-    },
-    **dict.fromkeys(("argmax", "argmin"), "reduce_with_indices(x, op=..., axis=...)"),
-    **dict.fromkeys(
-        ("tensor", "as_tensor", "from_dlpack", "from_numpy", "asnumpy"),
-        "asarray(x), and x.numpy() for the host",
-    ),
-    **dict.fromkeys(("ones", "full_like"), "full(shape, 1)"),
-    "multiply": "op_tensor(a, b, op='mul')",
-    "mul": "op_tensor(a, b, op='mul')",
-    **dict.fromkeys(("gelu", "softplus"), "Graph(), which has more activations"),
-    **dict.fromkeys(("LSTM", "GRU", "lstm", "gru"), "RNN('lstm', input_size, hidden_size)"),
-    "backends": "config",
-    "cudnn_version": "version()",
-    "is_available": "available()",
-    "Tensor": "DeviceArray",
-    "ndarray": "DeviceArray",
-    **dict.fromkeys(("no_grad", "grad", "value_and_grad"), "the functions with the suffix _backward"),
-    "compile": "capture",
-    "jit": "capture",
+_ATTRIBUTES = {
+    name: ours
+    for ours, names in {
+        "conv(x, w)": "conv1d conv2d conv3d convolution convolve conv_general_dilated",
+        "conv_transpose(x, w)": "conv_transpose1d conv_transpose2d conv_transpose3d",
+        "activation(x, mode='relu')": "relu",
+        "activation(x, mode='sigmoid')": "sigmoid",
+        "activation(x, mode='tanh')": "tanh",
+        "activation(x, mode='elu')": "elu",
+        "activation(x, mode='swish')": "silu swish",
+        "activation(x, mode='clipped_relu')": "relu6 clipped_relu",
+        "pool(x, window=..., mode='max')": "max_pool1d max_pool2d max_pool3d max_pool",
+        "pool(x, window=..., mode='average')": "avg_pool1d avg_pool2d avg_pool3d avg_pool",
+        "softmax(x, algo='log')": "log_softmax",
+        "batch_norm_training or batch_norm_inference": "batch_norm batch_normalization",
+        "attention(q, k, v)": "scaled_dot_product_attention dot_product_attention sdpa",
+        "matmul(x, w.T, bias=b)": "linear",
+        "lrn(x)": "local_response_norm",
+        "matmul(a, b)": "dot mm bmm gemm einsum dot_general",
+        "reduce(x, op='add')": "sum",
+        "reduce(x, op='average')": "mean",
+        "reduce(x, op='mul')": "prod",
+        "reduce(x, op='max')": "max amax",
+        "reduce(x, op='min')": "min amin",
+        "reduce_with_indices(x, op=..., axis=...)": "argmax argmin",
+        "asarray(x), and x.numpy() for the host": "tensor as_tensor from_dlpack from_numpy asnumpy",
+        "full(shape, 1)": "ones full_like",
+        "op_tensor(a, b, op='mul')": "multiply mul",
+        "Graph(), which has more activations": "gelu softplus",
+        "RNN('lstm', input_size, hidden_size)": "LSTM GRU lstm gru",
+        "config": "backends",
+        "version()": "cudnn_version",
+        "available()": "is_available",
+        "DeviceArray": "Tensor ndarray",
+        "the functions with the suffix _backward": "no_grad grad value_and_grad",
+        "capture": "compile jit",
+    }.items()
+    for name in names.split()
 }
 
 # Words of other libraries for values: the words here, of which the allowed one is meant.
-_WORDS: dict[str, tuple[str, ...]] = {
-    "avg": ("average",),
-    "mean": ("avg", "average"),
-    "sum": ("add",),
-    "prod": ("mul",),
-    "product": ("mul",),
-    "l1": ("norm1",),
-    "l2": ("norm2",),
-    "channels_last": ("nhwc",),
-    "channels_last_3d": ("nhwc",),
-    "ndhwc": ("nhwc",),
-    "nwc": ("nhwc",),
-    "channels_first": ("nchw",),
-    "contiguous_format": ("nchw",),
-    "ncdhw": ("nchw",),
-    "ncw": ("nchw",),
-    "linear": ("identity",),
-    "fp32": ("float32",),
-    "highest": ("float32",),
-    "log_softmax": ("log",),
-    "tanh": ("rnn_tanh",),
-    "relu": ("rnn_relu",),
-}
+_WORDS = _inverted(
+    average="avg mean",
+    add="sum",
+    mul="prod product",
+    norm1="l1",
+    norm2="l2",
+    nhwc="channels_last channels_last_3d ndhwc nwc",
+    nchw="channels_first contiguous_format ncdhw ncw",
+    identity="linear",
+    float32="fp32 highest",
+    log="log_softmax",
+    rnn_tanh="tanh",
+    rnn_relu="relu",
+)
 
-_DTYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp64": "float64",
-    "e4m3": "float8_e4m3",
-    "e5m2": "float8_e5m2",
-    "fp8_e4m3": "float8_e4m3",
-    "fp8_e5m2": "float8_e5m2",
-    "s8": "int8",
-    "tf32": "float32",
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "int": "int32",
-    "long": "int64",
-    "float8_e4m3fn": "float8_e4m3",
-}
+_DTYPES = _inverted(
+    **{"float16": "fp16 half", "float32": "fp32 tf32 float", "float64": "fp64 double", "bfloat16": "bf16"},
+    **{"float8_e4m3": "e4m3 fp8_e4m3 float8_e4m3fn", "float8_e5m2": "e5m2 fp8_e5m2"},
+    **{"int8": "s8", "int32": "int", "int64": "long"},
+)
 
 
 def known_keywords(function: Function) -> Function:
-    """Hide the parameter ``**unknown`` of a function from its signature; it only collects mistakes."""
+    """Let a function see wrong keywords and missing arguments, for which it calls :func:`corrected`.
+
+    Required parameters get the default ``MISSING``: otherwise Python reports a missing argument before the
+    function sees the keyword that was meant for it. The signature shows neither it nor ``**unknown``.
+    """
     import inspect
 
     signature = inspect.signature(function)
     accepted = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    if len(accepted) == len(signature.parameters):
+        return function
     function.__signature__ = signature.replace(parameters=accepted)  # type: ignore[attr-defined]
+    known = {one.name: MISSING if one.default is one.empty else one.default for one in accepted}
+    named = {one.name: known.pop(one.name) for one in accepted if one.kind is one.KEYWORD_ONLY}
+    function.__defaults__, function.__kwdefaults__ = tuple(known.values()), named
     return function
 
 
-def unknown_keyword(function: Callable[..., Any], unknown: Mapping[str, object]) -> TypeError:
-    """Return the error for keywords that a function does not have, with the spelling that it has."""
+def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Result:
+    """Call a function by the present names of its parameters, or raise a TypeError.
+
+    ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
+    """
+    known, former = dict(given), _FORMER.get(function.__name__.removesuffix("_plan"), {})
+    for name, value in known.pop("unknown").items():
+        new = former.get(name)
+        if new is None or not (known[new] is MISSING or known[new] is None):
+            raise _unknown_keyword(function, name)
+        warn_caller(f"{function.__name__}({name}=) is deprecated; write {new}=", DeprecationWarning)
+        known[new] = value
+    if given["unknown"]:
+        return function(**known)
+    missing = [repr(name) for name, value in given.items() if value is MISSING]
+    name = function.__qualname__.removesuffix(".__init__")
+    raise TypeError(f"{name}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(missing)}")
+
+
+def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:
     import difflib  # only for an error
     import inspect
 
-    keyword, accepted = next(iter(unknown)), inspect.signature(function).parameters
+    accepted = inspect.signature(function).parameters
     name = function.__qualname__.removesuffix(".__init__")
     advice = _ADVICE.get(name, {}).get(keyword)
     meant = next((one for one in _KEYWORDS.get(keyword, ()) if one in accepted), None)
     if advice is None and meant is None:
         advice = _ADVICE[""].get(keyword)
     if advice is None:
-        close = [meant] if meant else difflib.get_close_matches(keyword, accepted, 1)
+        close = [meant] if meant else difflib.get_close_matches(keyword, accepted, 1, 0.7)
         advice = f"write {close[0]}=" if close else f"expected one of {', '.join(accepted)}"
     return TypeError(f"{name}() got an unexpected keyword argument {keyword!r}; {advice}")
 
@@ -292,5 +272,5 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
     """Return the name of a dtype of another library, such as ``torch.float16``; else nothing."""
     text = str(getattr(dtype, "__name__", None) or dtype).rpartition(".")[2].lower()
     known = list(names)
-    meant = text if text in known else _DTYPES.get(text)
-    return f"; write {meant!r}" if meant in known else ""
+    meant = [one for one in (text, *_DTYPES.get(text, ())) if one in known]
+    return f"; write {meant[0]!r}" if meant else ""

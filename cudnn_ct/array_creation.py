@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Never
 
 from . import array_shapes
-from ._hints import known_keywords, unknown_keyword
+from ._hints import MISSING, corrected, known_keywords
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
@@ -61,8 +61,8 @@ def empty(
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
-    if unknown:
-        raise unknown_keyword(empty, unknown)
+    if unknown or shape is MISSING:
+        return corrected(empty, locals())
     lengths: Any = shape
     if not isinstance(shape, tuple | list):
         with suppress(TypeError):  # it may be an array of lengths
@@ -108,8 +108,8 @@ def full(
     >>> ct.full((2,), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(full, unknown)
+    if unknown or shape is MISSING or value is MISSING:
+        return corrected(full, locals())
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
 
@@ -144,8 +144,8 @@ def zeros(
     >>> ct.zeros((3,), "int32").numpy()
     array([0, 0, 0], dtype=int32)
     """
-    if unknown:
-        raise unknown_keyword(zeros, unknown)
+    if unknown or shape is MISSING:
+        return corrected(zeros, locals())
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
 
@@ -199,8 +199,8 @@ def asarray(
     >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
-    if unknown:
-        raise unknown_keyword(asarray, unknown)
+    if unknown or obj is MISSING:
+        return corrected(asarray, locals())
     refuse_address(obj)
     kind = None if dtype is None else as_dtype(dtype)
     name = None if layout is None else as_choice(layout, LAYOUTS, "layout")

@@ -162,7 +162,9 @@ Precision: TypeAlias = Literal["as_input_f32", "as_input", "float16", "tf32", "f
 SoftmaxAlgo: TypeAlias = Literal["accurate", "fast", "log"]
 SoftmaxMode: TypeAlias = Literal["channel", "instance"]
 OpTensorOp: TypeAlias = Literal["add", "mul", "min", "max", "sqrt", "not"]
-ReduceOp: TypeAlias = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
+ReduceOp: TypeAlias = Literal[
+    "add", "mul", "min", "max", "amax", "average", "avg", "norm1", "norm2", "mul_no_zeros"
+]
 RNNMode: TypeAlias = Literal["rnn_relu", "rnn_tanh", "lstm", "gru"]
 RNNDirection: TypeAlias = Literal["unidirectional", "bidirectional"]
 RNNBias: TypeAlias = Literal["no_bias", "single_inp_bias", "single_rec_bias", "double_bias"]

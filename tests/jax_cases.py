@@ -74,11 +74,11 @@ CASES = [
     Case("conv", ((2, 4, 7), (6, 4, 3)), {"padding": "half", "dilation": 2}, CONV),
     Case(
         "conv_bias_activation", (X, W, (6,), (2, 6, 3, 5)), GEOMETRY,
-        _reference("conv_bias_activation", "x", "w", "b", "z"),
+        _reference("conv_bias_activation", "x", "w", "bias", "residual"),
     ),
     Case(
         "conv_bias_activation", (X, W, (6,), None), {**GEOMETRY, "activation": "swish"},
-        _reference("conv_bias_activation", "x", "w", "b", "z"),
+        _reference("conv_bias_activation", "x", "w", "bias", "residual"),
     ),
     Case(
         "conv_transpose", ((2, 6, 3, 5), W), {"padding": (1, 0), "stride": (2, 1), "groups": 2},
@@ -93,7 +93,7 @@ CASES = [
     Case("batch_norm_training", NORM, {}, _reference("batch_norm_training", "x", "scale", "bias")),
     Case(
         "batch_norm_training", (*NORM, NORM[0]), {"activation": "relu"},
-        _reference("batch_norm_training", "x", "scale", "bias", "z"),
+        _reference("batch_norm_training", "x", "scale", "bias", "residual"),
     ),
     Case(
         "batch_norm_inference", (*NORM, (4,), (4,)), {},

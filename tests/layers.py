@@ -236,7 +236,7 @@ def fused_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> La
     coefficient = {"coefficient": 1.5}
     factors = dict(zip(("alpha1", "alpha2"), draw(st.sampled_from(((1, 1), (2, 0.5), (-1, 0)))), strict=True))
     keywords = {"activation": draw(st.sampled_from(activations)), **coefficient, **geometry, **factors}
-    outs = {"z": lying(draw, y, dtype)} if draw(st.booleans()) else {}
+    outs = {"residual": lying(draw, y, dtype)} if draw(st.booleans()) else {}
     outs |= _maybe_out(draw, y, dtype)
     b = lying(draw, w[:1], dtype) if draw(st.booleans()) else None
     operands = (lying(draw, x, dtype), lying(draw, w, dtype), b)
@@ -256,5 +256,5 @@ def scaled_conv_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS)
     keywords = {"activation": draw(st.sampled_from(activations)), "coefficient": 1.5, **geometry}
     wide = draw(st.sampled_from((dtype, "float32")))
     operands = (lying(draw, x, dtype), lying(draw, w, dtype), *(lying(draw, w[:1], wide) for _ in range(2)))
-    outs = {"z": lying(draw, y, dtype)} if draw(st.booleans()) else {}
+    outs = {"residual": lying(draw, y, dtype)} if draw(st.booleans()) else {}
     return LayerCase("conv_scale_bias_activation", operands, keywords, outs | _maybe_out(draw, y, dtype))

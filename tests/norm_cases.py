@@ -42,7 +42,7 @@ def _training(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
         running = {"running_mean": "floats", "running_var": "positive"}
         outs = outs | {name: _parameter(draw, x, mode, values) for name, values in running.items()}
     if draw(st.booleans()):
-        outs = outs | {"z": lying(draw, x.shape, x.dtype)}
+        outs = outs | {"residual": lying(draw, x.shape, x.dtype)}
     operands = (x, _parameter(draw, x, mode), _parameter(draw, x, mode))
     return LayerCase("batch_norm_training", operands, keywords | {"activation": activation}, outs)
 

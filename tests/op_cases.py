@@ -120,7 +120,7 @@ def simple_arguments(operation: str, x: Any) -> tuple[list[Any], dict[str, Any]]
     pixel = (channels, channels, *(1 for _ in size))
     known |= {"w": ct.full(pixel, 1, dtype), "x_shape": tuple(x.shape), "w_shape": pixel}
     if operation == "conv_bias_activation":
-        known["b"] = ct.zeros((channels,), dtype)
+        known["bias"] = ct.zeros((channels,), dtype)
     accepted = inspect.signature(getattr(ct.reference, operation)).parameters
     keywords = {name: value for name, value in row_of(operation).keywords.items() if name in accepted}
     return [known[name] for name in required(operation) if name not in keywords], keywords

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.layers import FLOATS, LayerCase, Place, Tensor, compare, lying, scales_and_out
 from tests.strategies import SCALES, in_memory_of
 
@@ -79,6 +80,7 @@ def _strides(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+REDUCTIONS = tuple("average" if op == "avg" else op for op in REDUCE_OPS)
 EXACT = ("add", "mul", "min", "max", "amax", "norm1", "mul_no_zeros")
 
 
@@ -86,7 +88,7 @@ EXACT = ("add", "mul", "min", "max", "amax", "norm1", "mul_no_zeros")
 def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCase:
     """A reduction over any axes, some of which may have one element or none."""
     shape = tuple(draw(st.lists(st.integers(1, 3), min_size=0, max_size=8)))
-    op = draw(st.sampled_from((*EXACT, "avg", "norm2")))
+    op = draw(st.sampled_from((*EXACT, "average", "norm2")))
     if op in ("mul", "mul_no_zeros"):
         shape = shape[:4]  # a product that float32 does not hold is NaN times an alpha of 0, and 0 in float64
     if shape and op in ("add", "mul", "norm1", "norm2", "mul_no_zeros"):

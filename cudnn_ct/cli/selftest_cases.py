@@ -116,7 +116,7 @@ def _conv(
 ) -> Callable[[Draw], Inputs]:
     geometry = {name: value for name, value in keywords.items() if name != "activation"}
     y = conv_output_shape(x, w, **geometry)
-    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "b": w[:1]}
+    images = {"dy": y, "w": w, "x": y if operation == "conv_transpose" else x, "bias": w[:1]}
     shapes = {"x_shape": x, "w_shape": w}
 
     def make(draw: Draw) -> Inputs:
@@ -160,7 +160,7 @@ def _to_float32(draw: Draw) -> Inputs:
 
 def _residual(draw: Draw) -> Inputs:
     operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
-    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
+    return Inputs(operands, PLAIN | {"residual": draw.floats(X[0], W[0], *X[2:])})
 
 
 # --- layers ------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def _tensors() -> Iterator[Case]:
     yield from each_layout("fill", "", lambda draw: Inputs((draw.floats(*IMAGE), 2), {}), ROUNDED)
     for layout in LAYOUTS:
         yield from each_layout("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
-    for op in ("add", "max", "avg"):
+    for op in ("add", "max", "average"):
         yield from each_layout("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
     indexed = {"op": "max", "axis": (2, 3)}
     make = _by_name("reduce_with_indices", indexed, lambda draw: draw.distinct(*IMAGE))

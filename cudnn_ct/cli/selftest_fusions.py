@@ -76,4 +76,4 @@ def _float8(draw: Draw) -> Inputs:
 def _scaled(draw: Draw) -> Inputs:
     scale, bias = draw.parameter(W[0]), draw.floats(W[0])
     operands = draw.floats(*X), draw.floats(*W), scale, bias
-    return Inputs(operands, PLAIN | {"z": draw.floats(X[0], W[0], *X[2:])})
+    return Inputs(operands, PLAIN | {"residual": draw.floats(X[0], W[0], *X[2:])})

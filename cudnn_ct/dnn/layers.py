@@ -22,7 +22,7 @@ from .checks import check_arguments
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[TheanoReduceOp, ReduceOp] = {
     "add": "add", "mul": "mul", "minimum": "min", "maximum": "max",
-    "absmax": "amax", "avg": "avg", "norm1": "norm1", "norm2": "norm2",
+    "absmax": "amax", "avg": "average", "norm1": "norm1", "norm2": "norm2",
 }  # fmt: skip
 
 

@@ -133,22 +133,22 @@ FUSED = {"activation": Param("str", "relu"), "coefficient": Param("float", 0.0)}
 
 
 def fused_conv_needs(params: Mapping[str, Any]) -> Needs:
-    before = _read_before(params["activation"], ("x", "w", "b", "z", "y"))
-    return {"x": ("w", *before), "w": ("x", *before), "b": before, "z": before}
+    before = _read_before(params["activation"], ("x", "w", "bias", "residual", "y"))
+    return {"x": ("w", *before), "w": ("x", *before), "bias": before, "residual": before}
 
 
 def fused_conv(ops: Any, at: Backward) -> dict[str, Any]:
     def again() -> Any:
         identity = {"activation": "identity", "coefficient": 0.0}
-        operands = (at["x"], at["w"], at["b"], at["z"])
+        operands = (at["x"], at["w"], at["bias"], at["residual"])
         return ops.conv_bias_activation(*operands, **{**at.params, **identity})
 
     dy = before_activation(ops, at, at.params["coefficient"], again)
     found = conv_gradients(ops, at, dy, at.wanted)
-    if "b" in at.wanted:
-        found["b"] = ops.conv_backward_bias(dy)
-    if "z" in at.wanted:
-        found["z"] = dy
+    if "bias" in at.wanted:
+        found["bias"] = ops.conv_backward_bias(dy)
+    if "residual" in at.wanted:
+        found["residual"] = dy
     return found
 
 
@@ -215,19 +215,19 @@ def parameters(dx: Any, dscale: Any, dbias: Any = None) -> dict[str, Any]:
 def batch_norm_needs(params: Mapping[str, Any]) -> Needs:
     active = params["activation"] is not None
     read = ("x", "scale", *STATISTICS, *(("y",) if active else ()))
-    return {"x": read, "scale": read, "bias": read, "z": read if active else ()}
+    return {"x": read, "scale": read, "bias": read, "residual": read if active else ()}
 
 
 def batch_norm_training(ops: Any, at: Backward) -> dict[str, Any]:
     params = at.some(*EPSILON)
-    if at.params["activation"] is None and at.wanted == {"z"}:
-        return {"z": at["dy"]}
+    if at.params["activation"] is None and at.wanted == {"residual"}:
+        return {"residual": at["dy"]}
     operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
     if at.params["activation"] is None:
-        return {**parameters(*ops.batch_norm_backward(*operands, **params)), "z": at["dy"]}
+        return {**parameters(*ops.batch_norm_backward(*operands, **params)), "residual": at["dy"]}
     active = {"activation": at.params["activation"]}
     *gradients, dz = ops.batch_norm_activation_backward(*operands, at["y"], **params, **active)
-    return {**parameters(*gradients), "z": dz}
+    return {**parameters(*gradients), "residual": dz}
 
 
 def batch_norm_inference(ops: Any, at: Backward) -> dict[str, Any]:

@@ -48,8 +48,9 @@ OPERATIONS: dict[str, Row] = {
         needs={"x": ("w",), "w": ("x",)}, gradient=f.conv_transpose, batch=_XY,
     ),
     "conv_bias_activation": Row(
-        "conv_bias_activation", ("x", "w", "b", "z"), ("y",), {**f.GEOMETRY, **f.FUSED},
-        optional=("b", "z"), needs=f.fused_conv_needs, gradient=f.fused_conv, batch=_first("x", "z", "y"),
+        "conv_bias_activation", ("x", "w", "bias", "residual"), ("y",), {**f.GEOMETRY, **f.FUSED},
+        optional=("bias", "residual"), needs=f.fused_conv_needs, gradient=f.fused_conv,
+        batch=_first("x", "residual", "y"),
     ),
     "activation": Row(
         "activation", ("x",), ("y",), f.ACTIVATION,
@@ -71,8 +72,8 @@ OPERATIONS: dict[str, Row] = {
         "lrn_backward", ("dy", "x", "y"), ("dx",), f.LRN, batch=_first("dy", "x", "y", "dx")
     ),
     "batch_norm_training": Row(
-        "batch_norm_training", (*_NORM, "z", "running_mean", "running_var"), ("y", *f.STATISTICS),
-        f.BATCH_NORM_TRAINING, optional=("z", "running_mean", "running_var"),
+        "batch_norm_training", (*_NORM, "residual", "running_mean", "running_var"), ("y", *f.STATISTICS),
+        f.BATCH_NORM_TRAINING, optional=("residual", "running_mean", "running_var"),
         updated=("running_mean", "running_var"), needs=f.batch_norm_needs, gradient=f.batch_norm_training,
     ),
     "batch_norm_backward": Row(

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .._hints import known_keywords
+
 __all__ = ["documented"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,6 +24,15 @@ out : device array, shape and dtype of the result, optional
 stream : optional
     Stream of the work: an address, or an object with ``__cuda_stream__``; by default that of ``ct.use``.
 dy : device array, shape and dtype of x
+momentum : float, 0 to 1
+    Weight of this batch: cuDNN's ``exponentialAverageFactor``.
+epsilon : float, at least 0
+deterministic : bool, optional
+    Use only engines whose results are the same, bit for bit, from run to run.
+workspace_limit : int, optional
+    Maximum bytes of workspace of an engine.
+bias_gradient : bool
+    Whether the gradient of a bias is computed.
 """
 
 _SEVERAL_OUTS = """\
@@ -56,13 +67,14 @@ def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
 
     A parameter without a description gets that of the last of the ``donors``, or else that of all operations.
     By default, the result has the shape and dtype of x, and is the same from run to run. Errors of all
-    operations come before those of the docstring.
+    operations come before those of the docstring. A function with ``**unknown`` sees wrong calls, as by
+    :func:`known_keywords`.
     """
 
     def complete(function: Function) -> Function:
         if function.__doc__:  # it is None under python -OO
             function.__doc__ = _completed(function, donors)
-        return function
+        return known_keywords(function)
 
     return complete
 
@@ -77,7 +89,7 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
             described.pop("out", None)
         known |= described
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
-    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "unknown")]
     sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from .._config import config
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
@@ -33,7 +33,6 @@ __all__ = ["activation", "activation_backward"]
 
 
 @documented()
-@known_keywords
 def activation(
     x: ArrayLike,
     *,
@@ -74,15 +73,14 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coefficient=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(activation, unknown)
+    if unknown or x is MISSING:
+        return corrected(activation, locals())
     return execute(
         _ACTIVATION, ("x",), (x,), (mode, coefficient, propagate_nan), alpha, beta, (out,), stream
     )[0]
 
 
 @documented(activation)
-@known_keywords
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -121,8 +119,8 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(activation_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or y is MISSING:
+        return corrected(activation_backward, locals())
     return execute(
         _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coefficient, True), alpha, beta, (out,), stream
     )[0]

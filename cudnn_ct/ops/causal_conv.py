@@ -8,7 +8,7 @@ from typing import Any, Never
 
 from .._bindings.enums import CausalConv1dActivation
 from .._find import TOOLKITS
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from .._lib import Library, load
 from ..array import DeviceArray
 from ..context import Context
@@ -46,7 +46,6 @@ FORWARD, BACKWARD = ("x", "w", "bias", "y"), ("x", "w", "bias", "dy", "dx", "dw"
 
 
 @documented()
-@known_keywords
 def causal_conv1d(
     x: ArrayLike,
     w: ArrayLike,
@@ -88,15 +87,14 @@ def causal_conv1d(
     >>> ct.causal_conv1d(x, w).numpy()
     array([[[ 1., 12., 23., 34.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(causal_conv1d, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(causal_conv1d, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
     names, arrays = tuple(operands), tuple(operands.values())
     return execute(_CONV, names, arrays, (activation,), outs=(out,), stream=stream)[0]
 
 
 @documented(causal_conv1d)
-@known_keywords
 def causal_conv1d_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -135,8 +133,8 @@ def causal_conv1d_backward(
     >>> dx.numpy(), dw.numpy()
     (array([[[ 0., 10.,  1.,  0.]]], dtype=float32), array([[2., 3.]], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(causal_conv1d_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or w is MISSING:
+        return corrected(causal_conv1d_backward, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias}) | {"dy": dy}
     names, arrays = tuple(operands), tuple(operands.values())
     outs = result_slots(out, CausalConvGradients._fields, absent=WITHOUT_BIAS if bias is None else "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn
 from .. import _lib, context
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda import memory as memories
@@ -191,7 +191,6 @@ class DropoutState:
 
 
 @documented()
-@known_keywords
 def dropout(
     x: ArrayLike,
     state: DropoutState,
@@ -228,8 +227,8 @@ def dropout(
     >>> np.unique(y.numpy())
     array([0., 2.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(dropout, unknown)
+    if unknown or x is MISSING or state is MISSING:
+        return corrected(dropout, locals())
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
     y_out, mask = result_slots(out, DropoutResult._fields)
@@ -243,7 +242,6 @@ def dropout(
 
 
 @documented(dropout)
-@known_keywords
 def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,
@@ -280,8 +278,8 @@ def dropout_backward(
     >>> np.array_equal(ct.dropout_backward(x, mask, state).numpy(), y.numpy())
     True
     """
-    if unknown:
-        raise unknown_keyword(dropout_backward, unknown)
+    if unknown or dy is MISSING or mask is MISSING or state is MISSING:
+        return corrected(dropout_backward, locals())
     _check_state(state)
     _check_mask(mask, state)
     operands, params = (dy, mask.bits), (mask.like, state._descriptor)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Never
 
 from .._bindings.enums import LRNMode
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..descriptors import LRNDescriptor
 from ..plans.axes import images
@@ -26,7 +26,6 @@ __all__ = ["lrn", "lrn_backward"]
 
 
 @documented()
-@known_keywords
 def lrn(
     x: ArrayLike,
     *,
@@ -67,13 +66,12 @@ def lrn(
     >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
     array([0.5, 0.4, 0.3], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(lrn, unknown)
+    if unknown or x is MISSING:
+        return corrected(lrn, locals())
     return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
 
 @documented(lrn)
-@known_keywords
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -107,8 +105,8 @@ def lrn_backward(
     >>> ct.lrn_backward(dy, x, ct.lrn(x, **factors), **factors).numpy()
     array([[[-3.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(lrn_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or y is MISSING:
+        return corrected(lrn_backward, locals())
     arguments = (n, lrn_alpha, lrn_beta, k)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 

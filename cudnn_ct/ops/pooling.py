@@ -6,7 +6,7 @@ from functools import partial
 from math import inf, prod
 from typing import Never
 
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
@@ -32,7 +32,6 @@ __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
 @documented()
-@known_keywords
 def pool(
     x: ArrayLike,
     *,
@@ -81,15 +80,14 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(pool, unknown)
+    if unknown or x is MISSING or window is MISSING:
+        return corrected(pool, locals())
     return execute(
         _POOL, ("x",), (x,), (window, stride, padding, mode, propagate_nan), alpha, beta, (out,), stream
     )[0]
 
 
 @documented(pool)
-@known_keywords
 def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -129,8 +127,8 @@ def pool_backward(
     >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(pool_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or y is MISSING or window is MISSING:
+        return corrected(pool_backward, locals())
     arguments = (window, stride, padding, mode, propagate_nan)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 

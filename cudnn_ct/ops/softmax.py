@@ -7,7 +7,7 @@ from typing import Never
 
 from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
@@ -27,7 +27,6 @@ __all__ = ["softmax", "softmax_backward"]
 
 
 @documented()
-@known_keywords
 def softmax(
     x: ArrayLike,
     *,
@@ -69,13 +68,12 @@ def softmax(
     >>> ct.softmax(x, axis=0).numpy()[0]  # any axes of any rank
     array([0.2689414, 0.2689414], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(softmax, unknown)
+    if unknown or x is MISSING:
+        return corrected(softmax, locals())
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 
 @documented(softmax)
-@known_keywords
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
@@ -113,8 +111,8 @@ def softmax_backward(
     >>> ct.softmax_backward(dy, y).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(softmax_backward, unknown)
+    if unknown or dy is MISSING or y is MISSING:
+        return corrected(softmax_backward, locals())
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 

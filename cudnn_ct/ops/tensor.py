@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Never
 
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
@@ -43,7 +43,6 @@ __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
 @documented()
-@known_keywords
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -88,8 +87,8 @@ def op_tensor(
     >>> ct.op_tensor(a, b, op="max").numpy()
     array([[3., 5.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(op_tensor, unknown)
+    if unknown or a is MISSING:
+        return corrected(op_tensor, locals())
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
@@ -98,7 +97,6 @@ def op_tensor(
 
 
 @documented(op_tensor)
-@known_keywords
 def add(
     a: ArrayLike,
     b: ArrayLike,
@@ -131,13 +129,12 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(add, unknown)
+    if unknown or a is MISSING or b is MISSING:
+        return corrected(add, locals())
     return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
 
 @documented()
-@known_keywords
 def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Multiply an array by a number, in place.
 
@@ -162,13 +159,12 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unk
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(scale, unknown)
+    if unknown or x is MISSING or alpha is MISSING:
+        return corrected(scale, locals())
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
 @documented(scale)
-@known_keywords
 def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
@@ -189,8 +185,8 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unkn
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(fill, unknown)
+    if unknown or x is MISSING or value is MISSING:
+        return corrected(fill, locals())
     return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
 
 
@@ -206,7 +202,6 @@ class FillState(CallState):
 
 
 @documented()
-@known_keywords
 def transform(
     x: ArrayLike,
     *,
@@ -249,8 +244,8 @@ def transform(
     >>> ct.transform(x, dtype="float16").numpy()
     array([[1., 2.]], dtype=float16)
     """
-    if unknown:
-        raise unknown_keyword(transform, unknown)
+    if unknown or x is MISSING:
+        return corrected(transform, locals())
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 
 

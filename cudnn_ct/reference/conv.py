@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._hints import MISSING, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
@@ -129,12 +130,13 @@ def conv_transpose(
     return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
 
 
+@known_keywords
 def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
-    b: ArrayLike | None,
+    bias: ArrayLike | None,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -145,21 +147,24 @@ def conv_bias_activation(
     alpha1: float = 1,
     alpha2: float = 1,
     out: Array | None = None,
+    **unknown: Never,
 ) -> Array:
-    """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
-    others = {name: array for name, array in (("b", b), ("z", z)) if array is not None}
+    """Compute ``act(alpha1 * conv + alpha2 * residual + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
+    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+        return corrected(conv_bias_activation, locals())
+    others = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
     given = _operands("fused", x=x, w=w, **others)
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
     sums = alpha1 * conv(wide(given["x"]), wide(given["w"]), mode=mode, **geometry)
-    if "z" in given:
-        if given["z"].shape != sums.shape:
-            raise ValueError(f"z has shape {given['z'].shape}; y has {sums.shape}")
-        sums = sums + alpha2 * wide(given["z"])
-    if "b" in given:
-        channels = sums.shape[1]
-        if given["b"].size != channels:
-            raise ValueError(f"b has shape {given['b'].shape}; y of shape {sums.shape} needs ({channels},)")
-        sums = sums + wide(given["b"]).reshape(1, channels, *[1] * (sums.ndim - 2))
+    if "residual" in given:
+        if given["residual"].shape != sums.shape:
+            raise ValueError(f"residual has shape {given['residual'].shape}; y has {sums.shape}")
+        sums = sums + alpha2 * wide(given["residual"])
+    if "bias" in given:
+        channels, got = sums.shape[1], given["bias"].shape
+        if given["bias"].size != channels:
+            raise ValueError(f"bias has shape {got}; y of shape {sums.shape} needs ({channels},)")
+        sums = sums + wide(given["bias"]).reshape(1, channels, *[1] * (sums.ndim - 2))
     name = fused_activation(activation)
     y = CURVES[name](sums, (coefficient or 1) if name == "swish" else coefficient)
     return deliver(np.asarray(y), given["x"].dtype, 1, 0, out)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from .._hints import MISSING, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
@@ -42,13 +43,14 @@ from .conv import conv, conv_backward_data, conv_backward_filter
 
 # Infinities and NaN are valid data.
 @np.errstate(all="ignore")
+@known_keywords
 def conv_scale_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -56,9 +58,12 @@ def conv_scale_bias_activation(
     dilation: PerAxis = 1,
     groups: int = 1,
     out: Array | None = None,
+    **unknown: Never,
 ) -> Array:
-    """Compute ``act(conv(x, w) * scale + bias + z)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
-    arrays = required(x=x, w=w, scale=scale, bias=bias) | present(z=z)
+    """Compute ``act(conv * scale + bias + residual)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
+    if unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(conv_scale_bias_activation, locals())
+    arrays = required(x=x, w=w, scale=scale, bias=bias) | present(residual=residual)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
         "padding": padding, "stride": stride, "dilation": dilation, "groups": groups,
@@ -67,8 +72,8 @@ def conv_scale_bias_activation(
     problem = scaled_conv_problem(of_conv, specs, activation, coefficient)
     sums = conv(wide(arrays["x"]), wide(arrays["w"]), **geometry)
     values = sums * _per_channel(arrays["scale"], sums) + _per_channel(arrays["bias"], sums)
-    if "z" in arrays:
-        values = values + wide(arrays["z"])
+    if "residual" in arrays:
+        values = values + wide(arrays["residual"])
     name, coefficient = problem.activation, problem.coefficient
     y = CURVES[name](values, (coefficient or 1) if name == "swish" else coefficient)
     return deliver(np.asarray(y), arrays["x"].dtype, 1, 0, out)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._hints import MISSING, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
@@ -29,6 +30,7 @@ from ._cast import Array, Float64, Outs, Result, deliver, deliver_each, operands
 
 # Infinities and NaN are valid data, and so are the means of empty batches.
 @np.errstate(all="ignore")
+@known_keywords
 def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
@@ -40,12 +42,15 @@ def batch_norm_training(
     running_var: Array | None = None,
     momentum: float = 0.1,
     activation: Literal["relu"] | None = None,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
     out: Outs | None = None,
+    **unknown: Never,
 ) -> BatchNormResult[Array]:
-    """Compute ``act(scale * (x - mean) * invstd + bias + z)``. See :func:`cudnn_ct.batch_norm_training`."""
+    """Normalise by batch statistics, add and activate. See :func:`cudnn_ct.batch_norm_training`."""
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(batch_norm_training, locals())
     x = required(x=x)["x"]
     epsilon, function = check_epsilon(epsilon), norm_activation(activation)
     updates = check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
@@ -54,11 +59,11 @@ def batch_norm_training(
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{name} is updated in place; it must be an array, not {array!r}")
     s, b, *_ = _parameters(x, mode, scale=scale, bias=bias, **running)
-    residual = 0 if z is None else _like(x, z=z)
+    added = 0 if residual is None else _like(x, residual=residual)
 
     mean, var = _statistics(x, mode)
     invstd = 1 / np.sqrt(var + epsilon)
-    y = (wide(x) - mean) * invstd * s + b + residual
+    y = (wide(x) - mean) * invstd * s + b + added
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
     results = (y if function is None else np.maximum(y, 0), x.dtype), (mean, dtype), (invstd, dtype)
     step = deliver_each(BatchNormResult[Array], results, alpha, beta, out)

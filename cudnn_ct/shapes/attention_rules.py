@@ -10,6 +10,7 @@ from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
 from .checks import Outs, Specs
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
+from .shape_hints import batch_hint
 from .specs import Shape, TensorSpec, packed_strides
 
 ATTENTION_DTYPES = ("float16", "bfloat16")
@@ -167,10 +168,11 @@ def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
 
 
 def _axes(spec: TensorSpec, name: str, axes: str) -> Shape:
-    count = axes.count(",") + 1
-    if len(spec.shape) != count:
-        raise ValueError(f"{name} has the wrong number of axes: got shape {spec.shape}, expected ({axes})")
-    return spec.shape
+    count, shape = axes.count(",") + 1, spec.shape
+    if len(shape) != count:
+        hint = batch_hint(name, shape, count) if axes.startswith("B, ") else ""
+        raise ValueError(f"{name} has the wrong number of axes: got shape {shape}, expected ({axes}){hint}")
+    return shape
 
 
 def _equal(name: str, shape: Shape, expected: Shape) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .layer import describe
 from .parse import as_choice
+from .shape_hints import batch_hint, image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
 
 __all__ = [
@@ -75,9 +76,11 @@ def causal_conv_shape(
     """
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if len(x) != 3:
-        raise ValueError(f"x has a wrong shape: got {x}, expected (N, channels, length)")
+        hint = swap_hint("x", "w") if len(w) == 3 else batch_hint("x", x, 3)
+        raise ValueError(f"x has a wrong shape: got {x}, expected (N, channels, length){hint}")
     if len(w) != 2 or w[0] != x[1]:
-        raise ValueError(f"w has a wrong shape: got {w}, expected ({x[1]}, width) for x of shape {x}")
+        hint = image_hint("x", x, w[0]) if len(w) == 2 else ""
+        raise ValueError(f"w has a wrong shape: got {w}, expected ({x[1]}, width) for x of shape {x}{hint}")
     if w[1] not in WIDTHS:
         raise ValueError(
             f"the width of w is not supported: got {w[1]}, expected {WIDTHS[0]} to 8 or one of 16, 32, 64, "

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dtypes import as_dtype
 from .parse import as_list
+from .shape_hints import batch_hint
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 Specs = dict[str, TensorSpec]  # of operands, by the names of parameters
@@ -41,7 +42,8 @@ def check_images(shape: Iterable[int], name: str = "x") -> Shape:
     """Return a shape (N, C, *spatial) with 1 to 3 spatial axes as a tuple of ints."""
     dims = check_shape(shape, f"{name}_shape")
     if not 3 <= len(dims) <= 5:
-        raise ValueError(f"{name} has shape {dims}; expected (N, C, *spatial) with 1 to 3 spatial axes")
+        expected = f"expected (N, C, *spatial) with 1 to 3 spatial axes{batch_hint(name, dims, 3)}"
+        raise ValueError(f"{name} has shape {dims}; {expected}")
     return dims
 
 

@@ -8,12 +8,12 @@ from itertools import starmap
 from operator import ne
 from typing import Any, NamedTuple, Never
 
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected, known_keywords
 from ..typing import ConvMode, Layout, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
-from .filter_hint import filter_hint
 from .parse import as_choice, as_int, as_list, per_axis
+from .shape_hints import batch_hint, filter_hint, gradient_hint, image_hint, swap_hint
 from .specs import LAYOUTS, Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
@@ -159,8 +159,8 @@ def conv_output_shape(
     >>> conv_output_shape((1, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2)
     (1, 64, 112, 112)
     """
-    if unknown:
-        raise unknown_keyword(conv_output_shape, unknown)
+    if unknown or x_shape is MISSING or w_shape is MISSING:
+        return corrected(conv_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
     as_choice(mode, MODES, "mode")
@@ -195,14 +195,19 @@ def conv_problem(
     shapes = {role: spec.shape for role, spec in specs.items()}
     if direction != "forward":
         shapes[roles.operands[-1]] = check_shape(shape, f"{roles.operands[-1]}_shape")
-    y_shape = conv_output_shape(
-        shapes["x"], shapes["w"], padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
-    )
-    if shapes.setdefault("y", y_shape) != y_shape:
-        raise ValueError(
-            f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these parameters "
-            f"gives {y_shape}"
-        )
+    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+    try:
+        y_shape = conv_output_shape(shapes["x"], shapes["w"], **geometry, mode=mode)
+        if shapes.setdefault("y", y_shape) != y_shape:
+            raise ValueError(
+                f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these "
+                f"parameters gives {y_shape}{image_hint('dy', shapes['y'], y_shape[1])}"
+            )
+    except ValueError as error:
+        if direction == "forward":
+            raise
+        swapped = dict(zip(roles.operands, (second.shape, first.shape), strict=False))
+        raise ValueError(f"{error}{gradient_hint(roles.names, groups, **(shapes | swapped))}") from None
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
@@ -263,13 +268,17 @@ def conv_transpose_output_shape(
     >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
-    if unknown:
-        raise unknown_keyword(conv_transpose_output_shape, unknown)
+    if unknown or x_shape is MISSING or w_shape is MISSING:
+        return corrected(conv_transpose_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if not 3 <= len(x) <= 5 or len(w) != len(x):
-        raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
+        hint = batch_hint("x", x, len(w)) if x[:1] == w[:1] else ""
+        raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window){hint}")
     if x[1] != w[0]:
         hint = f"; pass w.transpose{(1, 0, *range(2, len(w)))} (permute in torch)" if x[1] == w[1] else ""
+        if w[1] == x[0] and all(n <= k for n, k in zip(x[2:], w[2:], strict=True)):
+            hint = swap_hint("x", "w")
+        hint = hint or image_hint("x", x, w[0])
         raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}{hint}")
     pairs, strides, dilations = conv_geometry(w[2:], padding, stride, dilation)
     extras = per_axis(output_padding, len(strides), "output_padding", 0)
@@ -309,7 +318,8 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
 def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
     """Raise unless a filter of shape ``w`` can be applied to ``x``."""
     if not 3 <= len(x) <= 5:
-        raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
+        hint = batch_hint("x", x, len(w))
+        raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes{hint}")
     if len(w) != len(x):
         hint = filter_hint(x, w, groups) if isinstance(groups, int) else ""
         raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}{hint}")

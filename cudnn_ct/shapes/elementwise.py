@@ -106,7 +106,11 @@ def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
     """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1."""
     a, b = check_shape(a_shape, "a_shape"), check_shape(b_shape, "b_shape")
     if len(a) != len(b) or any(m not in (1, n) for n, m in zip(a, b, strict=True)):
-        raise ValueError(f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1")
+        view = f"; pass b.reshape{(1, *b, *(1,) * (len(a) - 2))} for a bias of the channels"
+        hint = view if len(a) > 2 and b == a[1:2] else ""
+        raise ValueError(
+            f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1{hint}"
+        )
     return a
 
 

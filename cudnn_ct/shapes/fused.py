@@ -83,11 +83,11 @@ def fused_problem(
     check_conv_dtypes("fused", {"x": conv.x.dtype})
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
-            raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
+            raise ValueError(f"bias has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
         bias = with_axes_of(y, bias)
     if z is not None and z.shape != y.shape:
-        raise ValueError(f"z has shape {z.shape}; y has {y.shape}")
-    for name, spec in (("b", bias), ("z", z)):
+        raise ValueError(f"residual has shape {z.shape}; y has {y.shape}")
+    for name, spec in (("bias", bias), ("residual", z)):
         if spec is not None and spec.dtype != y.dtype:
             raise TypeError(f"{name} is {spec.dtype} and x is {y.dtype}; they need one dtype")
     return FusedConv(

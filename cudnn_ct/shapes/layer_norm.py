@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
 from .layer import describe
 from .norm import check_epsilon
+from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
 
 __all__ = [
@@ -183,11 +184,12 @@ def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:
     expected = (
         f"(samples, *axes) for x of shape (samples, ..., *axes): x has {x}"
         if adaptive
-        else (f"the shape of the last axes of x, which are normalised: x has {x}")
+        else f"the shape of the last axes of x, which are normalised: x has {x}"
     )
     fits = 0 < count <= len(x) - adaptive and x[-count:] == normalised
     if not fits or (adaptive and scale[:1] != x[:1]):
-        raise ValueError(f"scale has a wrong shape: got {scale}, expected {expected}")
+        hint = swap_hint("x", "scale") if len(scale) > len(x) else ""
+        raise ValueError(f"scale has a wrong shape: got {scale}, expected {expected}{hint}")
     columns = prod(normalised)
     if not columns:
         raise ValueError(f"the normalised axes of x have no elements: got x of shape {x}, scale of {scale}")

@@ -22,6 +22,7 @@ from .epilogue import (
 )
 from .layer import describe
 from .parse import as_float
+from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
 
 __all__ = [
@@ -131,9 +132,10 @@ def matmul_shape(a: Shape, b: Shape) -> Shape:
     terms, others = a[-1], b[-2] if len(b) > 1 else b[0]
     if terms != others:
         axis = "axis -2" if len(b) > 1 else "axis 0"
+        swapped = swap_hint("a", "b") if b[-1:] == a[-2:-1] else ""
         raise ValueError(
             f"b has a wrong shape: got {b}, expected {terms} elements along {axis}, as a of shape {a} has "
-            f"along its last axis{'; pass a transposed view, as b.T' if b[-1] == terms else ''}"
+            f"along its last axis{'; pass a transposed view, as b.T' if b[-1] == terms else swapped}"
         )
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()

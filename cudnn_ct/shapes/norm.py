@@ -11,6 +11,7 @@ from ..dtypes import as_dtype
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
 from .layer import describe
 from .parse import as_choice, as_float
+from .shape_hints import image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -96,9 +97,12 @@ def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
         elif norm_mode(mode) == "per_activation":
             allowed = allowed[:1]
         if tuple(parameter.shape) not in allowed:
+            got, of_x = tuple(parameter.shape), tuple(x.shape)
+            hint = image_hint("x", of_x, prod(got)) if prod(got) == max(got, default=1) else ""
+            hint = swap_hint("x", name) if len(got) > len(of_x) else hint
             raise ValueError(
-                f"{name} has shape {tuple(parameter.shape)}; x of shape {tuple(x.shape)} with "
-                f"mode={mode!r} needs {' or '.join(map(str, allowed))}"
+                f"{name} has shape {got}; x of shape {of_x} with "
+                f"mode={mode!r} needs {' or '.join(map(str, allowed))}{hint}"
             )
         if as_dtype(parameter.dtype).name != dtype:
             raise TypeError(
@@ -239,12 +243,12 @@ def instance_norm_training(specs: Specs, outs: Outs, epsilon: Any) -> NormTraini
 def _training(
     specs: Specs, outs: Outs, mode: str, epsilon: Any, momentum: float, activation: Any, scaled: bool
 ) -> NormTraining:
-    x, scale, bias, z = specs["x"], specs["scale"], specs["bias"], specs.get("z")
+    x, scale, bias, z = specs["x"], specs["scale"], specs["bias"], specs.get("residual")
     running_mean, running_var = outs[3:] or (None, None)
     parameters = {"scale": scale, "bias": bias, "running_mean": running_mean, "running_var": running_var}
     shape = check_norm_parameters(x, mode, **{name: spec for name, spec in parameters.items() if spec})
     if z:
-        _like_x(x, z=z)
+        _like_x(x, residual=z)
     y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
     mean, invstd = (
         result_spec(shape, x, out=out, name=f"{name} of out", dtype=scale.dtype)

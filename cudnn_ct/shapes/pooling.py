@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Never
 
-from .._hints import known_keywords, unknown_keyword
+from .._hints import MISSING, corrected, known_keywords
 from ..typing import Padding, PerAxis
 from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .layer import LayerProblem
 from .parse import as_bool, as_choice, as_list, per_axis
+from .shape_hints import batch_hint
 from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -95,8 +96,8 @@ def pool_output_shape(
     >>> pool_output_shape((8, 2048, 7, 7), window="global")
     (8, 2048, 1, 1)
     """
-    if unknown:
-        raise unknown_keyword(pool_output_shape, unknown)
+    if unknown or x_shape is MISSING or window is MISSING:
+        return corrected(pool_output_shape, locals())
     windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
     x = check_images(x_shape)
     axes = zip(x[2:], pairs, windows, strides, strict=True)
@@ -143,5 +144,6 @@ def _window(window: Any, x: Shape) -> Shape:
     if isinstance(window, Sequence) and len(window) != len(x) - 2:
         raise ValueError(
             f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"
+            f"{batch_hint('x', x, len(window) + 2)}"
         )
     return per_axis(window, len(x) - 2, "window", 1)

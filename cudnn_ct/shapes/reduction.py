@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .._config import config
+from ..errors import warn_caller
 from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
 from .layer import describe
@@ -120,14 +121,22 @@ def reduced_shape(x_shape: Iterable[int], axis: Any = None, keepdims: bool = Fal
     return tuple(n for axis, n in enumerate(x) if axis not in gone)
 
 
+def as_reduce_op(op: Any) -> ReduceOp:
+    """Return cuDNN's name of an operation, which is "avg" for "average"; "avg" is a former name and warns."""
+    if isinstance(op, str) and op.lower() == "avg":
+        warn_caller("op='avg' is deprecated; write op='average'", DeprecationWarning)
+    name = as_choice(op, (*REDUCE_OPS, "average"), "op")
+    return "avg" if name == "average" else name
+
+
 def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> ReduceOp:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
-    name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
+    name, x = as_reduce_op(op), check_shape(x_shape, "x_shape")
     if indices and name not in _INDEXED:
         expected = " or ".join(map(repr, _INDEXED))
-        raise ValueError(f"op has no indices: got {name!r}, expected {expected}; use reduce for the others")
+        raise ValueError(f"op has no indices: got {op!r}, expected {expected}; use reduce for the others")
     gone = reduce_axes(x, axis)
     empty = prod(x[axis] for axis in gone) == 0
     if empty and name not in _DEFINED_FOR_EMPTY and 0 not in reduced_shape(x, gone):
-        raise ValueError(f"cannot take op={name!r} over axes {gone}: x of shape {x} has no elements there")
+        raise ValueError(f"cannot take op={op!r} over axes {gone}: x of shape {x} has no elements there")
     return name

@@ -86,7 +86,7 @@ def scaled_conv_problem(
     conv: ConvProblem, specs: Specs, activation: Any, coefficient: Any, *, aligned: bool = True
 ) -> ScaledConv:
     """Validate the operations after a forward convolution, and return the problem."""
-    y, z = conv.y, specs.get("z")
+    y, z = conv.y, specs.get("residual")
     if conv.x.dtype not in DTYPES:
         raise TypeError(f"a convolution with scale and bias takes {', '.join(DTYPES)}, not {conv.x.dtype}")
     if conv.compute != "float32":
@@ -95,9 +95,9 @@ def scaled_conv_problem(
             "with scale and bias sums in float32"
         )
     if z is not None and z.shape != y.shape:
-        raise ValueError(f"z has shape {z.shape}; y has {y.shape}")
+        raise ValueError(f"residual has shape {z.shape}; y has {y.shape}")
     if z is not None and z.dtype != y.dtype:
-        raise TypeError(f"z is {z.dtype} and x is {y.dtype}; they need one dtype")
+        raise TypeError(f"residual is {z.dtype} and x is {y.dtype}; they need one dtype")
     scale, bias = (channel_operand(name, specs[name], y, (y.dtype, "float32")) for name in ("scale", "bias"))
     return ScaledConv(
         conv.x,

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .checks import Outs, Specs, one_dtype, result_spec
 from .layer import LayerProblem, describe
 from .parse import as_float
+from .shape_hints import batch_hint
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width
 def _image(x_shape: Iterable[int]) -> Shape:
     x = check_shape(x_shape, "x_shape")
     if len(x) != 4 or 0 in x[2:]:
-        raise ValueError(f"x has shape {x}; expected (N, C, H, W), H and W of at least 1")
+        hint = batch_hint("x", x, 4)
+        raise ValueError(f"x has shape {x}; expected (N, C, H, W), H and W of at least 1{hint}")
     return x
 
 

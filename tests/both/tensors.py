@@ -95,7 +95,7 @@ def test_op_tensor_and_reduce_treat_nan_as_the_reference_does(
     for op in ("min", "max", "add", "mul"):
         expected = ct.reference.op_tensor(a, b, op=op, propagate_nan=propagate)
         compare(ct.op_tensor(x, y, op=op, propagate_nan=propagate), expected, exact=True)
-    for op in ("min", "max", "amax", "add", "mul", "avg", "norm1", "norm2"):
+    for op in ("min", "max", "amax", "add", "mul", "average", "norm1", "norm2"):
         for axes in (0, 1, (), None):
             expected = ct.reference.reduce(a, op=op, axis=axes, propagate_nan=propagate)
             compare(ct.reduce(x, op=op, axis=axes, propagate_nan=propagate), expected, exact=True)

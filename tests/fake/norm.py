@@ -116,7 +116,7 @@ class Norm:
         s, b, old_mean, old_var, m, i = self._norm_parameters(parameters, source, mode, *pointers)
         assert (old_mean is None) == (old_var is None)
         values, s, b, *running = _wide(source, s, b, old_mean, old_var)
-        options = {"activation": None if ops == BN else "relu", "z": added, "momentum": factor}
+        options = {"activation": None if ops == BN else "relu", "residual": added, "momentum": factor}
         given = dict(zip(("running_mean", "running_var"), running, strict=True))
         step = ct.reference.batch_norm_training(
             values, s, b, mode=_mode(mode), epsilon=epsilon, **options, **given

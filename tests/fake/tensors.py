@@ -16,7 +16,7 @@ BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
 OPS = ("add", "mul", "min", "max", "sqrt", "not")
 _BEFORE_ANY = {"max": -np.inf, "min": np.inf, "amax": 0.0}  # where sums of extremes begin
-REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+REDUCE_OPS = ("add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros")
 
 # What cudnnOpTensor reads and writes, as the manual has it: dtypes of a and of c. b has that of a.
 _OP_TENSOR = {

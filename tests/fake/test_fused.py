@@ -41,9 +41,9 @@ def test_conv_bias_activation_equals_reference_when_strides_are_negative_or_zero
     x, w = images(2, 3, 5, 4), images(4, 3, 2, 2)
     b, z = np.arange(4, dtype=np.float32)[::-1], np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
     z = np.broadcast_to(z, (2, 4, 4, 3))
-    got = ct.conv_bias_activation(x, w, ForeignArray(host, b), z=ForeignArray(host, z))
+    got = ct.conv_bias_activation(x, w, ForeignArray(host, b), residual=ForeignArray(host, z))
     np.testing.assert_array_equal(
-        got.numpy(), ct.reference.conv_bias_activation(x.numpy(), w.numpy(), b, z=z)
+        got.numpy(), ct.reference.conv_bias_activation(x.numpy(), w.numpy(), b, residual=z)
     )
 
 
@@ -63,10 +63,10 @@ def test_conv_bias_activation_is_one_call_after_copies_when_operands_differ_in_l
     z = ct.zeros((2, 4, 3, 4), layout="nchw" if layout == "nhwc" else "nhwc")
     way = "graph engine 52" if engines else "in one fused call"
     for filters, residual, copied in ((w, z, f"z copied to {layout}"), (spread(w), None, "w copied to")):
-        described = ct.conv_bias_activation_plan(x, filters, b, z=residual).describe()
+        described = ct.conv_bias_activation_plan(x, filters, b, residual=residual).describe()
         assert copied in described
         assert way in described or (engines and residual is None)
-    plan = ct.conv_bias_activation_plan(x, w, b, z=ct.zeros(z.shape, layout=layout))
+    plan = ct.conv_bias_activation_plan(x, w, b, residual=ct.zeros(z.shape, layout=layout))
     assert "copied" not in plan.describe()
 
 
@@ -87,9 +87,9 @@ def test_conv_bias_activation_prepares_another_call_when_one_argument_differs(
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4), images(2, 4, 4, 5)
     first = {"activation": "clipped_relu", "coefficient": 6.0}
     for options in (first, first | change, first):
-        got = ct.conv_bias_activation(x, w, b, z=z, **options)
+        got = ct.conv_bias_activation(x, w, b, residual=z, **options)
         host = [array.numpy() for array in (x, w, b)]
-        wanted = ct.reference.conv_bias_activation(*host, z=z.numpy(), **options)
+        wanted = ct.reference.conv_bias_activation(*host, residual=z.numpy(), **options)
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6, atol=1e-5)
 
 
@@ -156,12 +156,12 @@ def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
     rng = np.random.default_rng(1)
     x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
     z = rng.integers(-4, 5, (2, 4, 3, 4)).astype("float32")
-    expected = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation)
+    expected = ct.reference.conv_bias_activation(x, w, b, residual=z, activation=activation)
     whole = ct.full((2, 8, 3, 4), 7)
     n, c, *steps = whole.spec.strides
     out = whole.view_as(ct.TensorSpec(z.shape, (n, 2 * c, *steps), "float32"))
     given = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout), ct.asarray(b)
-    ct.conv_bias_activation(*given, z=ct.asarray(z, layout=layout), activation=activation, out=out)
+    ct.conv_bias_activation(*given, residual=ct.asarray(z, layout=layout), activation=activation, out=out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(whole.numpy()[:, 1::2], np.full(z.shape, 7))
 
@@ -171,11 +171,11 @@ def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_
 ) -> None:
     fake.engines, fake.engine_number = True, 52
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), ct.zeros((2, 4, 3, 4), layout="nhwc")
-    chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
+    chosen = ct.conv_bias_activation_plan(x, w, b, residual=z).candidate
     assert chosen.backend == "graph"
     assert chosen.relayout == (("z", "nchw"),)
     with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
-        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(relayout=(), problem=None))
+        ct.conv_bias_activation(x, w, b, residual=z, algo=chosen._replace(relayout=(), problem=None))
 
 
 def test_conv_pads_unevenly_when_an_operand_has_gaps(fake: FakeCudnn, host: Host) -> None:

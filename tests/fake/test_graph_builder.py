@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.mixed import in_threads
+from tests.tensor_cases import REDUCTIONS
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -110,7 +110,7 @@ TWO = [
 SLOPES = ["relu", "tanh", "sigmoid", "elu", "gelu", "softplus", "swish"]
 
 OF_REDUCTIONS: list[tuple[Any, Any]] = [
-    ("add", 1), ("max", (0, 2)), ("min", None), ("amax", -1), ("avg", 0), ("norm1", 1), ("norm2", 2)
+    ("add", 1), ("max", (0, 2)), ("min", None), ("amax", -1), ("average", 0), ("norm1", 1), ("norm2", 2)
 ]  # fmt: skip
 
 GRAPHS: dict[str, Any] = {
@@ -283,7 +283,7 @@ def test_index_along_each_axis_equals_the_reference(engines: FakeCudnn, shape: t
         check(lambda g, axis=axis: (lambda x: x + g.gen_index(x, axis))(g.input(shape)))
 
 
-@pytest.mark.parametrize("op", REDUCE_OPS)
+@pytest.mark.parametrize("op", REDUCTIONS)
 def test_reduction_of_axes_of_length_1_equals_the_reference(engines: FakeCudnn, op: Any) -> None:
     check(lambda g: g.reduce(g.input((2, 3, 1)), op, -1))
     check(lambda g: g.reduce(g.floor(g.input((5, 4)) @ g.input((2, 4, 1))), op, -1))

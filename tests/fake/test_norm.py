@@ -105,8 +105,11 @@ def test_batch_norm_training_fuses_an_activation_when_cudnn_can(
     values = np.random.default_rng(0).integers(-3, 4, (2, channels, 3, 3))
     x, z = (ct.asarray(array, dtype, layout=layout) for array in (values, values[::-1]))
     scale, bias = parameters(x)
-    got = ct.batch_norm_training(x, scale, bias, activation="relu", z=z)
-    compare(got.y, ct.reference.batch_norm_training(*numpy(x, scale, bias), activation="relu", z=z.numpy()).y)
+    got = ct.batch_norm_training(x, scale, bias, activation="relu", residual=z)
+    compare(
+        got.y,
+        ct.reference.batch_norm_training(*numpy(x, scale, bias), activation="relu", residual=z.numpy()).y,
+    )
     assert ("cudnnActivationForward" in fake.names()) != fused
     assert ("bn add activation" in ct.last_plan().plan.splitlines()[0]) == fused
 
@@ -145,7 +148,7 @@ def test_batch_norm_training_tries_no_fallback_when_statistics_were_updated(fake
     x = images(2, 4, 3, 3)
     scale, bias, mean, var = parameters(x, count=4)
     with pytest.raises(ExecutionFailedError, match="so no fallback was tried") as caught:
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, z=x)
+        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, residual=x)
     assert caught.value.function == "cudnnAddTensor"
     assert fake.names().count(TRAINING) == 1
     assert "momentum 0.1" in caught.value.__notes__[0]

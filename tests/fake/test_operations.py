@@ -399,7 +399,8 @@ def test_operand_is_rejected(fake: FakeCudnn, operation: str) -> None:
     arrays = [place for place, given in enumerate(arguments) if isinstance(given, ct.DeviceArray)]
     for place in arrays:
         name = names[place]
-        for bad in (arguments[place].numpy(), *([None] * (name != "b")), object()):
+        optional = name == "b" or (operation, name) == ("conv_bias_activation", "bias")
+        for bad in (arguments[place].numpy(), *([None] * (not optional)), object()):
             given = [*arguments[:place], bad, *arguments[place + 1 :]]
             with pytest.raises(TypeError, match=f"^{name} must be an array on the device, not"):
                 getattr(ct, operation)(*given, **keywords)

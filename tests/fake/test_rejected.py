@@ -70,10 +70,10 @@ ct.conv_plan(x, w, beta=x) | TypeError: beta must be a number
 ct.conv_algorithms(x, w, alpha="1") | TypeError: alpha must be a number: got '1'
 ct.conv(i, j, padding=((0, 1), (0, 1))) | NotSupportedError: pad both sides of an axis alike
 ct.conv_bias_activation(x, w, None, activation="softmax") | ValueError: activation must be one of identity,
-ct.conv_bias_activation(x, w, v) | ValueError: b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)
-ct.conv_bias_activation(x, w, None, z=x) | ValueError: z has shape \(2, 3, 5, 6\); y has \(2, 4, 3, 4\)
-ct.conv_bias_activation(x, w, images(4, dtype="float64")) | TypeError: b is float64 and x is float32
-ct.conv_bias_activation(x, w, None, z=ct.zeros((2, 4, 3, 4), "float64")) | TypeError: z is float64 and x is
+ct.conv_bias_activation(x, w, v) | ValueError: bias has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)
+ct.conv_bias_activation(x, w, None, residual=x) | ValueError: residual has shape \(2, 3, 5, 6\); y has
+ct.conv_bias_activation(x, w, images(4, dtype="float64")) | TypeError: bias is float64 and x is float32
+ct.conv_bias_activation(x, w, None, residual=ct.zeros((2, 4, 3, 4), "float64")) | TypeError: residual is
 ct.conv_bias_activation(x, w, None, algo="fft", stride=2, strict=True) | NotSupportedError: fft needs stride 1
 ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: the legacy calls do not support
 """
@@ -126,8 +126,8 @@ ct.batch_norm_training(images(1, 3), v, v, running_mean=v, running_var=v) | Valu
 ct.batch_norm_training(x, images(4), v) | ValueError: scale has shape \(4,\); x .* needs \(1, 3, 1, 1\) or
 ct.batch_norm_training(x, v, v, mode="per_activation") | ValueError: mode='per_activation' needs \(1, 3, 5,
 ct.batch_norm_training(half, ct.asarray(v, "float16"), v) | TypeError: scale is float16; x of float16 needs
-ct.batch_norm_training(x, v, v, z=half) | TypeError: x is float32 and z is float16
-ct.batch_norm_training(x, v, v, z=images(2, 3)) | ValueError: z has shape \(2, 3\); x has \(2, 3, 5, 6\)
+ct.batch_norm_training(x, v, v, residual=half) | TypeError: x is float32 and residual is float16
+ct.batch_norm_training(x, v, v, residual=images(2, 3)) | ValueError: residual has shape \(2, 3\); x has
 ct.batch_norm_training(x, v, v, running_mean=v, running_var=many) | TypeError: running_var must be an array
 ct.batch_norm_training(x, v, v, running_mean=v, running_var=v) | ValueError: out overlaps
 ct.batch_norm_training(x, v, v, running_mean=strided(v, 0), running_var=v) | ValueError: running_mean has
@@ -166,7 +166,7 @@ ct.reduce(x, alpha=(2, 3)) | TypeError: alpha must be
 ct.add(x, x, alpha="x") | TypeError: alpha must be
 ct.reduce(x, axis=(0, -4)) | ValueError: contains an axis twice
 ct.reduce(x, op="median") | ValueError: op must be one of add, mul, min, max, amax
-ct.reduce_with_indices(x, op="avg") | ValueError: got 'avg', expected 'min' or 'max'
+ct.reduce_with_indices(x, op="average") | ValueError: got 'average', expected 'min' or 'max'
 ct.reduce(ct.zeros((1,) * 9)) | ValueError: a reduction takes at most 8 axes
 """
 

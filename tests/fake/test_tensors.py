@@ -139,7 +139,7 @@ def test_reduce_over_empty_axes(fake: FakeCudnn) -> None:
         expected = 3 * value + 2 * y.numpy()
         np.testing.assert_array_equal(ct.reduce(x, op=op, axis=1, alpha=3, beta=2, out=y).numpy(), expected)
         np.testing.assert_array_equal(ct.reduce(x, op=op).numpy(), np.float32(value))
-    for op in ("min", "max", "amax", "avg"):
+    for op in ("min", "max", "amax", "average"):
         with pytest.raises(ValueError, match=r"over axes \(1,\): x of shape \(20, 0, 30\) has no elements"):
             ct.reduce(x, op=op, axis=1)
         assert ct.reduce(x, op=op, axis=0).shape == (0, 30)
@@ -266,7 +266,7 @@ def test_graph_of_a_large_mean_divides_the_sum(
     plan = SimpleNamespace(workspace=0, describe=lambda: "a graph", run=run)
     monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
     monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
-    mean = ct.reduce(ct.full((256, 300), 1, dtype), op="avg", axis=0)
+    mean = ct.reduce(ct.full((256, 300), 1, dtype), op="average", axis=0)
     np.testing.assert_array_equal(mean.numpy(), np.ones(300, dtype))
 
 
@@ -301,8 +301,8 @@ def test_sums_are_computed_by_bias_gradients_and_poolings(
     names = (BIAS, POOL, CONVERT, "cudnnReduceTensor")
     assert [name for name in fake.names() if name in names] == expected
     out = ct.full(y.shape, 3, dtype)
-    wanted = ct.reference.reduce(x, op="avg", axis=axes, alpha=-2, beta=2, out=out.numpy())
-    compare(ct.reduce(ct.asarray(x), op="avg", axis=axes, alpha=-2, beta=2, out=out), wanted)
+    wanted = ct.reference.reduce(x, op="average", axis=axes, alpha=-2, beta=2, out=out.numpy())
+    compare(ct.reduce(ct.asarray(x), op="average", axis=axes, alpha=-2, beta=2, out=out), wanted)
 
 
 def test_half_precision_is_reduced_in_float32_when_cudnn_rejects_it(fake: FakeCudnn) -> None:

@@ -130,7 +130,7 @@ set_config('nonsense', None)
 
 # The pools of values for parameters that a right call does not give.
 USUAL = {
-    **dict.fromkeys(("out", "z", "running_mean", "running_var", "h0", "c0", "dhy", "b"), ARRAYS),
+    **dict.fromkeys(("out", "residual", "running_mean", "running_var", "h0", "c0", "dhy", "bias"), ARRAYS),
     **dict.fromkeys(("padding", "stride", "dilation", "lengths", "strides", "output_padding"), SEQUENCES),
     **dict.fromkeys(("groups", "axis", "workspace_limit", "device", "n", "seed"), INTEGERS),
     **dict.fromkeys(

@@ -73,7 +73,7 @@ def test_layers_of_each_kind_are_replayed(dtype: str, layout: str) -> None:
         y = ct.conv(x, w, padding=1)
         y = ct.batch_norm_inference(y, mean, mean, mean, ct.full(mean.shape, 1))
         y = ct.pool(ct.activation(y), window=2)
-        return ct.reduce(ct.softmax(y, axis=1).astype("float32"), axis=(2, 3), op="avg")
+        return ct.reduce(ct.softmax(y, axis=1).astype("float32"), axis=(2, 3), op="average")
 
     captured = ct.capture(function)
     check_equal(captured, function, lambda host: ct.asarray(host, dtype, layout=layout))

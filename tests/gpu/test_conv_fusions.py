@@ -88,7 +88,7 @@ def test_conv_scale_bias_activation_equals_pytorch(shape: str, dtype: Any, chann
         wanted = sums * per_channel(scale, sums) + per_channel(bias, sums)
         wanted = functional.relu(wanted if z is None else wanted + z.double())
         tolerance = 60.0 if dtype is torch.float32 and precision is None else 1.0  # products of TF32
-        got = ct.conv_scale_bias_activation(x, w, scale, bias, z=z, precision=precision, **geometry)
+        got = ct.conv_scale_bias_activation(x, w, scale, bias, residual=z, precision=precision, **geometry)
         near(got, wanted, dtype, tolerance, f"precision {precision}")
 
 
@@ -123,7 +123,7 @@ def test_every_engine_of_a_convolution_with_scale_and_bias_equals_pytorch(dtype:
         sums = convolved(functional.pad(x, sides), w)
         z = last(randn(*sums.shape, dtype=dtype, seed=4))
         wanted = functional.relu(sums * per_channel(scale, sums) + per_channel(bias, sums) + z.double())
-        call = {"z": z, "padding": padding}
+        call = {"residual": z, "padding": padding}
         ct.conv_scale_bias_activation(x, w, scale, bias, **call)
         description = ct.last_plan()
         assert description is not None

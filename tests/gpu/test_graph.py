@@ -33,10 +33,10 @@ def test_each_engine_of_a_fused_graph_equals_reference(residual: bool, activatio
     keywords: dict[str, Any] = {"activation": activation, "coefficient": 3.0}
     keywords |= {"alpha1": 2.0, "alpha2": 0.5} if residual else {}
     problem = FusedConv(conv, bias, conv.y if residual else None, **keywords)
-    specs = {"x": x, "w": w, "z": problem.z, "b": bias}
+    specs = {"x": x, "w": w, "residual": problem.z, "bias": bias}
     values = {name: sparse(spec.shape, seed) for seed, (name, spec) in enumerate(specs.items()) if spec}
     inputs = [ct.asarray(value, dtype, layout="nhwc") for value in values.values()]
-    values["b"] = values["b"].ravel()
+    values["bias"] = values["bias"].ravel()
     expected = ct.reference.conv_bias_activation(**values, padding=1, **keywords)
     wrong, ran = [], 0
     for row in [row for row in candidates(problem, context) if not row.rejected]:

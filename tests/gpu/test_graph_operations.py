@@ -11,10 +11,10 @@ from hypothesis import given, settings
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.layers import LayerCase, check_layer
 from tests.matmul_cases import matmul_cases
 from tests.row_norm_cases import row_norm_cases
+from tests.tensor_cases import REDUCTIONS
 
 from .conftest import place
 
@@ -440,7 +440,7 @@ def test_index_along_each_axis_equals_numpy(shape: tuple[int, ...]) -> None:
         check_graph(masked, lambda x, index=index: np.where(index < 2, x, 100), x)
 
 
-@pytest.mark.parametrize("op", REDUCE_OPS)
+@pytest.mark.parametrize("op", REDUCTIONS)
 def test_reduction_of_axes_of_length_1_of_a_product_equals_numpy(op: Any) -> None:
     def reduced(y: Any) -> Any:
         if op in ("amax", "norm1", "norm2"):

@@ -58,7 +58,7 @@ MATRICES = {  # a shape, its layout, and the axes of the reduction
 }
 
 
-@pytest.mark.parametrize("op", ["add", "avg", "norm1", "norm2", "amax", "max", "min"])
+@pytest.mark.parametrize("op", ["add", "average", "norm1", "norm2", "amax", "max", "min"])
 @pytest.mark.parametrize("matrix", MATRICES)
 def test_reduce_by_graphs_equals_reference(monkeypatch: pytest.MonkeyPatch, op: str, matrix: str) -> None:
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
@@ -126,9 +126,9 @@ def test_sums_of_integers_are_exact(
         out = place(np.full(expected.shape, NAN, values.dtype))
         compare(ct.reduce(place(values), axis=axes, out=out), expected, exact=True)
         values = np.abs(values) * values.dtype.type(8)  # so that a mean is more than what is rounded
-        expected = ct.reference.reduce(values, op="avg", axis=axes, alpha=-0.5) + 6
+        expected = ct.reference.reduce(values, op="average", axis=axes, alpha=-0.5) + 6
         out = ct.full(expected.shape, 3, dtype)
-        compare(ct.reduce(place(values), op="avg", axis=axes, alpha=-0.5, beta=2, out=out), expected)
+        compare(ct.reduce(place(values), op="average", axis=axes, alpha=-0.5, beta=2, out=out), expected)
 
 
 @pytest.mark.parametrize("length", [30, 300])
@@ -145,12 +145,12 @@ def test_sums_of_columns_equal_reference_when_elements_are_not_finite(
 @pytest.mark.parametrize(("shape", "axes"), SUMS)
 def test_mean_is_finite_when_the_sum_exceeds_float16(shape: tuple[int, ...], axes: Any) -> None:
     values = np.full(shape, 60_000, np.float16)
-    expected = ct.reference.reduce(values, op="avg", axis=axes)
+    expected = ct.reference.reduce(values, op="average", axis=axes)
     assert np.isfinite(expected).all()
-    compare(ct.reduce(place(values), op="avg", axis=axes), expected)
+    compare(ct.reduce(place(values), op="average", axis=axes), expected)
 
 
-@pytest.mark.parametrize("op", ["add", "avg"])
+@pytest.mark.parametrize("op", ["add", "average"])
 @pytest.mark.parametrize("size", [(7, 7), (56, 56), (1, 300)])
 def test_mean_of_images_is_a_pooling(op: str, size: tuple[int, int]) -> None:
     for dtype in FLOATS:

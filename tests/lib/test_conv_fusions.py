@@ -42,7 +42,7 @@ def scaled(
     data, filters = (TensorSpec.packed(shape, dtype, layout) for shape in (x, w))
     problem = conv_problem("forward", data, filters, **conv)
     specs = dict.fromkeys(("scale", "bias"), TensorSpec.packed(w[:1], wide))
-    specs |= {"z": problem.y} if z else {}
+    specs |= {"residual": problem.y} if z else {}
     return scaled_conv_problem(problem, specs, activation, 1.5, aligned=aligned)
 
 

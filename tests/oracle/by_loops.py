@@ -139,10 +139,10 @@ def conv_transpose(operands: Operands, arguments: Arguments) -> Values:
 
 def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
     y = arguments.get("alpha1", 1) * _forward(operands["x"], operands["w"], arguments)
-    if operands.get("z") is not None:
-        y = y + arguments.get("alpha2", 1) * operands["z"]
-    if operands.get("b") is not None:
-        y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
+    if operands.get("residual") is not None:
+        y = y + arguments.get("alpha2", 1) * operands["residual"]
+    if operands.get("bias") is not None:
+        y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
     coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
     return {"y": _act(y, mode, coefficient, True)}
@@ -260,7 +260,7 @@ def _reduced(row: np.ndarray, op: str, propagate: bool) -> tuple[float, int]:
         return float(row[place]), place
     if op == "mul_no_zeros":
         return float(np.prod(row[row != 0])), 0
-    if op == "avg":
+    if op == "average":
         return float(np.sum(row) / row.size), 0
     if op == "norm1":
         return float(np.abs(row).sum()), 0
@@ -379,8 +379,8 @@ def batch_norm_training(operands: Operands, arguments: Arguments) -> Values:
     mean, var = _moments(rows)
     invstd = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
     y = at.column(operands["scale"]) * (rows - mean) * invstd + at.column(operands["bias"])
-    if operands.get("z") is not None:
-        y = y + at.rows(operands["z"])
+    if operands.get("residual") is not None:
+        y = y + at.rows(operands["residual"])
     if arguments.get("activation") is not None:
         y = _act(y, "relu", 0, True)
     found = {

@@ -155,10 +155,10 @@ def conv_transpose(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
     y = arguments.get("alpha1", 1) * _convolve(operands["x"], operands["w"], arguments)
-    if operands.get("z") is not None:
-        y = y + arguments.get("alpha2", 1) * operands["z"]
-    if operands.get("b") is not None:
-        y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
+    if operands.get("residual") is not None:
+        y = y + arguments.get("alpha2", 1) * operands["residual"]
+    if operands.get("bias") is not None:
+        y = y + operands["bias"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
     coefficient = arguments.get("coefficient", 0)
     return {"y": _act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}
@@ -266,7 +266,7 @@ def _reduced(rows: torch.Tensor, op: str, propagate: bool) -> tuple[torch.Tensor
         return y.masked_fill(alone, torch.nan), places
     functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "add": lambda rows: torch.sum(rows, -1),
-        "avg": lambda rows: torch.mean(rows, -1),
+        "average": lambda rows: torch.mean(rows, -1),
         "mul": lambda rows: torch.prod(rows, -1),
         "mul_no_zeros": lambda rows: torch.prod(rows.masked_fill(rows == 0, 1.0), -1),
         "norm1": lambda rows: torch.linalg.vector_norm(rows, 1, -1),
@@ -394,8 +394,8 @@ def batch_norm_training(operands: Tensors, arguments: Arguments) -> Tensors:
     rows = at.rows(operands["x"])
     mean, var, invstd = _statistics(rows, epsilon)
     y = at.image(_normalised(rows, operands, mean, var, epsilon))
-    if operands.get("z") is not None:
-        y = y + operands["z"]
+    if operands.get("residual") is not None:
+        y = y + operands["residual"]
     if arguments.get("activation") is not None:
         y = functional.relu(y)
     found = {"y": y, "mean": mean.reshape(at.parameters), "invstd": invstd.reshape(at.parameters)}

@@ -39,7 +39,7 @@ POSITIONAL = {
     "conv_backward_filter": ("dy", "x", "w_shape"),
     "conv_backward_filter_scale_bias_relu": ("dy", "x", "scale", "bias", "w_shape"),
     "conv_batch_norm_statistics": ("x", "w"),
-    "conv_bias_activation": ("x", "w", "b"),
+    "conv_bias_activation": ("x", "w", "bias"),
     "conv_scale_bias_activation": ("x", "w", "scale", "bias"),
     "conv_transpose": ("x", "w"),
     "fill": ("x", "value"),
@@ -121,7 +121,7 @@ def plan_of(
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
     if call.operation == "conv_bias_activation":
         plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
-        return plan, [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
+        return plan, [first[0], first[1], *([named["residual"]] if "residual" in named else []), first[2]]
     plan = ct.conv_plan(*first, direction=DIRECTIONS[call.operation], **named, **keywords)
     return plan, [array for array in first if not isinstance(array, tuple)]
 

@@ -43,8 +43,8 @@ def fusions_by_loops(table: Table) -> dict[str, Compute]:
     def scaled(operands: Operands, arguments: Arguments) -> Values:
         y = table["conv"](operands, arguments)["y"]
         y = y * _wide(operands["scale"], y) + _wide(operands["bias"], y)
-        if operands.get("z") is not None:
-            y = y + operands["z"]
+        if operands.get("residual") is not None:
+            y = y + operands["residual"]
         mode = named(arguments.get("activation"), "relu")
         coefficient = arguments.get("coefficient", 0) or float(mode == "swish")
         return table["activation"]({"x": y}, {"mode": mode, "coefficient": coefficient})

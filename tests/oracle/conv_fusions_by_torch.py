@@ -23,7 +23,7 @@ def fusions_by_torch(convolve: Any, act: Any) -> dict[str, Torch]:
     def scaled(operands: Tensors, arguments: Arguments) -> Tensors:
         y = convolve(operands["x"], operands["w"], arguments)
         y = torch.addcmul(_wide(operands["bias"], y), y, _wide(operands["scale"], y))
-        y = y if operands.get("z") is None else y + operands["z"]
+        y = y if operands.get("residual") is None else y + operands["residual"]
         mode = named(arguments.get("activation"), "relu")
         coefficient = arguments.get("coefficient", 0)
         return {"y": act(y, mode, (coefficient or 1) if mode == "swish" else coefficient)}

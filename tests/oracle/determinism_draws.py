@@ -22,7 +22,7 @@ __all__ = ["GRAPHS", "LARGE", "Asked", "Case", "GraphCase", "draw_case", "operat
 
 LARGEST = {"gpu": 2**22, "fakes": 2**10}  # elements of an operand
 PROMISE = "the same bits from run to run"  # of docstrings, without any condition
-OPS = ("add", "add", "avg", "norm1", "norm2", "max", "min", "amax", "mul", "mul_no_zeros")
+OPS = ("add", "add", "average", "norm1", "norm2", "max", "min", "amax", "mul", "mul_no_zeros")
 
 
 class GraphCase(NamedTuple):
@@ -325,7 +325,7 @@ LARGE: dict[str, Callable[[Source, int], Recipe]] = {
 
 # --- graphs ------------------------------------------------------------------------------------------------
 
-GRAPH_OPS = ("add", "add", "add", "avg", "norm1", "norm2", "max", "min", "amax")
+GRAPH_OPS = ("add", "add", "add", "average", "norm1", "norm2", "max", "min", "amax")
 
 
 def _product(source: Source, most: int) -> GraphCase:

@@ -421,13 +421,13 @@ def _smallest(g: _Geometry) -> list[int]:
 def _conv_bias_activation(source: Source) -> Recipe:
     g = _geometry(source)
     operands = {"x": (g.x, g.dtype, "normal"), "w": (g.w, g.dtype, "normal")}
-    operands["b"] = ((g.w[0],), g.dtype, "normal")
+    operands["bias"] = ((g.w[0],), g.dtype, "normal")
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = g.arguments | {"activation": source.choice(modes)}
     if arguments["activation"] in ("clipped_relu", "elu", "swish"):
         arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
     if source.chance(0.5):
-        operands["z"] = (g.y, g.dtype, "normal")
+        operands["residual"] = (g.y, g.dtype, "normal")
         arguments["alpha2"] = source.choice((1, 1, 0.5, -2.0))
     arguments["alpha1"] = source.choice((1, 1, 1, 0.5, -2.0))
     plan = "conv_bias_activation_plan"
@@ -450,7 +450,7 @@ def _conv_scale_bias_activation(source: Source) -> Recipe:
     operands = {"x": (g.x, g.dtype, "normal"), "w": (g.w, g.dtype, "normal")}
     operands |= dict.fromkeys(("scale", "bias"), (per_channel, wide, "normal"))
     if source.chance(0.5):
-        operands["z"] = (g.y, g.dtype, "normal")
+        operands["residual"] = (g.y, g.dtype, "normal")
     modes = ("relu", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = {name: value for name, value in g.arguments.items() if name != "mode"}
     arguments["activation"] = source.choice(modes)
@@ -719,7 +719,7 @@ def _batch_norm_training(source: Source) -> Recipe:
     if source.chance(0.3):
         arguments["activation"] = "relu"
     if source.chance(0.3):
-        operands["z"] = (n.shape, n.dtype, "normal")
+        operands["residual"] = (n.shape, n.dtype, "normal")
     axes = (0,) if n.mode == "per_activation" else (0, *range(2, len(n.shape)))
     statistics = tuple(1 if axis in axes else length for axis, length in enumerate(n.shape))
     more = dict.fromkeys(("mean", "invstd"), (statistics, n.wide))
@@ -835,7 +835,7 @@ def _reduce(source: Source) -> Recipe:
     shape, dtype = source.shape(1, 6, 5), source.choice(FLOATS)
     if source.chance(0.1):
         shape = tuple(source.choice((1, 3, 64, 257)) for _ in range(2))
-    ops = ("add", "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+    ops = ("add", "add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros")
     op = source.choice(ops)
     values = {"mul": "positive", "mul_no_zeros": "positive"}.get(op) or _numbers(source, dtype)
     arguments: dict[str, Any] = {"op": op, "keepdims": source.chance(0.5)}

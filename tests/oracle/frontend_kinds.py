@@ -218,7 +218,7 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     ):
         dtype = "float32" if len(steps) > 2 else half
         yield f"elementwise {' '.join(steps)}", partial(_chain_of(steps), dtype=dtype)
-    for op in ("add", "max", "min", "amax", "avg", "norm1", "norm2"):
+    for op in ("add", "max", "min", "amax", "average", "norm1", "norm2"):
         yield f"reduction {op}", partial(reduction, dtype="float32", op=op, shape=(32, 64, 128), axes=2)
     yield "reduction of half precision", lambda g: reduction(g, half, "add", (64, 256), 1, "abs")
     yield "reduction of rows", lambda g: reduction(g, half, "add", (64, 256), 0)

@@ -260,7 +260,10 @@ def _conv_gradient(d: Draw) -> Any:
 
 def _reduction(d: Draw) -> Any:
     shape = (d.length(4, 16), d.length(64, 100), d.length(128, 256))
-    op, axes = d.choice(("add", "max", "min", "amax", "avg", "norm1", "norm2")), d.choice((0, 1, 2, (1, 2)))
+    op, axes = (
+        d.choice(("add", "max", "min", "amax", "average", "norm1", "norm2")),
+        d.choice((0, 1, 2, (1, 2))),
+    )
     x = d.pointwise(d.input(shape), int(d.structure.integers(0, 3)))
     d.text.append(f"reduce {op} {axes}")
     y = d.graph.reduce(x, op, axes)

@@ -39,7 +39,9 @@ DOORS = {
     "attention": Door(("q", "k", "v", "bias"), _same("scale", "causal", "window")),
     "batch_norm_inference": Door((*_NORM, "mean", "var"), _same("epsilon")),
     "conv": Door(("x", "w"), _GEOMETRY),
-    "conv_bias_activation": Door(("x", "w", "b", "z"), _GEOMETRY | _same("activation", "coefficient")),
+    "conv_bias_activation": Door(
+        ("x", "w", "bias", "residual"), _GEOMETRY | _same("activation", "coefficient")
+    ),
     "conv_transpose": Door(("x", "w"), _GEOMETRY | _same("output_padding")),
     "grid_sample": Door(("x", "grid"), {}),
     "instance_norm": Door(_NORM, _same("epsilon"), "y"),

@@ -310,8 +310,8 @@ class _Statistics:
 def _norm_training(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     at = _Statistics(operands, arguments, values["mean"], values["invstd"])
     y = at.scale * (at.parts + at.normal * at.spread) + at.bias
-    if operands.get("z") is not None:
-        y = y + np.abs(operands["z"])
+    if operands.get("residual") is not None:
+        y = y + np.abs(operands["residual"])
     found = {
         "y": y,
         "mean": at.average(np.abs(at.x)),
@@ -371,7 +371,7 @@ def _norm_rounded(table: Table, operands: Operands, arguments: Arguments, values
     """Only y is rounded to the dtype of x, and the sum with a residual before it."""
     at = _Statistics(operands, arguments, values["mean"], values["invstd"])
     y = at.scale * at.normal + at.bias
-    return {"y": y if operands.get("z") is None else y + np.abs(operands["z"])}
+    return {"y": y if operands.get("residual") is None else y + np.abs(operands["residual"])}
 
 
 def _norm_backward_rounded(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -433,7 +433,7 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
     """Sums of magnitudes. Equal factors are rounded alike, so the errors of a product add up."""
     found = _itself(table, operands, arguments, values)
     op = named(arguments.get("op"), "add")
-    if op in ("add", "avg"):
+    if op in ("add", "average"):
         found["y"] = table["reduce"](_absolute(operands), arguments)["y"]
     elif op.startswith("mul"):
         found["y"] = found["y"] * np.sqrt(max(operands["x"].size, 1))

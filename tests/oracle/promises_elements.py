@@ -210,7 +210,7 @@ def reductions_are_their_formulas(d: Draw) -> None:
     shape = d.sizes(d.randint(1, 5), 5) if d.chance(0.7) else (d.randint(1, 3), d.choice((64, 300, 4096)))
     values = d.values(shape, dtype)
     axes = tuple(axis for axis in range(len(shape)) if d.chance(0.5)) or (0,)
-    op = d.choice(("norm1", "norm2", "amax", "mul_no_zeros", "add", "avg", "min", "max"))
+    op = d.choice(("norm1", "norm2", "amax", "mul_no_zeros", "add", "average", "min", "max"))
     if op == "mul_no_zeros":
         values = np.where(d.rng.random(shape) < d.choice((0.3, 1.0)), 0, np.sign(values))
     want = {
@@ -219,7 +219,7 @@ def reductions_are_their_formulas(d: Draw) -> None:
         "amax": lambda: np.abs(values).max(axes),
         "mul_no_zeros": lambda: np.where(values == 0, 1, values).prod(axes),
         "add": lambda: values.sum(axes),
-        "avg": lambda: values.mean(axes),
+        "average": lambda: values.mean(axes),
         "min": lambda: values.min(axes),
         "max": lambda: values.max(axes),
     }[op]()
@@ -237,7 +237,7 @@ def reductions_of_single_elements(d: Draw) -> None:
     shape = tuple(1 if d.chance(0.4) else n for n in d.sizes(d.randint(1, 5)))
     axes = tuple(axis for axis, n in enumerate(shape) if n == 1 and d.chance(0.8))
     values = np.where(d.rng.random(shape) < 0.2, 0.0, d.values(shape, dtype))
-    op = d.choice(("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"))
+    op = d.choice(("add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros"))
     got = ct.reduce(d.array(values, dtype), op=op, axis=axes, keepdims=True)
     want = np.abs(values) if op in ("amax", "norm1", "norm2") else values
     d.near(got, np.where(want == 0, 1, want) if op == "mul_no_zeros" else want, dtype=dtype)
@@ -275,7 +275,7 @@ def sums_propagate_nan(d: Draw) -> None:
     values = d.values((rows, columns), dtype, "positive")
     lost = d.rng.random(rows) < 0.5
     values[lost, d.randrange(columns)] = np.nan
-    op = d.choice(("add", "mul", "avg", "norm1", "norm2", "mul_no_zeros"))
+    op = d.choice(("add", "mul", "average", "norm1", "norm2", "mul_no_zeros"))
     got = host(ct.reduce(d.array(values, dtype), op=op, axis=1, propagate_nan=d.chance(0.5)))
     d.equal(np.isnan(got), lost)
 

@@ -155,7 +155,7 @@ def plans_check_their_calls(d: Draw) -> None:
 
 @promise(
     "ct.conv_bias_activation",
-    "Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * z + b)``.",
+    "Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * residual + bias)``.",
 )
 def fused_convolutions_are_their_formula(d: Draw) -> None:
     dtype = d.dtype()
@@ -167,7 +167,9 @@ def fused_convolutions_are_their_formula(d: Draw) -> None:
     before = alpha1 * plain + alpha2 * z + b.reshape(-1, 1, 1)
     want = {"relu": np.maximum(before, 0), "identity": before, "sigmoid": 1 / (1 + np.exp(-before))}[mode]
     arrays = [d.array(one, dtype) for one in (x, w, b)]
-    got = ct.conv_bias_activation(*arrays, z=d.array(z, dtype), activation=mode, alpha1=alpha1, alpha2=alpha2)
+    got = ct.conv_bias_activation(
+        *arrays, residual=d.array(z, dtype), activation=mode, alpha1=alpha1, alpha2=alpha2
+    )
     terms = np.full(
         plain.shape, (_convolved(np.abs(x), np.abs(w)).max() + 3 * np.abs(z).max() + np.abs(b).max()) * 2
     )

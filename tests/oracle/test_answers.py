@@ -107,8 +107,8 @@ def _conv_transpose(rng: np.random.Generator) -> Case:
 
 def _conv_bias_activation(rng: np.random.Generator) -> Case:
     operands, arguments, out = _conv_case(rng)
-    operands["z"] = _pick(rng, None, rng.normal(size=out))
-    operands["b"] = _pick(rng, None, rng.normal(size=out[1]))
+    operands["residual"] = _pick(rng, None, rng.normal(size=out))
+    operands["bias"] = _pick(rng, None, rng.normal(size=out[1]))
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     after = {"activation": _pick(rng, *modes), "coefficient": _pick(rng, 0.5, 1), "alpha1": _pick(rng, 1, -2)}
     return "conv_bias_activation", operands, {**arguments, **after, "alpha2": _pick(rng, 1, 0.25)}
@@ -164,7 +164,7 @@ def _transform(rng: np.random.Generator) -> Case:
 
 
 def _reduce(rng: np.random.Generator) -> Case:
-    ops = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+    ops = ("add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros")
     x, op = rng.normal(size=_shape(rng, int(rng.integers(1, 5)))), _pick(rng, *ops)
     if op in ("add", "mul", "norm1", "norm2", "mul_no_zeros"):
         x = x[: _pick(rng, 0, None)]
@@ -245,10 +245,10 @@ def _batch_norm_training(rng: np.random.Generator) -> Case:
         operands["running_mean"], operands["running_var"] = operands["mean"], operands["var"]
     for name in ("mean", "var"):
         del operands[name]
-    operands["z"] = _pick(rng, None, rng.normal(size=operands["x"].shape))
+    operands["residual"] = _pick(rng, None, rng.normal(size=operands["x"].shape))
     if _pick(rng, True, False, False, False):
         operands["x"] = operands["x"][:0]
-        operands["z"] = None
+        operands["residual"] = None
     more = {"momentum": _pick(rng, 0.1, 1.0, 0), "activation": _pick(rng, None, "relu")}
     return "batch_norm_training", operands, {**arguments, **more}
 
@@ -568,7 +568,7 @@ def _fused_case(rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, Any
 def _conv_scale_bias_activation(rng: np.random.Generator) -> Case:
     operands, arguments, y = _fused_case(rng)
     operands |= {name: rng.normal(size=y[1]) for name in ("scale", "bias")}
-    operands["z"] = _pick(rng, None, rng.normal(size=y))
+    operands["residual"] = _pick(rng, None, rng.normal(size=y))
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments |= {"activation": _pick(rng, *modes), "coefficient": 1.5}
     return "conv_scale_bias_activation", operands, arguments
@@ -736,7 +736,7 @@ EDGES: list[Case] = [
     ("conv", _zeros(x=(0, 2, 5, 5), w=(3, 2, 3, 3)), {}),
     ("conv", _zeros(x=(2, 0, 5), w=(3, 0, 3)), {}),
     ("conv", _zeros(x=(2, 2, 5), w=(3, 2, 3)), {"padding": np.array([1]), "stride": np.int64(2)}),
-    ("conv_bias_activation", _zeros(x=(2, 0, 5), w=(3, 0, 3), b=(1, 3, 1)), {"activation": "sigmoid"}),
+    ("conv_bias_activation", _zeros(x=(2, 0, 5), w=(3, 0, 3), bias=(1, 3, 1)), {"activation": "sigmoid"}),
     ("pool", _zeros(x=(2, 0, 5, 5)), {"window": 2}),
     ("pool_backward", _zeros(x=(0, 3, 4), y=(0, 3, 2), dy=(0, 3, 2)), {"window": 2, "mode": "sum"}),
     ("softmax", _zeros(x=(2, 0, 3)), {}),
@@ -928,7 +928,7 @@ def test_conv_examples_of_the_docstrings() -> None:
     small, window = array(1, 2).reshape(1, 1, 2), array(1, 10, 100).reshape(1, 1, 3)
     enlarged = value("conv_transpose", {"x": small, "w": window}, stride=2)
     assert enlarged.ravel().tolist() == [1, 10, 102, 20, 200]
-    fused = value("conv_bias_activation", {"x": x, "w": w, "b": array(3)})
+    fused = value("conv_bias_activation", {"x": x, "w": w, "bias": array(3)})
     assert fused.ravel().tolist() == [2, 1, 0]
     assert value("conv_backward_bias", {"dy": array([1, 2], [3, 4])[None]}).tolist() == [3, 7]
 
@@ -949,7 +949,7 @@ def test_activations_have_known_values() -> None:
     plain = value("activation", {"x": x}, mode="swish")
     np.testing.assert_allclose(plain, x / (1 + np.exp(-x)), atol=1e-14)
     one, zero = np.ones((1, 1, 1)), np.zeros((1, 1, 1))
-    fused = value("conv_bias_activation", {"x": zero, "w": one, "b": array(0.7)}, activation="gelu")
+    fused = value("conv_bias_activation", {"x": zero, "w": one, "bias": array(0.7)}, activation="gelu")
     np.testing.assert_allclose(fused.ravel(), 0.35 * (1 + special.erf(0.7 / np.sqrt(2))), rtol=1e-14)
 
 
@@ -1071,7 +1071,7 @@ def test_reductions_agree_with_numpy() -> None:
         "min": np.min,
         "max": np.max,
         "amax": lambda x, axes, **how: np.max(np.abs(x), axes, **how),
-        "avg": np.mean,
+        "average": np.mean,
         "norm1": lambda x, axes, **how: np.sum(np.abs(x), axes, **how),
         "norm2": lambda x, axes, **how: np.sqrt(np.sum(x**2, axes, **how)),
         "mul_no_zeros": lambda x, axes, **how: np.prod(np.where(x == 0, 1, x), axes, **how),
@@ -1159,7 +1159,7 @@ def test_batch_norm_gradients_by_differences(mode: str, activation: str | None) 
     rng = np.random.default_rng(9)
     x, dy, z = (rng.normal(size=(3, 2, 2)) for _ in range(3))
     shape = (1, 2, 1) if mode == "spatial" else (1, 2, 2)
-    given = {"x": x, "scale": rng.normal(size=shape), "bias": rng.normal(size=shape), "z": z}
+    given = {"x": x, "scale": rng.normal(size=shape), "bias": rng.normal(size=shape), "residual": z}
     arguments = {"mode": mode, "epsilon": 0.1, "activation": activation}
     forward = {
         name: answer.value for name, answer in solve("batch_norm_training", given, **arguments).items()
@@ -1168,7 +1168,7 @@ def test_batch_norm_gradients_by_differences(mode: str, activation: str | None) 
     saved = {name: forward[name] for name in ("mean", "invstd")}
     for statistics in ({}, saved):
         found = solve("batch_norm_backward", {**operands, **statistics}, **arguments)
-        for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias"), ("dz", "z")):
+        for result, by in (("dx", "x"), ("dscale", "scale"), ("dbias", "bias"), ("dz", "residual")):
             if result in found:
                 wanted = _differences("batch_norm_training", given, by, "y", dy, **arguments)
                 _close(found[result].value, wanted)
@@ -1518,7 +1518,7 @@ def test_scaled_attention_multiplies_scales_where_they_belong() -> None:
 
 def test_conv_scale_bias_activation_scales_before_the_bias_and_the_residual() -> None:
     operands = {"x": array([[1.0, 2.0, 4.0, 8.0]]), "w": array([[1.0, -1.0]])}
-    operands |= {"scale": array(-2.0), "bias": array(-3.0), "z": array([[1.5, 0.0, -9.0]])}
+    operands |= {"scale": array(-2.0), "bias": array(-3.0), "residual": array([[1.5, 0.0, -9.0]])}
     assert value("conv_scale_bias_activation", operands).ravel().tolist() == [0.5, 1.0, 0.0]
     assert value("conv_scale_bias_activation", operands, activation="identity").ravel()[2] == -4.0
 

@@ -74,7 +74,7 @@ NORM = {"x": (3, 4, 5), "scale": (4,), "bias": (4,)}
 LOGITS = {"logits": (6, 2, 4), "labels": None, "label_lengths": None, "input_lengths": None}
 CTC = {"labels": [[1, 2], [3, 3]], "label_lengths": [2, 2], "input_lengths": [6, 5]}
 QKV = {"q": (2, 4, 5, 8), "k": (2, 2, 6, 8), "v": (2, 2, 6, 8), "bias": None}
-FUSED = {"x": X, "w": W, "b": (6,), "z": Y}
+FUSED = {"x": X, "w": W, "bias": (6,), "residual": Y}
 MATMUL = {"a": (2, 3, 4), "b": (4, 5), "bias": (5,), "residual": (2, 3, 5)}
 CASES = [
     Case("conv", {"x": X, "w": W}, CONV),
@@ -87,7 +87,11 @@ CASES = [
         Case("conv_bias_activation", FUSED, CONV | {"activation": kind})
         for kind in ("identity", "relu", "tanh", "swish", "gelu")
     ),
-    Case("conv_bias_activation", {"x": X, "w": W, "b": None, "z": None}, CONV | {"activation": "swish"}),
+    Case(
+        "conv_bias_activation",
+        {"x": X, "w": W, "bias": None, "residual": None},
+        CONV | {"activation": "swish"},
+    ),
     *(
         Case("activation", {"x": (3, 4)}, {"mode": kind, "coefficient": number})
         for kind, number in (("identity", 0), ("relu", 0), ("clipped_relu", 0.5), ("sigmoid", 0), ("elu", 2))
@@ -99,7 +103,10 @@ CASES = [
     Case("softmax", {"x": (3, 4)}, {"axis": (-1,)}),
     Case("softmax", {"x": (3, 4)}, {"axis": (0,), "algo": "log"}),
     Case("lrn", {"x": (2, 6, 3, 3)}),
-    *(Case("batch_norm_training", NORM | {"z": (3, 4, 5)}, {"activation": kind}) for kind in (None, "relu")),
+    *(
+        Case("batch_norm_training", NORM | {"residual": (3, 4, 5)}, {"activation": kind})
+        for kind in (None, "relu")
+    ),
     Case("batch_norm_inference", NORM | {"mean": (4,), "var": (4,)}, {}, {"var": np.full(4, 2.0)}),
     Case("instance_norm", NORM),
     Case("layer_norm", {"x": (3, 4), "scale": (4,), "bias": (4,)}),

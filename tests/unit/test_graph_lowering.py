@@ -13,8 +13,8 @@ from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.graph_json import graph_from_json, graph_to_json
 from cudnn_ct.graph.operations import Graph, Tensor, tensors_of_graph
 from cudnn_ct.ops.graph.lower import lowered
-from cudnn_ct.shapes.reduction import REDUCE_OPS
 from tests.facts.native import check_layouts
+from tests.tensor_cases import REDUCTIONS
 
 Build = Callable[[ct.Graph, Any, Any], Any]
 
@@ -137,7 +137,7 @@ def test_index_along_the_first_of_three_axes_is_rejected_if_axes_cannot_be_merge
 # --- reductions of single elements --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", REDUCE_OPS)
+@pytest.mark.parametrize("op", REDUCTIONS)
 def test_reduction_of_axes_of_length_1_is_elementwise(op: Any) -> None:
     g = ct.Graph()
     y = g.input((4, 8, 16)) @ g.input((1, 16, 1))

@@ -13,8 +13,10 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import _hints
+from cudnn_ct._bindings.enums import ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.filter_hint import filter_hint
+from cudnn_ct.shapes.reduction import as_reduce_op
+from cudnn_ct.shapes.shape_hints import filter_hint
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
 FUNCTIONS = {
@@ -28,7 +30,8 @@ def zeros(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
-X, W, V = zeros(2, 8, 16, 16), zeros(4, 8, 3, 3), zeros(8)
+X, W, Y, V = zeros(2, 8, 16, 16), zeros(4, 8, 3, 3), zeros(2, 4, 14, 14), zeros(8)
+H = np.zeros((8, 16, 64), np.float16)
 
 # Calls of other libraries with the names of this one, by the hint that the error must have.
 KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
@@ -72,6 +75,22 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "LSTM-bidirectional": (lambda: ct.RNN("lstm", 4, 4, bidirectional=True), "direction='bidirectional'"),
     "LSTM-batch_first": (lambda: ct.RNN("lstm", 4, 4, batch_first=True), "layout='batch_major'"),
     "LSTM-proj_size": (lambda: ct.RNN("lstm", 4, 4, proj_size=2), "write projection_size="),
+    # A required argument is missing too
+    "max_pool2d-kernel_size": (lambda: ct.pool(X, kernel_size=2), "write window="),
+    "pool_shape-kernel_size": (lambda: ct.pool_output_shape((1, 1, 4), kernel_size=2), "write window="),
+    "conv2d-weight": (lambda: ct.conv(X, weight=W), "write w="),
+    "conv2d-input": (lambda: ct.conv(input=X, weight=W), "write x="),
+    "conv2d-missing-bias": (lambda: ct.conv(X, bias=V), "call ct.conv_bias_activation"),
+    "batch_norm-missing-eps": (lambda: ct.batch_norm_training(X, V, eps=1), "write epsilon="),
+    "batch_norm-running_mean": (lambda: ct.batch_norm_inference(X, running_mean=V), "write mean="),
+    "layer_norm-weight": (lambda: ct.layer_norm(X, weight=V, eps=1), "write scale="),
+    "softmax-missing-dim": (lambda: ct.softmax(dim=1), "write axis="),
+    "argmax-dim": (lambda: ct.reduce_with_indices(X, dim=1), "write axis="),
+    "sdpa-query": (lambda: ct.attention(query=X, key=X, value=X, is_causal=True), "write q="),
+    "sdpa-missing-is_causal": (lambda: ct.attention(X, X, is_causal=True), "write causal="),
+    "dropout-missing-p": (lambda: ct.dropout(X, p=0.5), "ct.DropoutState(p)"),
+    "ctc_loss-log_probs": (lambda: ct.ctc_loss(log_probs=X, targets=[1]), "write logits="),
+    "LSTM-hidden": (lambda: ct.RNN("lstm", 4, hidden=4), "write hidden_size="),
     # jax.lax and jax.nn
     "lax-window_strides": (lambda: ct.conv(X, W, window_strides=(1, 1)), "write stride="),
     "lax-rhs_dilation": (lambda: ct.conv(X, W, rhs_dilation=(1, 1)), "write dilation="),
@@ -90,12 +109,32 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "blas-transpose_b": (lambda: ct.matmul(X, X, transpose_b=True), "transposed view"),
     "pooling-kernel_size": (lambda: ct.pool(X, window=2, kernel_size=2), "write window="),
     "batch-gamma": (lambda: ct.batch_norm_training(X, V, V, gamma=V), "write scale="),
-    "bias-for-b": (lambda: ct.conv_bias_activation(X, W, V, bias=V), "write b="),
-    "residual-for-z": (lambda: ct.conv_bias_activation(X, W, V, residual=V), "write z="),
+    "former-and-present": (lambda: ct.conv_bias_activation(X, W, V, b=V), "write bias="),
+    "matmul-z": (lambda: ct.matmul(X, X, z=X), "write residual="),
     "misspelt": (lambda: ct.conv(X, W, paddding=1), "write padding="),
     "unknown": (lambda: ct.fill(X, 1, colour=1), "expected one of x, value, stream"),
     "shape": (lambda: ct.conv_output_shape((1,), (1,), kernel=1, pads=1), "expected one of x_shape, w_shape"),
     "pool-shape": (lambda: ct.pool_output_shape((1,), window=1, strides=1), "write stride="),
+}
+
+B, Z = zeros(4), zeros(2, 4, 14, 14) + 1
+FORMER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "b": (lambda ct: ct.conv_bias_activation(X, W, b=B), lambda ct: ct.conv_bias_activation(X, W, B), "bias"),
+    "z": (
+        lambda ct: ct.conv_bias_activation(X, W, None, z=Z),
+        lambda ct: ct.conv_bias_activation(X, W, bias=None, residual=Z),
+        "residual",
+    ),
+    "scaled-z": (
+        lambda ct: ct.conv_scale_bias_activation(X, W, B, B, z=Z),
+        lambda ct: ct.conv_scale_bias_activation(X, W, B, B, residual=Z),
+        "residual",
+    ),
+    "norm-z": (
+        lambda ct: ct.batch_norm_training(X, V, V, z=X + 1)[0],
+        lambda ct: ct.batch_norm_training(X, V, V, residual=X + 1)[0],
+        "residual",
+    ),
 }
 
 SHAPES: dict[str, tuple[Callable[[], object], str]] = {
@@ -113,8 +152,42 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "depthwise": (lambda: ct.conv(X, zeros(8, 1, 3, 3)), "write groups=8"),
     "transposed-filters": (lambda: ct.conv_transpose(X, W), "pass w.transpose(1, 0, 2, 3)"),
     "linear-weights": (lambda: ct.matmul(zeros(2, 8), zeros(3, 8)), "as b.T"),
+    # of the other operations
+    "pool-no-batch": (lambda: ct.pool(zeros(8, 16, 16), window=(2, 2)), "pass x.reshape(1, 8, 16, 16)"),
+    "lrn-no-batch": (lambda: ct.lrn(zeros(8, 16)), "pass x.reshape(1, 8, 16)"),
+    "conv1d-no-batch": (lambda: ct.conv(zeros(8, 16), zeros(4, 8, 3)), "pass x.reshape(1, 8, 16)"),
+    "causal-no-batch": (lambda: ct.causal_conv1d(zeros(8, 16), zeros(8, 4)), "pass x.reshape(1, 8, 16)"),
+    "transpose-no-batch": (
+        lambda: ct.conv_transpose(zeros(8, 16, 16), zeros(8, 4, 3, 3)),
+        "pass x.reshape(1, 8, 16, 16)",
+    ),
+    "norm-no-batch": (lambda: ct.batch_norm_training(zeros(8, 5, 6), V, V), "pass x.reshape(1, 8, 5, 6)"),
+    "grid-no-batch": (lambda: ct.grid_sample(zeros(8, 5, 6), zeros(4, 4, 2)), "pass x.reshape(1, 8, 5, 6)"),
+    "sdpa-no-batch": (lambda: ct.attention(*(H,) * 3), "pass q.reshape(1, 8, 16, 64)"),
+    "norm-nhwc": (
+        lambda: ct.batch_norm_training(zeros(2, 5, 6, 8), V, V),
+        "needs (1, 5, 1, 1) or (5,); the channels seem to be on another axis: pass x.transpose(0, 3, 1, 2)",
+    ),
+    "instance-nhwc": (lambda: ct.instance_norm(zeros(2, 5, 6, 8), V, V), "pass x.transpose(0, 3, 1, 2)"),
+    "transpose-nhwc": (
+        lambda: ct.conv_transpose(zeros(2, 5, 6, 8), zeros(8, 4, 3, 3)),
+        "pass x.transpose(0, 3, 1, 2)",
+    ),
+    "causal-nlc": (lambda: ct.causal_conv1d(zeros(2, 16, 8), zeros(8, 4)), "pass x.transpose(0, 2, 1)"),
+    "gradient-nhwc": (
+        lambda: ct.conv_backward_data(zeros(2, 14, 14, 4), W, X.shape),
+        "gives (2, 4, 14, 14); the channels seem to be on another axis: pass dy.transpose(0, 3, 1, 2)",
+    ),
+    "data-swapped": (lambda: ct.conv_backward_data(W, Y, X.shape), "dy and w seem to be swapped"),
+    "filter-swapped": (lambda: ct.conv_backward_filter(X, Y, W.shape), "dy and x seem to be swapped"),
+    "transpose-swapped": (lambda: ct.conv_transpose(zeros(8, 4, 3, 3), X), "x and w seem to be swapped"),
+    "causal-swapped": (lambda: ct.causal_conv1d(zeros(8, 4), zeros(2, 8, 9)), "x and w seem to be swapped"),
+    "matmul-swapped": (lambda: ct.matmul(zeros(3, 8), zeros(2, 3)), "a and b seem to be swapped"),
+    "norm-swapped": (lambda: ct.batch_norm_training(V, X, V), "x and scale seem to be swapped"),
+    "layer-swapped": (lambda: ct.layer_norm(V, X), "x and scale seem to be swapped"),
+    "add-bias": (lambda: ct.add(X, V), "pass b.reshape(1, 8, 1, 1) for a bias"),
     "avg": (lambda: ct.pool(X, window=2, mode="avg"), "write 'average'"),  # type: ignore[arg-type]
-    "mean": (lambda: ct.reduce(X, op="mean"), "write 'avg'"),  # type: ignore[arg-type]
+    "mean": (lambda: ct.reduce(X, op="mean"), "write 'average'"),  # type: ignore[arg-type]
     "sum": (lambda: ct.reduce(X, op="sum"), "write 'add'"),  # type: ignore[arg-type]
     "argmax": (lambda: ct.reduce(X, op="argmax"), "ct.reduce_with_indices"),  # type: ignore[arg-type]
     "gelu": (lambda: ct.activation(X, mode="gelu"), "write ct.Graph()"),  # type: ignore[arg-type]
@@ -129,6 +202,34 @@ def test_unknown_keyword_names_the_right_spelling(name: str) -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument .*" + re.escape(hint)) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_former_name_has_an_effect_and_warns(name: str) -> None:
+    former, present, new = FORMER[name]
+    old = name.rpartition("-")[2]
+    with pytest.warns(DeprecationWarning, match=rf"\({old}=\) is deprecated; write {new}=$") as caught:
+        got = former(ct.reference)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(got, present(ct.reference))
+    with ct.record_plans(shapes_only=True):
+        with pytest.warns(DeprecationWarning, match=rf"write {new}=$") as caught:
+            assert former(ct).shape == got.shape
+        assert caught[0].filename == __file__
+        assert present(ct).shape == got.shape
+
+
+def test_former_name_of_the_average_has_an_effect_and_warns() -> None:
+    for module in (ct, ct.reference):
+        with ct.record_plans(shapes_only=True), pytest.warns(DeprecationWarning, match="avg") as caught:
+            module.reduce(X, op="avg")
+        assert [str(one.message) for one in caught] == ["op='avg' is deprecated; write op='average'"]
+        assert caught[0].filename == __file__
+    g = ct.Graph()
+    with pytest.warns(DeprecationWarning, match=r"write op='average'$"):
+        g.reduce(g.input((2, 3)), "avg")
+    assert as_reduce_op("average") == as_reduce_op(ReduceTensorOp.AVG) == "avg"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -151,6 +252,28 @@ def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
     pattern = rf"^{name}\(\) got an unexpected keyword argument 'outt'; {hint}"
     with pytest.raises(TypeError, match=pattern):
         function(*operands, **named, outt=None)
+    with pytest.raises(TypeError, match=pattern):
+        function(outt=None)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_missing_arguments_are_named_before_others_are_read(name: str) -> None:
+    function = FUNCTIONS[name]
+    parameters = inspect.signature(function).parameters.values()
+    required = {one.name: object() for one in parameters if one.default is one.empty}
+    for missing in required:
+        given = {key: value for key, value in required.items() if key != missing}
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing required argument: '{missing}'$"):
+            function(**given)
+    if len(required) > 1:
+        names = ", ".join(map(repr, required))
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing required arguments: {names}$"):
+            function()
+
+
+def test_missing_argument_of_a_class_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^RNN\(\) missing required argument: 'hidden_size'$"):
+        ct.RNN("lstm", 4)
 
 
 ATTRIBUTES = {
@@ -162,7 +285,7 @@ ATTRIBUTES = {
     "scaled_dot_product_attention": "ct.attention(q, k, v)",
     "log_softmax": "ct.softmax(x, algo='log')",
     "linear": "ct.matmul(x, w.T, bias=b)",
-    "mean": "ct.reduce(x, op='avg')",
+    "mean": "ct.reduce(x, op='average')",
     "argmax": "ct.reduce_with_indices(",
     "from_numpy": "ct.asarray(x)",
     "LSTM": "ct.RNN('lstm'",
@@ -243,6 +366,28 @@ class CpuTensor:
 def test_operand_in_host_memory_names_asarray_before_a_device_is_needed(operand: Any) -> None:
     with pytest.raises(TypeError, match=r"^x must be an array on the device, .*; ct.asarray\(x\) makes one"):
         ct.conv(operand, operand)
+
+
+NO_MISTAKE: tuple[Callable[[], object], ...] = (
+    lambda: ct.pool(X, window=(2,)),
+    lambda: ct.matmul(zeros(3, 8), zeros(5, 6)),
+    lambda: ct.batch_norm_training(X, zeros(7), zeros(7)),
+    lambda: ct.layer_norm(X, zeros(7)),
+    lambda: ct.add(X, zeros(7)),
+    lambda: ct.conv_backward_data(zeros(2, 4, 13, 13), W, X.shape),
+    lambda: ct.conv_backward_filter(zeros(2, 4, 13, 13), X, W.shape),
+    lambda: ct.conv_transpose(X, zeros(7, 6, 3, 3)),
+    lambda: ct.causal_conv1d(X, V),
+    lambda: ct.attention(*(np.zeros((2, 1, 1, 1, 8), np.float16),) * 3),
+)
+
+
+@pytest.mark.parametrize("call", NO_MISTAKE)
+def test_shapes_that_no_mistake_explains_have_no_hint(call: Callable[[], object]) -> None:
+    with ct.record_plans(shapes_only=True), pytest.raises(ValueError, match=r"shape|channels|axes") as caught:
+        call()
+    assert "; " not in str(caught.value).partition("of shape (2, 8, 16, 16)")[2]
+    assert not re.search("seem|pass ", str(caught.value))
 
 
 def test_filter_that_no_mistake_explains_has_no_hint() -> None:

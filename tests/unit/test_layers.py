@@ -38,7 +38,7 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
-    "reference": {"dtypes", "shapes", "errors", "typing"},
+    "reference": {"_hints", "dtypes", "shapes", "errors", "typing"},
     "doctor": {
         *("__init__", "errors", "_variables", "_bad_combinations"),  # its version
         *("_elf", "_files", "_find", "_libraries", "_installation"),

@@ -50,7 +50,12 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "conv_backward_bias": {"dy": ones(1, 2, 3)},
     "conv_backward_data": {"dy": ones(1, 2, 3), "w": ones(2, 1, 3), "x_shape": (1, 1, 5)},
     "conv_backward_filter": {"dy": ones(1, 2, 3), "x": ones(1, 1, 5), "w_shape": (2, 1, 3)},
-    "conv_bias_activation": {"x": ones(1, 3, 5), "w": ones(4, 3, 3), "b": ones(4), "z": ones(1, 4, 3)},
+    "conv_bias_activation": {
+        "x": ones(1, 3, 5),
+        "w": ones(4, 3, 3),
+        "bias": ones(4),
+        "residual": ones(1, 4, 3),
+    },
     "batch_norm_finalize": {
         **dict.fromkeys(("sums", "square_sums", "scale", "bias"), ones(3, dtype=np.float32)),
         **dict.fromkeys(("running_mean", "running_var"), ones(3, dtype=np.float32)),
@@ -76,7 +81,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "w": ones(4, 3, 3, dtype=np.float32),
         "scale": ones(4, dtype=np.float32),
         "bias": ones(4, dtype=np.float32),
-        "z": ones(1, 4, 3, dtype=np.float32),
+        "residual": ones(1, 4, 3, dtype=np.float32),
     },
     "causal_conv1d": {"x": ones(2, 3, 5), "w": ones(3, 4)},
     "causal_conv1d_backward": {"dy": ones(2, 3, 5), "x": ones(2, 3, 5), "w": ones(3, 4)},
@@ -137,8 +142,8 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("conv", {"w": ones(4, 2, 3)}, "ValueError: x has 3 channels; w expects 2 x groups 1 = 2"),
     ("conv_backward_bias", {"dy": ones(1, 2)}, r"ValueError: dy has shape \(1, 2\); expected \(N, K, "),
     ("conv_backward_data", {"x_shape": (1, 1, 9)}, r"ValueError: dy has shape .*; x of \(1, 1, 9\) with w"),
-    ("conv_bias_activation", {"b": ones(3)}, r"ValueError: b has shape \(3,\); y of .* needs \(4,\)"),
-    ("conv_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
+    ("conv_bias_activation", {"bias": ones(3)}, r"ValueError: bias has shape \(3,\); y of .* needs \(4,\)"),
+    ("conv_bias_activation", {"residual": ones(4, 3)}, r"ValueError: residual has shape \(4, 3\); y"),
     ("conv_batch_norm_statistics", {"scale": ones(3)}, "ValueError: scale is given without bias"),
     ("conv_batch_norm_statistics", {"padding": ((1, 0),)}, "ValueError: padding differs between the sides"),
     ("batch_norm_finalize", {"count": 1}, "ValueError: count must be at least 2: got 1"),
@@ -148,7 +153,7 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("conv_backward_data_relu_batch_norm", {"mean": ones(3)}, "TypeError: mean has a wrong dtype: .*"),
     ("conv_backward_filter_scale_bias_relu", {"scale": ones(4)}, r"ValueError: scale has a wrong shape"),
     ("conv_scale_bias_activation", {"scale": ones(3)}, r"ValueError: scale has a wrong shape: .* \(4,\)"),
-    ("conv_scale_bias_activation", {"z": ones(4, 3)}, r"ValueError: z has shape \(4, 3\); y has \(1, 4, 3\)"),
+    ("conv_scale_bias_activation", {"residual": ones(4, 3)}, r"ValueError: residual has shape \(4, 3\); y"),
     ("scaled_conv", {"bias": ones(3)}, r"ValueError: bias has a wrong shape: got \(3,\), expected \(4,\)"),
     ("scaled_conv", {"bias": ones(4)}, "TypeError: bias has a wrong dtype: got float64, expected"),
     ("scaled_conv", {"scale": ones(1)}, "ValueError: scale is not a float32 array of one element: got"),
@@ -180,7 +185,7 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("batch_norm_training", {"activation": "tanh"}, "ValueError: activation must be one of relu: got 'tanh'"),
     ("batch_norm_training", {"running_mean": [1, 1, 1], "running_var": ones(3)}, "TypeError: .* updated in"),
     ("batch_norm_training", {"running_mean": ones(2), "running_var": ones(3)}, "ValueError: running_mean h"),
-    ("batch_norm_training", {"z": ones(2, 3, 1)}, r"ValueError: z has shape \(2, 3, 1\); x has \(2, 3, 5\)"),
+    ("batch_norm_training", {"residual": ones(2, 3, 1)}, r"ValueError: residual has shape \(2, 3, 1\); x"),
     ("batch_norm_backward", {"mean": ones(3)}, "ValueError: mean and invstd must both be given"),
     ("batch_norm_backward", {"activation": "relu"}, "ValueError: activation='relu' needs y"),
     ("batch_norm_backward", {"activation": "relu", "y": ones(2, 3)}, r"ValueError: y has shape \(2, 3\)"),
@@ -248,7 +253,7 @@ def parameters(name: str) -> set[str]:
     return set(inspect.signature(FUNCTIONS.get(name) or getattr(reference, name)).parameters)
 
 
-OPTIONAL = {("op_tensor", "b"), ("conv_bias_activation", "b")}
+OPTIONAL = {("op_tensor", "b"), ("conv_bias_activation", "bias")}
 IN_PLACE = {("scale", "x"), ("fill", "x")}  # these have another message
 REQUIRED = [
     (name, operand)

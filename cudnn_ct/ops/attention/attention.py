@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
@@ -37,7 +37,6 @@ _GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")
 
 
 @documented()
-@known_keywords
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -106,8 +105,6 @@ def attention(
         Whether to return the statistics that :func:`attention_backward` needs.
     algo : str or Candidate, optional
         ``"heuristic"`` (the default of ``ct.config.algo``), ``"autotune"``, or an engine's name.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
     workspace_limit : int, optional
         Maximum bytes of workspace.
     strict : bool
@@ -139,8 +136,8 @@ def attention(
     >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
     array([1., 2.], dtype=float16)
     """
-    if unknown:
-        raise unknown_keyword(attention, unknown)
+    if unknown or q is MISSING or k is MISSING or v is MISSING:
+        return corrected(attention, locals())
     absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
     outs = result_slots(out, AttentionResult._fields, absent=absent)
     names, arrays, longest = _QKV, (q, k, v), NO_LENGTHS
@@ -164,7 +161,6 @@ def attention(
 
 
 @documented(attention)
-@known_keywords
 def attention_backward(
     dy: ArrayLike,
     q: ArrayLike,
@@ -231,8 +227,11 @@ def attention_backward(
     >>> ct.attention_backward(dy, q, q, dy, y, stats).dv.numpy()[0, 0, :, 0]
     array([1., 1.], dtype=float16)
     """
-    if unknown:
-        raise unknown_keyword(attention_backward, unknown)
+    if (
+        unknown or dy is MISSING or q is MISSING or k is MISSING
+        or v is MISSING or y is MISSING or stats is MISSING
+    ):  # fmt: skip
+        return corrected(attention_backward, locals())
     with_bias = as_bool(dbias, "dbias")
     absent = "" if with_bias else "dbias=False"
     outs = result_slots(out, AttentionGradients._fields, absent=absent)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -32,7 +32,6 @@ __all__ = ["clear_padding"]
 
 
 @documented()
-@known_keywords
 def clear_padding(
     x: ArrayLike,
     lengths: ArrayLike | Sequence[int],
@@ -66,8 +65,8 @@ def clear_padding(
     >>> ct.clear_padding(v, [2]).numpy()[0, 0, :, 0]
     array([nan, nan,  0.], dtype=float16)
     """
-    if unknown:
-        raise unknown_keyword(clear_padding, unknown)
+    if unknown or x is MISSING or lengths is MISSING:
+        return corrected(clear_padding, locals())
     if is_in_host(lengths):
         where = stream_of(x, "x", stream)
         x, stream = as_operand(x, "x", where), where

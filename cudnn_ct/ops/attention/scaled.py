@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Never
 
 from ... import algo_cache
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.base import SelectedPlan
 from ...shapes.parse import as_bool
@@ -29,7 +29,6 @@ __all__ = ["scaled_attention"]
 
 
 @documented(matmul)
-@known_keywords
 def scaled_attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -116,8 +115,8 @@ def scaled_attention(
     >>> y.numpy()[0, 0, :, 0].astype("float32"), float(amax.numpy()[0])
     (array([2., 2.], dtype=float32), 2.0)
     """
-    if unknown:
-        raise unknown_keyword(scaled_attention, unknown)
+    if unknown or q is MISSING or k is MISSING or v is MISSING:
+        return corrected(scaled_attention, locals())
     given = {
         "q": q,
         "k": k,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from ... import context
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
@@ -37,7 +37,6 @@ __all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
 
 @documented(conv)
-@known_keywords
 def conv_algorithms(
     first: ArrayLike,
     second: ArrayLike,
@@ -97,8 +96,8 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_algorithms, unknown)
+    if unknown or first is MISSING or second is MISSING:
+        return corrected(conv_algorithms, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
     params = ConvParams(
@@ -133,7 +132,6 @@ def conv_algorithms(
 
 
 @documented(conv, conv_algorithms)
-@known_keywords
 def conv_plan(
     first: ArrayLike,
     second: ArrayLike,
@@ -183,8 +181,8 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_plan, unknown)
+    if unknown or first is MISSING or second is MISSING:
+        return corrected(conv_plan, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     params = (
         shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -195,13 +193,12 @@ def conv_plan(
 
 
 @documented(conv_bias_activation)
-@known_keywords
 def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,
-    b: ArrayLike,
+    bias: ArrayLike,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -230,7 +227,7 @@ def conv_bias_activation_plan(
     Returns
     -------
     ConvPlan
-        ``plan(x, w, b, out=y)`` computes, ``plan(x, w, z, b, out=y)`` with a residual.
+        ``plan(x, w, bias, out=y)`` computes, ``plan(x, w, residual, bias, out=y)`` with a residual.
 
     Notes
     -----
@@ -246,9 +243,10 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_bias_activation_plan, unknown)
-    given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
+    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+        return corrected(conv_bias_activation_plan, locals())
+    added = ("residual", residual), ("bias", bias)
+    given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,

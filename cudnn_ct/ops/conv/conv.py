@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -32,7 +32,6 @@ __all__ = [
 
 
 @documented()
-@known_keywords
 def conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -130,8 +129,8 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(conv, locals())
     params = (
         None, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -140,7 +139,6 @@ def conv(
 
 
 @documented(conv)
-@known_keywords
 def conv_backward_data(
     dy: ArrayLike,
     w: ArrayLike,
@@ -192,8 +190,8 @@ def conv_backward_data(
     >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_data, unknown)
+    if unknown or dy is MISSING or w is MISSING or x_shape is MISSING:
+        return corrected(conv_backward_data, locals())
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -201,8 +199,7 @@ def conv_backward_data(
     return execute(CONV["backward_data"], ("dy", "w"), (dy, w), params, alpha, beta, (out,), stream)[0]
 
 
-@documented(conv)
-@known_keywords
+@documented(conv, conv_backward_data)
 def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
@@ -231,8 +228,6 @@ def conv_backward_filter(
 
     Parameters
     ----------
-    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
-        Gradient with regard to the output.
     x : device array, shape (N, C, *spatial), dtype of dy
     w_shape : tuple of int
         (K, C / groups, *window): with a stride, windows of several sizes have outputs of one size.
@@ -254,8 +249,8 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_filter, unknown)
+    if unknown or dy is MISSING or x is MISSING or w_shape is MISSING:
+        return corrected(conv_backward_filter, locals())
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
@@ -264,7 +259,6 @@ def conv_backward_filter(
 
 
 @documented()
-@known_keywords
 def conv_backward_bias(
     dy: ArrayLike,
     *,
@@ -298,13 +292,12 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_bias, unknown)
+    if unknown or dy is MISSING:
+        return corrected(conv_backward_bias, locals())
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
 
 @documented(conv)
-@known_keywords
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,
@@ -355,8 +348,8 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_transpose, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(conv_transpose, locals())
     params = (
         output_padding, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -34,7 +34,6 @@ MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -110,8 +109,8 @@ def scaled_conv(
     >>> y.shape, float(amax.numpy()[0])
     ((1, 32, 2, 2), 144.0)
     """
-    if unknown:
-        raise unknown_keyword(scaled_conv, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(scaled_conv, locals())
     optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
     computed = as_bool(amax, "amax")

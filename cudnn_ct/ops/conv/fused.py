@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
@@ -23,13 +23,12 @@ __all__ = ["FUSED", "conv_bias_activation"]
 
 
 @documented(conv)
-@known_keywords
 def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
-    b: ArrayLike,
+    bias: ArrayLike,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -48,16 +47,15 @@ def conv_bias_activation(
     stream: StreamLike | None = None,
     **unknown: Never,
 ) -> DeviceArray:
-    """Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * z + b)``.
+    """Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * residual + bias)``.
 
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     w : device array, shape (K, C / groups, *window), dtype of x
-    b : device array, shape (K,), dtype of x; or None
+    bias : device array, shape (K,), dtype of x; or None
         Bias per channel of the result.
-    z : device array, shape of the result, dtype of x, optional
-        Residual.
+    residual : device array, shape of the result, dtype of x, optional
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
     coefficient : float
         Ceiling of ``"clipped_relu"``, alpha of ``"elu"``, beta of ``"swish"``, for which 0 stands for 1.
@@ -88,9 +86,10 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_bias_activation, unknown)
-    given = {"x": x, "w": w} | {name: array for name, array in (("z", z), ("b", b)) if array is not None}
+    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+        return corrected(conv_bias_activation, locals())
+    added = ("residual", residual), ("bias", bias)
+    given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,
@@ -104,7 +103,7 @@ _CONV = len(ConvParams._fields)  # so many arguments come before those of the fu
 def _problem(specs: dict[str, TensorSpec], outs: Any, *params: Any, **facts: Any) -> FusedConv:
     operands = {name: specs[name] for name in ("x", "w")}
     conv = CONV["forward"].problem(operands, outs, None, *params[:_CONV], **facts)
-    return fused_problem(conv, specs.get("b"), specs.get("z"), *params[_CONV:])
+    return fused_problem(conv, specs.get("bias"), specs.get("residual"), *params[_CONV:])
 
 
 def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:

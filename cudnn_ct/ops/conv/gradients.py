@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.checks import result_slots
 from ...shapes.specs import TensorSpec
@@ -26,7 +26,6 @@ __all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bia
 
 
 @documented(conv_batch_norm_statistics)
-@known_keywords
 def conv_backward_data_relu_batch_norm(
     dy: ArrayLike,
     w: ArrayLike,
@@ -97,8 +96,11 @@ def conv_backward_data_relu_batch_norm(
     >>> step.dz.numpy()[0, 0], float(step.dscale.numpy()[0])
     (array([ 0., 10.], dtype=float16), 10.0)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_data_relu_batch_norm, unknown)
+    if (
+        unknown or dy is MISSING or w is MISSING or x is MISSING
+        or mean is MISSING or invstd is MISSING or scale is MISSING or bias is MISSING
+    ):  # fmt: skip
+        return corrected(conv_backward_data_relu_batch_norm, locals())
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
     params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
     outs = result_slots(out, ConvBatchNormGradients._fields)
@@ -107,7 +109,6 @@ def conv_backward_data_relu_batch_norm(
 
 
 @documented(conv_batch_norm_statistics)
-@known_keywords
 def conv_backward_filter_scale_bias_relu(
     dy: ArrayLike,
     x: ArrayLike,
@@ -164,8 +165,8 @@ def conv_backward_filter_scale_bias_relu(
     >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (8, 8, 1)).numpy()[0, 0]
     array([351.5], dtype=float16)
     """
-    if unknown:
-        raise unknown_keyword(conv_backward_filter_scale_bias_relu, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or bias is MISSING or w_shape is MISSING:
+        return corrected(conv_backward_filter_scale_bias_relu, locals())
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))
     return execute(FILTER, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
@@ -21,21 +21,20 @@ from .._algo_arguments import AlgoArguments
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
-from .conv import conv
+from .fused import conv_bias_activation
 from .scaled_graph import SOURCE
 
 __all__ = ["conv_scale_bias_activation", "select"]
 
 
-@documented(conv)
-@known_keywords
+@documented(conv_bias_activation)
 def conv_scale_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
     *,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
     padding: Padding = 0,
@@ -50,7 +49,7 @@ def conv_scale_bias_activation(
     stream: StreamLike | None = None,
     **unknown: Never,
 ) -> DeviceArray:
-    """Convolve, scale each channel, add and activate: ``y = act(conv(x, w) * scale + bias + z)``.
+    """Convolve, scale each channel, add and activate: ``y = act(conv(x, w) * scale + bias + residual)``.
 
     This is a convolution with a folded batch normalisation of statistics ``mean`` and ``var``, if
     ``scale = gamma / sqrt(var + epsilon)`` and ``bias = beta - mean * scale``.
@@ -58,16 +57,10 @@ def conv_scale_bias_activation(
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32
-    w : device array, shape (K, C / groups, *window), dtype of x
     scale : device array, shape (K,), dtype of x or float32
         Factor of each channel of the convolution.
     bias : device array, shape (K,), dtype of x or float32
         Added to each channel after the factor.
-    z : device array, shape of the result, dtype of x, optional
-        Residual.
-    activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "silu", "identity"}
-    coefficient : float
-        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``, beta of ``"swish"``, for which 0 stands for 1.
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
@@ -76,8 +69,6 @@ def conv_scale_bias_activation(
         Arithmetic of the products, which are summed in float32. float32 operands are multiplied in TF32 if
         ``ct.config.allow_tf32``; ``"float32"`` excludes tensor cores, without which cuDNN has no engine for
         bfloat16 and for three spatial axes.
-    out : device array, shape of the result and dtype of x, optional
-        Destination of the result. It must not overlap an operand.
 
     Returns
     -------
@@ -103,9 +94,10 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(conv_scale_bias_activation, unknown)
-    given = {"x": x, "w": w, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
+    if unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(conv_scale_bias_activation, locals())
+    added = {} if residual is None else {"residual": residual}
+    given = {"x": x, "w": w, "scale": scale, "bias": bias} | added
     params = Params(
         padding, stride, dilation, groups, precision, activation, coefficient,
         algo, deterministic, workspace_limit,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...legal.rules import without_wrong_tf32
@@ -34,7 +34,6 @@ __all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", 
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
@@ -95,8 +94,8 @@ def conv_batch_norm_statistics(
     >>> y.numpy(), sums.numpy(), squares.numpy()
     (array([[[-1., -2., -4.]]], dtype=float32), array([-7.], dtype=float32), array([21.], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(conv_batch_norm_statistics, unknown)
+    if unknown or x is MISSING or w is MISSING:
+        return corrected(conv_batch_norm_statistics, locals())
     optional = {"scale": scale, "bias": bias}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
     params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
@@ -106,7 +105,6 @@ def conv_batch_norm_statistics(
 
 
 @documented(conv_scale_bias_activation)
-@known_keywords
 def batch_norm_finalize(
     sums: ArrayLike,
     square_sums: ArrayLike,
@@ -146,9 +144,6 @@ def batch_norm_finalize(
         Running statistics. They are not changed: the results have the updated ones.
     count : int, at least 2
         Number of elements that each sum has: N times the pixels of an image.
-    epsilon : float, at least 0
-    momentum : float, 0 to 1
-        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     eq_dtype : dtype, float16 | float32
         Dtype of ``eq_scale`` and ``eq_bias``. The convolutions that take them need float16.
     algo : str or Candidate, optional
@@ -173,8 +168,11 @@ def batch_norm_finalize(
     >>> done.mean.numpy(), done.invstd.numpy(), done.eq_bias.numpy()
     (array([1.], dtype=float32), array([0.5], dtype=float32), array([-0.5], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_finalize, unknown)
+    if (
+        unknown or sums is MISSING or square_sums is MISSING or scale is MISSING
+        or bias is MISSING or running_mean is MISSING or running_var is MISSING or count is MISSING
+    ):  # fmt: skip
+        return corrected(batch_norm_finalize, locals())
     given = {
         "sums": sums,
         "square_sums": square_sums,

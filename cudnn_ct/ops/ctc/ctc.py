@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import context
 from ..._caches import BoundedDict
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -55,7 +55,6 @@ LABEL_NAMES = ("labels", "label_lengths", "input_lengths")
 
 
 @documented()
-@known_keywords
 def ctc_loss(
     logits: ArrayLike,
     labels: ArrayLike | Sequence[int] | Sequence[Sequence[int]],
@@ -134,8 +133,11 @@ def ctc_loss(
     >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ctc_loss, unknown)
+    if (
+        unknown or logits is MISSING or labels is MISSING
+        or label_lengths is MISSING or input_lengths is MISSING
+    ):  # fmt: skip
+        return corrected(ctc_loss, locals())
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))
     with streams.on_device(where.device):
         ctx = context.current(where)

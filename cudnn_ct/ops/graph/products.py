@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ...shapes.checks import some_axes
-from ...shapes.parse import as_choice, as_ints
-from ...shapes.reduction import REDUCE_OPS
+from ...shapes.parse import as_ints
+from ...shapes.reduction import as_reduce_op
 from ...typing import ConvMode, Padding, PerAxis, ReduceOp
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
@@ -86,7 +86,7 @@ class ProductMethods(GraphBuilder):
 
         Unlike NumPy's, maxima and minima pass over NaN, and those of infinities only may be finite.
         """
-        operator = as_choice(op, REDUCE_OPS, "op")
+        operator = as_reduce_op(op)
         if not isinstance(x, GraphTensor):
             raise TypeError(f"x is not a GraphTensor: got {type(x).__name__}")
         rank = len(x.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...cuda.stream import Stream
@@ -27,7 +27,6 @@ _RESULTS = ("out", "db of out", "dbias of out")
 
 
 @documented(matmul)
-@known_keywords
 def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,
@@ -57,8 +56,6 @@ def matmul_backward(
     dy : device array, shape of ``a @ b`` and dtype of a
     a : device array, shape (..., M, K), float16 | bfloat16 | float32 | float64
     b : device array, shape (..., K, N), dtype of a
-    bias_gradient : bool
-        Whether the gradient of a bias is computed.
 
     Returns
     -------
@@ -83,8 +80,8 @@ def matmul_backward(
     array([[ 7.],
            [10.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(matmul_backward, unknown)
+    if unknown or dy is MISSING or a is MISSING or b is MISSING:
+        return corrected(matmul_backward, locals())
     with_bias = as_bool(bias_gradient, "bias_gradient")
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)
     where = stream_of(dy, "dy", stream, (a, b, *slots))

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
@@ -24,7 +24,6 @@ __all__ = ["matmul", "select"]
 
 
 @documented()
-@known_keywords
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -72,10 +71,6 @@ def matmul(
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call. ``"engine 4"`` or ``"engine 4 knobs 24=3"`` is an engine.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
-    workspace_limit : int, optional
-        Maximum bytes of workspace of an engine.
 
     Returns
     -------
@@ -100,8 +95,8 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(matmul, unknown)
+    if unknown or a is MISSING or b is MISSING:
+        return corrected(matmul, locals())
     optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
     given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -25,7 +25,6 @@ MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H20
 
 
 @documented(matmul)
-@known_keywords
 def scaled_matmul(
     a: ArrayLike,
     b: ArrayLike,
@@ -91,8 +90,8 @@ def scaled_matmul(
     >>> y.shape, float(amax.numpy()[0])
     ((16, 16), 64.0)
     """
-    if unknown:
-        raise unknown_keyword(scaled_matmul, unknown)
+    if unknown or a is MISSING or b is MISSING:
+        return corrected(scaled_matmul, locals())
     optional = {
         "bias": bias,
         "residual": residual,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -39,7 +39,6 @@ _GRADIENTS = ("out", "dscale of out", "dbias of out")
 
 
 @documented()
-@known_keywords
 def instance_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -64,7 +63,6 @@ def instance_norm(
         An array that is not contiguous in this order is copied first, on the device.
     scale, bias : device array, shape (C,)
         float32 for half precision, else of the dtype of x.
-    epsilon : float, at least 0
 
     Returns
     -------
@@ -86,15 +84,14 @@ def instance_norm(
     array([[[-1.,  1.],
             [ 3.,  3.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(instance_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(instance_norm, locals())
     given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
     results = execute(_FORWARD, ("x", "scale", "bias"), given, (epsilon,), alpha, beta, outs, stream)
     return BatchNormResult(*results)
 
 
 @documented(instance_norm)
-@known_keywords
 def instance_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -138,8 +135,8 @@ def instance_norm_backward(
     >>> ct.instance_norm_backward(dy, x, ct.asarray([1], "float32")).dbias.numpy()
     array([3.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(instance_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING:
+        return corrected(instance_norm_backward, locals())
     statistics = {"mean": mean, "invstd": invstd}
     operands = {"x": x, "dy": dy, "scale": scale}
     operands |= {name: array for name, array in statistics.items() if array is not None}

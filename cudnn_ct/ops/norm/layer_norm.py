@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -22,7 +22,6 @@ __all__ = ["ada_layer_norm", "ada_layer_norm_backward", "layer_norm", "layer_nor
 
 
 @documented()
-@known_keywords
 def layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -51,17 +50,12 @@ def layer_norm(
         Its shape states which axes of x are normalised: the last ones. In half precision, cuDNN has more
         engines for parameters of the dtype of x than for float32, and faster ones.
     bias : device array, shape and dtype of scale, optional
-    epsilon : float, at least 0
     training : bool
         Whether the statistics are returned, which the backward pass needs.
     algo : str or Candidate, optional
         How the engine is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call. ``"engine 3"`` or ``"engine 3 knobs 24=0,30=3"`` is an engine.
-    deterministic : bool, optional
-        Use only engines whose results are the same, bit for bit, from run to run.
-    workspace_limit : int, optional
-        Maximum bytes of workspace of an engine.
 
     Returns
     -------
@@ -84,8 +78,8 @@ def layer_norm(
     array([[-1.,  5.],
            [-1.,  5.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(layer_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING:
+        return corrected(layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(LAYER, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -93,7 +87,6 @@ def layer_norm(
 
 
 @documented(layer_norm)
-@known_keywords
 def layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -137,15 +130,14 @@ def layer_norm_backward(
     >>> ct.layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([0., 3.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(layer_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+        return corrected(layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(LAYER_GRADIENT, operands, True, choice, out, stream))
 
 
 @documented(layer_norm)
-@known_keywords
 def ada_layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -193,8 +185,8 @@ def ada_layer_norm(
     array([[ -1.,   1.],
            [-10.,  10.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ada_layer_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING:
+        return corrected(ada_layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
     results = row_norm_forward(ADAPTIVE, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -202,7 +194,6 @@ def ada_layer_norm(
 
 
 @documented(layer_norm_backward)
-@known_keywords
 def ada_layer_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -245,8 +236,8 @@ def ada_layer_norm_backward(
     >>> ct.ada_layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([[0., 3.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(ada_layer_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+        return corrected(ada_layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
     return LayerNormGradients(*row_norm_backward(ADAPTIVE_GRADIENT, operands, True, choice, out, stream))

@@ -8,7 +8,7 @@ from typing import Any, Literal, Never
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
@@ -54,7 +54,6 @@ _OPERANDS = ("x", "scale", "bias")
 
 
 @documented()
-@known_keywords
 def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
@@ -66,7 +65,7 @@ def batch_norm_training(
     running_var: ArrayLike | None = None,
     momentum: float = 0.1,
     activation: Literal["relu"] | None = None,
-    z: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
     out: OutLike | None = None,
@@ -77,7 +76,7 @@ def batch_norm_training(
 
     With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
 
-        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + z) + beta * out
+        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + residual) + beta * out
         running_mean = running_mean * (1 - momentum) + mean * momentum
         running_var = running_var * (1 - momentum) + m / (m - 1) * var * momentum
 
@@ -90,14 +89,11 @@ def batch_norm_training(
     bias : device array, shape and dtype of scale
     mode : {"spatial", "per_activation"}
         Mean over the batch and the axes after the channels, or over the batch alone.
-    epsilon : float, at least 0
     running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
         Updated in place if the batch has samples. One sample has no unbiased variance and is rejected.
-    momentum : float, 0 to 1
-        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     activation : {"relu"}, optional
-    z : device array, shape and dtype of x, optional
-        Residual, added before the activation.
+    residual : device array, shape and dtype of x, optional
+        Added before the activation.
 
     Returns
     -------
@@ -128,9 +124,10 @@ def batch_norm_training(
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_training, unknown)
-    names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+        return corrected(batch_norm_training, locals())
+    names = _OPERANDS if residual is None else (*_OPERANDS, "residual")
+    given = (x, scale, bias) if residual is None else (x, scale, bias, residual)
     outs = result_slots(out, BatchNormResult._fields)
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])
@@ -142,7 +139,6 @@ def batch_norm_training(
 
 
 @documented(batch_norm_training)
-@known_keywords
 def batch_norm_inference(
     x: ArrayLike,
     scale: ArrayLike,
@@ -177,14 +173,13 @@ def batch_norm_inference(
     >>> ct.batch_norm_inference(x, scale, bias, mean, var).numpy()
     array([[5.], [9.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_inference, unknown)
+    if unknown or x is MISSING or scale is MISSING or bias is MISSING or mean is MISSING or var is MISSING:
+        return corrected(batch_norm_inference, locals())
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
     return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
 
 
 @documented(batch_norm_training)
-@known_keywords
 def batch_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -237,8 +232,8 @@ def batch_norm_backward(
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING:
+        return corrected(batch_norm_backward, locals())
     names, given = ["x", "dy", "scale"], [x, dy, scale]
     for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
         if array is not None:
@@ -253,7 +248,6 @@ def batch_norm_backward(
 
 
 @documented(batch_norm_inference)
-@known_keywords
 def batch_norm_inference_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -299,8 +293,8 @@ def batch_norm_inference_backward(
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
-    if unknown:
-        raise unknown_keyword(batch_norm_inference_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or var is MISSING:
+        return corrected(batch_norm_inference_backward, locals())
     where = stream_of(dy, "dy", stream, (x, scale, mean, var, out))
     at: dict[str, Any] = {"mode": mode, "stream": where}
     given = {"dy": dy, "x": x, "scale": scale, "mean": mean, "var": var}
@@ -359,7 +353,7 @@ def batch_norm_overflow_detected(
     False
     """
     if unknown:
-        raise unknown_keyword(batch_norm_overflow_detected, unknown)
+        return corrected(batch_norm_overflow_detected, locals())
     where = streams.resolve_stream(stream)
     with streams.on_device(where.device):
         ctx, status = context.current(where), ctypes.c_int()

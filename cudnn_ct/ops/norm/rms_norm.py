@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import RMSNormGradients, RMSNormResult
 from ...shapes.parse import as_bool
@@ -17,7 +17,6 @@ __all__ = ["rms_norm", "rms_norm_backward"]
 
 
 @documented(layer_norm)
-@known_keywords
 def rms_norm(
     x: ArrayLike,
     scale: ArrayLike,
@@ -55,8 +54,8 @@ def rms_norm(
     array([[0.849, 2.263],
            [0.849, 2.263]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(rms_norm, unknown)
+    if unknown or x is MISSING or scale is MISSING:
+        return corrected(rms_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = RMSNormResult._fields
     results = row_norm_forward(RMS, fields, x, scale, bias, epsilon, training, choice, out, stream)
@@ -64,7 +63,6 @@ def rms_norm(
 
 
 @documented(layer_norm)
-@known_keywords
 def rms_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -90,8 +88,6 @@ def rms_norm_backward(
     ----------
     invrms : device array, float32
         Result of :func:`rms_norm`.
-    bias_gradient : bool
-        Whether the gradient of a bias is computed.
 
     Returns
     -------
@@ -111,8 +107,8 @@ def rms_norm_backward(
     >>> ct.rms_norm_backward(dy, x, scale, step.invrms).dscale.numpy().round(3)
     array([0.   , 5.657], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(rms_norm_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or scale is MISSING or invrms is MISSING:
+        return corrected(rms_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "invrms": invrms}
     choice = (algo, deterministic, workspace_limit)
     with_bias = as_bool(bias_gradient, "bias_gradient")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
@@ -53,7 +53,6 @@ _INDEXED = Operation(
 
 
 @documented()
-@known_keywords
 def reduce(
     x: ArrayLike,
     *,
@@ -77,7 +76,7 @@ def reduce(
     ----------
     x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
         Half precision is computed in float32.
-    op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
+    op : {"add", "mul", "min", "max", "amax", "average", "norm1", "norm2", "mul_no_zeros"}
     axis : int or tuple of int, optional
         Reduced axes, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the result is x itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros. Over an
@@ -110,14 +109,13 @@ def reduce(
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(reduce, unknown)
+    if unknown or x is MISSING:
+        return corrected(reduce, locals())
     params = (op, axis, keepdims, propagate_nan, deterministic)
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
 
 
 @documented(reduce)
-@known_keywords
 def reduce_with_indices(
     x: ArrayLike,
     *,
@@ -159,7 +157,7 @@ def reduce_with_indices(
     >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    if unknown:
-        raise unknown_keyword(reduce_with_indices, unknown)
+    if unknown or x is MISSING or op is MISSING:
+        return corrected(reduce_with_indices, locals())
     params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
     return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))

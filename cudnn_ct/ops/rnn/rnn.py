@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
 from ... import context
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected, known_keywords
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
 from ...autotune.table import Algorithms
@@ -154,8 +154,8 @@ class RNN(RNNGradients, RNNWeights):
         seed: int = 0,
         **unknown: Never,
     ) -> None:
-        if unknown:
-            raise unknown_keyword(RNN.__init__, unknown)
+        if unknown or mode is MISSING or input_size is MISSING or hidden_size is MISSING:
+            corrected(RNN.__init__, locals())
         known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
         self.algo = algo if algo is None or isinstance(algo, Candidate) else as_choice(algo, known, "algo")
         described = partial(

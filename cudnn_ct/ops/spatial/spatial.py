@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import known_keywords, unknown_keyword
+from ..._hints import MISSING, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...shapes.checks import result_slots
@@ -35,7 +35,6 @@ __all__ = [
 
 
 @documented()
-@known_keywords
 def affine_grid(
     theta: ArrayLike,
     shape: Shape,
@@ -71,13 +70,12 @@ def affine_grid(
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(affine_grid, unknown)
+    if unknown or theta is MISSING or shape is MISSING:
+        return corrected(affine_grid, locals())
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
 @documented()
-@known_keywords
 def affine_grid_backward(
     dgrid: ArrayLike,
     *,
@@ -106,13 +104,12 @@ def affine_grid_backward(
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(affine_grid_backward, unknown)
+    if unknown or dgrid is MISSING:
+        return corrected(affine_grid_backward, locals())
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
 
 @documented()
-@known_keywords
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
@@ -150,13 +147,12 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(grid_sample, unknown)
+    if unknown or x is MISSING or grid is MISSING:
+        return corrected(grid_sample, locals())
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
 
 @documented(grid_sample)
-@known_keywords
 def grid_sample_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -192,15 +188,14 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(grid_sample_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or grid is MISSING:
+        return corrected(grid_sample_backward, locals())
     names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
     results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
     return GridSampleGradients(*results)
 
 
-@documented()
-@known_keywords
+@documented(grid_sample)
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
@@ -215,7 +210,6 @@ def spatial_transformer(
 
     Parameters
     ----------
-    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
     scale_height, scale_width : float
         Height and width of the result divided by those of x.
@@ -236,8 +230,8 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(spatial_transformer, unknown)
+    if unknown or x is MISSING or theta is MISSING:
+        return corrected(spatial_transformer, locals())
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
     shape = transformed_shape(x.shape, scale_height, scale_width)
@@ -247,7 +241,6 @@ def spatial_transformer(
 
 
 @documented(spatial_transformer)
-@known_keywords
 def spatial_transformer_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -282,8 +275,8 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    if unknown:
-        raise unknown_keyword(spatial_transformer_backward, unknown)
+    if unknown or dy is MISSING or x is MISSING or theta is MISSING:
+        return corrected(spatial_transformer_backward, locals())
     where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
     operands = [as_operand(array, name, where) for name, array in given.items()]

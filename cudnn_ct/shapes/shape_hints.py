@@ -1,0 +1,65 @@
+"""Which usual mistake explains that shapes do not fit each other."""
+
+from __future__ import annotations
+
+__all__ = ["batch_hint", "filter_hint", "gradient_hint", "image_hint", "swap_hint"]
+
+Axes = tuple[int, ...]
+
+
+def batch_hint(name: str, shape: Axes, axes: int) -> str:
+    """Return how an operand gets a batch axis if it has one axis less than ``axes``; else nothing."""
+    lacks = len(shape) == axes - 1
+    return f"; {name} seems to have no batch axis: pass {name}.reshape{(1, *shape)}" if lacks else ""
+
+
+def image_hint(name: str, shape: Axes, channels: int) -> str:
+    """Return how an operand gets a batch axis, or its channels on axis 1; empty if neither explains it."""
+    if len(shape) < 3 or shape[1] == channels:
+        return ""
+    if shape[-1] == channels:
+        order = (0, len(shape) - 1, *range(1, len(shape) - 1))
+        view = f"{name}.transpose{order} (permute in torch)"
+        return f"; the channels seem to be on another axis: pass {view}"
+    return batch_hint(name, shape, len(shape) + 1) if shape[0] == channels else ""
+
+
+def swap_hint(first: str, second: str) -> str:
+    """Return that two operands are swapped."""
+    return f"; {first} and {second} seem to be swapped: {first} is the first operand"
+
+
+def gradient_hint(names: tuple[str, ...], groups: object, *, x: Axes, w: Axes, y: Axes) -> str:
+    """Return that two operands are swapped if shapes fit after they were; else nothing."""
+    fits = isinstance(groups, int) and len(x) == len(w) == len(y) and y[1] == w[0] and _fits(x, w, groups)
+    return swap_hint(*names[:2]) if fits else ""
+
+
+def filter_hint(x: Axes, w: Axes, groups: int) -> str:
+    """Return the correction after which filters of shape ``w`` fit ``x``; empty if none explains it.
+
+    The corrections are a batch axis, axes in the order of other libraries, exchanged operands, and groups.
+    """
+    if len(w) != len(x):
+        return batch_hint("x", x, len(w)) if x[0] == w[1] * groups else ""
+    axes = len(x) - 2
+    as_is, last = tuple(range(axes + 2)), (0, axes + 1, *range(1, axes + 1))
+    first = (axes + 1, axes, *range(axes))  # (*window, C, K), as of JAX and TensorFlow
+    for x_order, w_order in ((as_is, last), (as_is, first), (last, as_is), (last, last), (last, first)):
+        if _fits(_permuted(x, x_order), _permuted(w, w_order), groups):
+            wrong = [pair for pair in (("x", x_order), ("w", w_order)) if pair[1] != as_is]
+            views = " and ".join(f"{name}.transpose{order}" for name, order in wrong)
+            return f"; the channels seem to be on another axis: pass {views} (permute in torch)"
+    if _fits(w, x, groups):
+        return swap_hint("x", "w")
+    if w[1] == 1 and x[1] and w[0] % x[1] == 0:
+        return f"; write groups={x[1]} for a depthwise convolution"
+    return ""
+
+
+def _permuted(shape: Axes, order: Axes) -> Axes:
+    return tuple(shape[axis] for axis in order)
+
+
+def _fits(x: Axes, w: Axes, groups: int) -> bool:
+    return x[1] == w[1] * groups and all(n >= k for n, k in zip(x[2:], w[2:], strict=True))
