@@ -97,7 +97,10 @@ def run(page: str, skipped: set[str], *, on_shapes: bool) -> int:
         code = compile(before + one.code, page, "exec")
         if one.needs in skipped:
             continue
-        with _shapes(on_shapes and (ran > 0 or not as_it_is)), contextlib.redirect_stdout(io.StringIO()) as output:
+        with (
+            _shapes(on_shapes and (ran > 0 or not as_it_is)),
+            contextlib.redirect_stdout(io.StringIO()) as output,
+        ):
             exec(code, names)
         ran += 1
         for promised in PRINTED.findall(one.code):
