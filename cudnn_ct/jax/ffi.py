@@ -5,9 +5,11 @@ The structures are those of ``xla/ffi/api/c_api.h`` with major version 0, which 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, lru_cache
 from pathlib import Path
@@ -151,6 +153,18 @@ def register(
 
 
 _kept: list[Any] = []  # handlers, which XLA calls as long as the process runs
+
+
+@atexit.register
+def _wait_for_programs() -> None:
+    """Wait for results: a handler that XLA calls while the interpreter ends would never return.
+
+    JAX has no call that waits for a program whose results were dropped.
+    """
+    for array in jax.live_arrays():
+        with suppress(Exception):  # an error of the program, or a deleted array
+            array.block_until_ready()
+
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object

@@ -321,6 +321,33 @@ def test_padding_of_pooling_may_have_a_pair_for_each_axis(padding: Any) -> None:
     np.testing.assert_allclose(ctj.pool(x, 3, stride=1, padding=padding), expected, rtol=1e-6)
 
 
+ENDS_EARLY = """
+import time
+import jax, jax.numpy as jnp
+from cudnn_ct import jax as ctj
+from cudnn_ct.jax import kernels
+x, w, a = jnp.ones((2, 4, 8, 8)), jnp.ones((4, 4, 3, 3)), jnp.ones((2500, 2500))
+conv, product = jax.jit(ctj.conv), jax.jit(lambda a: (a @ a @ a)[0, 0])
+conv(x, w).block_until_ready(), product(a).block_until_ready()
+function = kernels.reference.conv
+def slow(*operands, **keywords):
+    time.sleep(1)
+    return function(*operands, **keywords)
+kernels.reference.conv = slow
+y = conv(x + 0 * product(a), w)  # which begins later
+print("the program ends")
+"""
+
+
+def test_process_that_does_not_wait_for_its_result_ends() -> None:
+    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_EARLY], env={**os.environ, "PYTHONPATH": path}, timeout=120,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "the program ends\n"), done.stderr
+
+
 def test_page_runs() -> None:
     page = Path(ct.__file__).parents[1] / "docs" / "jax.md"
     if not page.is_file():
