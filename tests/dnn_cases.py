@@ -259,7 +259,7 @@ def case_softmax(place: Place) -> None:
 
 def case_reduction(place: Place) -> None:
     x = floats(3, 4, 5)
-    words = {"minimum": "min", "maximum": "max", "absmax": "amax"}
+    words = {"minimum": "min", "maximum": "max", "absmax": "amax", "avg": "average"}
     for op in ("add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"):
         for axes, given in ((None, None), ((0, 2), np.array([0, 2])), (1, 1)):
             wanted = reference.reduce(x, op=words.get(op, op), axis=axes)

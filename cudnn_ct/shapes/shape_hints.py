@@ -31,7 +31,7 @@ def swap_hint(first: str, second: str) -> str:
 
 def gradient_hint(names: tuple[str, ...], groups: object, *, x: Axes, w: Axes, y: Axes) -> str:
     """Return that two operands are swapped if shapes fit after they were; else nothing."""
-    fits = isinstance(groups, int) and len(x) == len(w) == len(y) and y[1] == w[0] and _fits(x, w, groups)
+    fits = isinstance(groups, int) and 1 < len(x) == len(w) == len(y) and y[1] == w[0] and _fits(x, w, groups)
     return swap_hint(*names[:2]) if fits else ""
 
 
@@ -40,6 +40,8 @@ def filter_hint(x: Axes, w: Axes, groups: int) -> str:
 
     The corrections are a batch axis, axes in the order of other libraries, exchanged operands, and groups.
     """
+    if min(len(x), len(w)) < 2:
+        return ""
     if len(w) != len(x):
         return batch_hint("x", x, len(w)) if x[0] == w[1] * groups else ""
     axes = len(x) - 2

@@ -178,7 +178,10 @@ class OpTensorSpec(NamedTuple):
 
 
 class ReduceSpec(NamedTuple):
-    """Parameters of a reduction, as in :func:`cudnn_ct.reduce`; ``indices`` are those of extremes."""
+    """Parameters of a reduction, as in :func:`cudnn_ct.reduce`, with cuDNN's name "avg" for "average".
+
+    ``indices`` are those of extremes.
+    """
 
     op: ReduceOp
     compute: str = "float32"

@@ -357,7 +357,10 @@ def biases_mask_keys(d: Draw) -> None:
     compared(d, y, attended(*values, np.isfinite(bias), np.where(np.isfinite(bias), bias, 0))[0], dtype)
 
 
-@promise("docs/attention.md", "q, k, v and y have the shape (tokens, H, D), the statistics (tokens, H)")
+@promise(
+    "docs/attention.md",
+    "q and y have the shape (tokens, H, D), k and v (tokens, Hkv, D), the statistics (tokens, H)",
+)
 def packed_sequences_are_apart(d: Draw) -> None:
     dtype, batch, heads, head = d.dtype(*HALF), d.randint(1, 3), d.choice((1, 2)), d.choice((8, 64))
     lengths = [[d.randint(1, 40) for _ in range(batch)] for _ in "qk"]
