@@ -1,6 +1,6 @@
 """Make the certificates that the package ships: those of the training fusions of common networks.
 
-python tools/certificates.py --jobs 12     # adds to cudnn_ct/certify/shipped.json
+python tools/certificates.py --jobs 12     # writes cudnn_ct/certify/shipped.txt
 
 Convolutions are those of residual networks of 18 to 152 layers and of networks for segmentation, for the
 batch sizes that people train with. The first result of each is compared with a second opinion on this GPU, as
@@ -10,7 +10,6 @@ for a user; what agreed is kept.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -43,6 +42,7 @@ CONVOLUTIONS = (
     *((c, 2 * c, 3, 1, s) for c, s in ((64, 64), (128, 32), (256, 16), (512, 8))),
 )
 MAX_ELEMENTS = 2**28  # of a tensor
+FILE = Path(__file__).resolve().parents[1] / "cudnn_ct" / "certify" / "shipped.txt"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,14 +78,12 @@ def _certified(part: tuple[list[tuple[int, ...]], float]) -> set[str]:
         os.environ |= {"CUDNN_CT_ALGO_CACHE": folder, "CUDNN_CT_CERTIFY": "new"}
         from cudnn_ct.certify import certificates
 
-        certificates.SHIPPED = Path(folder, "none.json")  # what the package ships must be found again
-        certificates.SHIPPED.write_text("{}", encoding="utf-8")
+        certificates._shipped = frozenset  # type: ignore[assignment]  # those of the package are found again
         for problem in problems:
             if time.monotonic() < end:
                 with suppress(AllocationError):
                     run(*problem)
-        right = {key for key, found in certificates._known.items() if found.verdict == "right"}
-    return {key for key in right if key.startswith(f"{certificates.PREFIX} | ")}
+        return {key for key, found in certificates._known.items() if found.verdict == "right"}
 
 
 def run(batch: int, channels: int, filters: int, window: int, stride: int, size: int) -> None:
@@ -121,18 +119,21 @@ def run(batch: int, channels: int, filters: int, window: int, stride: int, size:
 
 
 def _add(keys: set[str]) -> None:
-    """Add certificates to the file of the package."""
-    from cudnn_ct.certify.certificates import SHIPPED, parted
+    """Write certificates into the file of the package, in place of those for the same cuDNN and GPU."""
+    from cudnn_ct.certify.certificates import digest
 
-    found: dict[str, set[str]] = {
-        where: set(structures)
-        for where, structures in json.loads(SHIPPED.read_text(encoding="utf-8")).items()
-    }
-    for key in keys:
-        where, structure = parted(key)
-        found.setdefault(where, set()).add(structure)
-    rows = {where: sorted(structures) for where, structures in sorted(found.items())}
-    SHIPPED.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
+    sections: dict[str, list[str]] = {}
+    introduction, *lines = FILE.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        if line.startswith("# "):
+            sections[line] = found = []
+        else:
+            found.append(line)
+    for place in {tuple(key.split(" | ")[1:3]) for key in keys}:
+        own = [key for key in keys if tuple(key.split(" | ")[1:3]) == place]
+        sections[f"# {' | '.join(place)}"] = sorted(map(digest, own))
+    rows = [row for title in sorted(sections) for row in (title, *sections[title])]
+    FILE.write_text("\n".join([introduction, *rows]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,16 +2,16 @@
 
 A certificate says that the results of an engine for a structure of graphs agreed with a second opinion, that
 they were wrong, or how many results 20 equal runs had. It holds for one cuDNN, one kind of its wheel and one
-GPU. ``shipped.json`` has those of training fusions of common networks; ``tools/certificates.py`` makes it.
+GPU. ``shipped.txt`` has those of training fusions of common networks; ``tools/certificates.py`` makes it.
 """
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
+from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
+from .. import _files
 from .._caches import BoundedDict
 from ..context import Context
 from ..graph import recording
@@ -19,10 +19,10 @@ from ..graph.offline import gpu_name
 from ..graph.plan_file import DEVICE, StoredPlan
 from ..graph.plan_store import folder_store, plan_store
 
-__all__ = ["PREFIX", "SHIPPED", "Certificate", "certificate_key", "find", "keep", "wrong_engines"]
+__all__ = ["PREFIX", "SHIPPED", "Certificate", "certificate_key", "digest", "find", "keep", "wrong_engines"]
 
 PREFIX = "certificate"
-SHIPPED = Path(__file__).with_name("shipped.json")
+SHIPPED = "certify/shipped.txt"
 MAX_KNOWN = 16_384
 
 
@@ -63,30 +63,23 @@ def find(key: str) -> Certificate | None:
     if known is not None:
         return known
     entry = plan_store().get(key) or folder_store().get(key)
-    found = _of_package(key) if entry is None else Certificate.of_entry(entry)
+    found = Certificate.of_entry(entry) if entry is not None else None
+    if entry is None and digest(key) in _shipped():
+        found = Certificate("right", "it agreed when it was tested for this package")
     if found is not None:  # a missing one may still be imported
         _known[key] = found
     return found
 
 
-def _of_package(key: str) -> Certificate | None:
-    where, about = parted(key)
-    if about not in _shipped().get(where, ()):
-        return None
-    return Certificate("right", "it agreed when it was tested for this package")
-
-
-def parted(key: str) -> tuple[str, str]:
-    """Return the engine, the GPU and the cuDNN of a certificate, and what it is about."""
-    *where, about = key.split(" | ", 4)
-    return " | ".join(where), about
+def digest(key: str) -> str:
+    """Return the text that stands for a key in the certificates of the package."""
+    return sha256(key.encode()).hexdigest()[:16]
 
 
 @cache
-def _shipped() -> dict[str, frozenset[str]]:
-    """Return the structures that agreed, by all that stands before them in a key."""
-    found = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    return {where: frozenset(structures) for where, structures in found.items()}
+def _shipped() -> frozenset[str]:
+    """Return the digests of the keys of certificates that the package has."""
+    return frozenset(_files.resource(SHIPPED).splitlines())
 
 
 def keep(key: str, certificate: Certificate, **more: Any) -> None:
@@ -100,7 +93,6 @@ def keep(key: str, certificate: Certificate, **more: Any) -> None:
 def forget() -> None:
     """Drop what this process knows, so that the folder is read again."""
     _known.clear()
-    _shipped.cache_clear()
 
 
 def wrong_engines() -> list[dict[str, Any]]:
