@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import _lib
+from .. import _lib, array_shapes
+from .._bindings import GENERATED_FROM
 from .._caches import BoundedDict
 from .._files import text_of
 from .._lib import Library
 from ..context import KERNEL_CACHES, Context
 from ..cuda import device as devices
+from ..errors import LibraryNotFoundError
 from ..facts import Target
 from .backend import BackendDescriptor
 
@@ -96,9 +98,17 @@ def compute_capability(context: Context | Planner | ShapesOnly) -> tuple[int, in
 
 
 def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
-    """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs."""
-    library = _lib.load() if context is None else context.library
+    """Return the cuDNN and the GPU of a context, for which facts are selected; None stands for all GPUs.
+
+    Without a cuDNN, calls on shapes follow the facts about the version of the bindings.
+    """
     capability = None if context is None else compute_capability(context)
+    try:
+        library = _lib.load() if context is None else context.library
+    except LibraryNotFoundError:
+        if not array_shapes.active():
+            raise
+        return Target(GENERATED_FROM, capability=capability)
     return Target(library.version, library.kind, capability)
 
 

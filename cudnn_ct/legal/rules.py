@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from .._config import config
-from ..errors import LibraryNotFoundError, format_version, warn_caller
+from ..errors import format_version, warn_caller
 from ..facts import Fact, FactsError, Target, facts, ignores, user_facts
 from ..graph.engines import Engine
 from ..graph.offline import target_of
@@ -101,10 +101,7 @@ def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
     """Return the problem, in IEEE arithmetic if this cuDNN is known to compute it wrong in TF32."""
     if rounds_to(problem) != "tf32":
         return problem
-    try:
-        subjects, target = subjects_of(problem), target_of(None)
-    except LibraryNotFoundError:  # on shapes, which need no cuDNN; a call on a device has loaded it
-        return problem
+    subjects, target = subjects_of(problem), target_of(None)
     wrong = any("TF32" in fact.when for fact in _holding("rewrite", subjects, target))
     return problem._replace(tensor_cores=False) if wrong else problem
 

@@ -183,12 +183,19 @@ def test_bisect_reports_a_wrong_file_as_wrong_usage() -> None:
         bisect._outcome(cudnn, {"wrong_file": "problem.py does not define graph"})
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_convolutions_on_shapes_need_no_cudnn(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_on_shapes_need_no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise LibraryNotFoundError("libcudnn was not found")
 
     monkeypatch.setattr(_lib, "load", missing)
     with ct.record_plans(shapes_only=True):
-        x, w = ct.zeros((2, 4, 9, 9), dtype), ct.zeros((8, 4, 3, 3), dtype)
-        assert ct.conv(x, w, padding=1).shape == (2, 8, 9, 9)
+        for dtype in ("float16", "float32", "float64"):
+            x, w = ct.zeros((2, 4, 9, 9), dtype), ct.zeros((8, 4, 3, 3), dtype)
+            assert ct.conv(x, w, padding=1).shape == (2, 8, 9, 9)
+        q = ct.zeros((2, 4, 16, 64), "float16")
+        assert ct.attention(q, q, q).y.shape == q.shape
+        a, b = ct.zeros((4, 8)), ct.zeros((8, 4))
+        assert ct.matmul(a, b).shape == (4, 4)
+        g = ct.Graph()
+        f = g.build(g.relu(g.input((4, 8)) @ g.input((8, 4))))
+        assert f(a, b).shape == (4, 4)
