@@ -170,7 +170,7 @@ def lstm(*, dry: bool, rounds: int, **_: Any) -> Iterator[Row]:
 
 
 def lstm_programs(network: Lstm, dry: bool) -> dict[str, Program]:
-    """Return our program in both precisions, and that of JAX in float32: there is no other."""
+    """Return our program in both precisions, and that of JAX, which has float32 alone."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import rnn

@@ -96,7 +96,7 @@ def on_gpu(frame: Frame) -> None:
     previous = streams.set_device(device)
     before = streams.relax()  # XLA may capture the call, and a plan may have to be built
     try:
-        with _lock:
+        with _lock:  # as in _shared and _lending, whose generators would take microseconds of each call
             own, context.local.contexts = context.local.contexts, _contexts
             try:
                 where = context.of_device(device)

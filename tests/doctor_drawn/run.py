@@ -39,21 +39,17 @@ Runner = Callable[[Site], Answer]
 
 
 @cache
-def _path() -> str:
+def _folder() -> TemporaryDirectory[str]:
     """A folder with the package alone: next to an installed package there is a cuDNN."""
     folder = TemporaryDirectory()
-    _kept.append(folder)
     Path(folder.name, "cudnn_ct").symlink_to(PACKAGE)
-    return folder.name
-
-
-_kept: list[TemporaryDirectory[str]] = []
+    return folder
 
 
 def environment(site: Site) -> dict[str, str]:
     """The variables of the child process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": _path()}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": _folder().name}
 
 
 def command(site: Site, *flags: str) -> list[str]:

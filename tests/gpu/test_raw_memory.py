@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cuda.pointers import allocation_at
 
 from .conftest import library, own_stream
 from .libraries import settle
@@ -242,11 +244,19 @@ def test_memory_of_each_allocator_of_torch_is_accepted(setting: str) -> None:
 
 def test_from_pointer_takes_microseconds(buffer: Any) -> None:
     address, shape = int(buffer.handle), VALUES.shape
-    times = []
-    for _ in range(9):
+
+    def microseconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
         for _ in range(500):
-            ct.from_pointer(address, shape, "float32")
-        times.append((time.perf_counter() - start) / 500 * 1e6)
-    print(f"from_pointer: {statistics.median(times):.2f} us")
-    assert min(times) < 100, times  # 5 on an idle H200, 25 next to 30 processes
+            call()
+        return (time.perf_counter() - start) / 500 * 1e6
+
+    # In turns: 5 us on an idle H200, and 25 next to 30 processes, which slow down the driver's query too.
+    ours, query = [], []
+    for _ in range(9):
+        ours.append(microseconds(lambda: ct.from_pointer(address, shape, "float32")))
+        query.append(microseconds(lambda: allocation_at(address, 0)))
+    print(
+        f"from_pointer: {statistics.median(ours):.2f} us, the query alone {statistics.median(query):.2f} us"
+    )
+    assert min(ours) < 5 * min(query), (ours, query)

@@ -26,42 +26,35 @@ WORDS_OF_README, WORDS_OF_GUIDES = 900, 30_000
 COLUMN = 84  # characters of code that the site shows without scrolling
 
 
-@each_page
-def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
-    """In a new process: without a GPU on shapes, except the first snippet, which runs as it is."""
+def run(page: str, folder: Path, *options: str) -> str:
+    """Run the snippets of a page in a new process; return its output."""
     path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
-    command = [sys.executable, "-W", "error", "-m", "tests.guides", page]
     environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
+    command = [sys.executable, *options, "-m", "tests.guides", page]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0, "the page has no snippet"
+    return done.stdout
+
+
+@each_page
+def test_snippets_run_as_pasted(page: str, tmp_path: Path) -> None:
+    """Without a GPU on shapes, except the first snippet, which runs as it is."""
+    assert int(run(page, tmp_path, "-W", "error")) > 0, "the page has no snippet"
 
 
 @pytest.mark.parametrize("page", guides.internals())
 def test_snippets_of_other_pages_run_as_pasted(page: str, tmp_path: Path) -> None:
-    """In a new process: without a GPU on shapes, but for those that need more."""
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
-    command = [sys.executable, "-W", "error", "-m", "tests.guides", page]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    """Without a GPU on shapes, except those that need more, which are compiled."""
+    run(page, tmp_path, "-W", "error")
 
 
 @pytest.mark.parametrize("page", guides.others())
 def test_snippets_about_other_libraries_run_as_pasted(page: str, tmp_path: Path) -> None:
-    """In a new process, if it has the library and what that needs; elsewhere they are compiled."""
+    """If the environment has the library and what that needs; elsewhere they are compiled."""
     assert {one.needs for one in guides.snippets(page)} <= guides.NEEDS.keys()
-    path = os.pathsep.join([str(Path(ct.__file__).parents[1]), str(ROOT), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDNN_CT_ALGO_CACHE": "off"}
-    command = [sys.executable, "-m", "tests.guides", page]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run(page, tmp_path)
 
 
 @each_page
