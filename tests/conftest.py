@@ -167,13 +167,16 @@ class GpuRecorder:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = {"skipped": 0, "passed": 0, "failed": 0}
+        failures: list[str] = []
         for name, outcome in (*zip(counts, counts, strict=True), ("error", "failed")):
-            counts[outcome] += sum(map(_of_the_tier, terminalreporter.stats.get(name, ())))
+            reports = [one for one in terminalreporter.stats.get(name, ()) if _of_the_tier(one)]
+            counts[outcome] += len(reports)
+            failures += [one.nodeid for one in reports if outcome == "failed"]
         if not counts["passed"] + counts["failed"]:
             reason = why_not_on_gpu() or "no test of tests/gpu was selected"
             terminalreporter.write_line(f"no GPU record written: {reason}", red=True)
             return
-        self.tool.write(self.path, counts, self.sources)
+        self.tool.write(self.path, counts, failures, self.sources)
         terminalreporter.write_line(f"GPU record written to {self.path}: {self.tool.summary(counts)}")
 
 

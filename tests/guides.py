@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import cudnn_ct as ct
 
 ROOT = Path(__file__).resolve().parents[1]
-SNIPPET = re.compile(r"(?:<!-- needs ([\w ]+) -->\n)?```python\n(.*?)```", re.DOTALL)
+SNIPPET = re.compile(r"(?:<!-- needs ([\w. ]+) -->\n)?```python\n(.*?)```", re.DOTALL)
 PRINTED = re.compile(r"^ *print\(.*\)  # ((?:[(\[\d]|DeviceArray)\S.*|\w+)$", re.MULTILINE)
 
 
@@ -62,10 +62,22 @@ def _has_cudnn() -> bool:
         return False
 
 
+def _exported(path: Path) -> bool:
+    """Export a plan to the file that a page imports, if there is a GPU, and return whether it exists."""
+    if ct.available():
+        with ct.record_plans() as recorded:
+            ct.softmax(ct.zeros((2, 3)))
+        ct.export_plans(path, recorded)
+    return path.is_file()
+
+
 # Needs of snippets, and whether this process has them; torch and cupy are for GPUs.
 NEEDS: dict[str, Callable[[], bool]] = {
     "a GPU": lambda: bool(ct.available()),
     "cuDNN": _has_cudnn,
+    "cuDNN 9.22": lambda: not ct.available() or ct.version() >= 92200,  # shapes need none
+    "a GPU with cuDNN 9.22": lambda: bool(ct.available() and ct.version() >= 92200),
+    "plans.file": lambda: _exported(Path("plans.file")),
     "torch": lambda: bool(ct.available() and find_spec("torch")),
     "jax": lambda: bool(find_spec("jax")),
     "cupy": lambda: bool(ct.available() and find_spec("cupy")),

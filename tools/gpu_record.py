@@ -4,8 +4,9 @@
 ``CUDNN_CT_REPLAY=0``, it adds the counts of a run without replays to the record of the same sources. ``python
 tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
 seed, and adds the number of calls, the seed and the findings to the record. ``--run`` does all of this, after
-it has imported all files of tests, and stops at the first failure. ``--check`` reports whether the record
-belongs to the present sources, and exits with 1 if it does not. Checking needs only the standard library.
+it has imported all files of tests, and stops at the first failure. ``--run again`` runs the tests that
+failed, after a change to these tests alone. ``--check`` reports whether the record belongs to the present
+sources, and exits with 1 if it does not. Checking needs only the standard library.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ PACKAGE = ROOT / "cudnn_ct"
 RECORD = ROOT / "tests" / "gpu_record.json"
 
 COUNTS = ("passed", "failed", "skipped")
+FAILURES = "failures"
+DEVICE_KEYS = ("device", "driver", "cuda", "cudnn")
 ORACLE_KEYS = ("oracle_calls", "oracle_replays", "oracle_seeds", "oracle_findings")
-KEYS = ("date", "device", "driver", "cuda", "cudnn", *COUNTS, "without_replays", *ORACLE_KEYS, "sources")
+KEYS = ("date", *DEVICE_KEYS, *COUNTS, FAILURES, "without_replays", *ORACLE_KEYS, "sources")
 LEAST_ORACLE_CALLS = 5_000
 PARTS = ("imports", "tests", "without-replays", "oracle")
-RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}"
+AGAIN = "again"
+RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}; or {AGAIN}: the tests that failed"
 MINUTES = 2.0  # of the oracle, by default
-ADDS = "GPU_RECORD_ADDS"  # 1: counts are added to those of the record
+MODE = "GPU_RECORD_MODE"  # "add": a further shard; "again": the tests that failed, and no other
 WORKSPACE_LIMIT = "4G"  # for each of many processes
 
 
@@ -45,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--oracle-minutes", type=float, metavar="N", help="compare random calls for N minutes"
     )
-    parser.add_argument("--run", nargs="*", choices=PARTS, metavar="PART", help=RUN_HELP)
+    parser.add_argument("--run", nargs="*", choices=(*PARTS, AGAIN), metavar="PART", help=RUN_HELP)
     parser.add_argument(
         "--shard",
         default="1/1",
@@ -55,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     options = parser.parse_args(arguments)
     if options.run is not None:
+        if AGAIN in options.run:
+            return run_again(options.record, options.jobs)
         minutes = MINUTES if options.oracle_minutes is None else options.oracle_minutes
         shard, shards = map(int, options.shard.split("/"))
         return run_parts(options.run or PARTS, options.record, minutes, options.jobs, shard, shards)
@@ -106,36 +112,51 @@ def read(record: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
+def write(record: Path, counts: Mapping[str, int], failures: Sequence[str], sources: str) -> None:
     """Write the record of a run that has just ended in this process, or extend it if replays are off.
 
     Parameters
     ----------
     record : Path
     counts : mapping with ``passed``, ``failed`` and ``skipped``
+    failures : sequence of str
+        The ids of the tests that failed.
     sources : str
         The result of :func:`hash_sources` at the start of the run.
 
     Raises
     ------
     ValueError
-        Replays are off, or this is a further shard, and the record belongs to other sources.
+        Replays are off, or this is not the first shard, and the record belongs to other sources. Or other
+        tests ran than those that had failed.
     """
-    adds = os.environ.get(ADDS) == "1"
-    if adds or not replays_are_on():
+    mode = os.environ.get(MODE, "")
+    if mode or not replays_are_on():
         facts = read(record)
         if facts["sources"] != sources:
             raise ValueError(f"{record} belongs to other sources: run the tests with replays first")
-        found = facts if replays_are_on() else facts["without_replays"]
-        found |= {name: counts[name] + (found[name] if adds else 0) for name in COUNTS}
+        _update(facts if replays_are_on() else facts["without_replays"], counts, failures, mode)
         record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     oracle = {"oracle_calls": 0, "oracle_replays": 0, "oracle_seeds": [], "oracle_findings": 0}
-    without = {"without_replays": dict.fromkeys(COUNTS, 0)}
-    values = {"date": date, **device_facts(), **counts, **without, **oracle, "sources": sources}
+    without = {"without_replays": {**dict.fromkeys(COUNTS, 0), FAILURES: []}}
+    run = {**counts, FAILURES: list(failures)}
+    values = {"date": date, **device_facts(), **run, **without, **oracle, "sources": sources}
     facts = {key: values[key] for key in KEYS}
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _update(found: dict[str, Any], counts: Mapping[str, int], failures: Sequence[str], mode: str) -> None:
+    """Replace the counts of a part of the record, add to them, or replace those of the failures."""
+    kept = {name: found[name] if mode else 0 for name in COUNTS}
+    known = found[FAILURES] if mode == "add" else []
+    if mode == AGAIN:
+        if sum(counts.values()) != found["failed"]:
+            raise ValueError(f"{found['failed']} tests had failed, and {sum(counts.values())} ran again")
+        kept["failed"] = 0
+    found |= {name: kept[name] + counts[name] for name in COUNTS}
+    found[FAILURES] = [*known, *failures]
 
 
 def run_parts(
@@ -145,18 +166,14 @@ def run_parts(
 
     Importing the files of tests takes seconds. A file that cannot be imported would cost the whole run.
     """
-    shared = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
-    tests = [f"--gpu-record={record}", "-q", "-r", "fE", *shared]
+    tests = _options(record, jobs)
     folder = ROOT / "tests" / "gpu"
     places = [folder] if shards == 1 else sorted(folder.glob("test_*.py"))[shard - 1 :: shards]
-    limit = {
-        ADDS: str(int(shard > 1)),
-        "CUDNN_CT_WORKSPACE_LIMIT": os.environ.get("CUDNN_CT_WORKSPACE_LIMIT", WORKSPACE_LIMIT),
-    }
+    shared = _environ("add" if shard > 1 else "")
     runs = {
-        "imports": (["--collect-only", "-qq"], {}),
-        "tests": (tests, limit),
-        "without-replays": (tests, {**limit, "CUDNN_CT_REPLAY": "0"}),
+        "imports": (["--collect-only", "-qq"], dict(os.environ)),
+        "tests": (tests, shared),
+        "without-replays": (tests, {**shared, "CUDNN_CT_REPLAY": "0"}),
     }
     for part in (one for one in PARTS if one in parts):
         print(f"--- {part}", flush=True)
@@ -165,12 +182,36 @@ def run_parts(
         else:
             options, environ = runs[part]
             command = [sys.executable, "-m", "pytest", *map(str, places), *options]
-            status = subprocess.run(command, cwd=ROOT, env={**os.environ, **environ}).returncode
+            status = subprocess.run(command, cwd=ROOT, env=environ).returncode
         if status:
             print(f"{part} failed: exit status {status}")
             return status
     print(judge(record)[1])
     return 0
+
+
+def run_again(record: Path, jobs: int) -> int:
+    """Run the tests that failed, with replays and without, and return the first exit status that is not 0."""
+    facts = read(record)
+    parts: tuple[tuple[dict[str, str], list[str]], ...]
+    parts = (({}, facts[FAILURES]), ({"CUDNN_CT_REPLAY": "0"}, facts["without_replays"][FAILURES]))
+    for environ, tests in (one for one in parts if one[1]):
+        command = [sys.executable, "-m", "pytest", *tests, *_options(record, min(jobs, len(tests)))]
+        status = subprocess.run(command, cwd=ROOT, env=_environ(AGAIN) | environ).returncode
+        if status:
+            return status
+    print(judge(record)[1])
+    return 0
+
+
+def _options(record: Path, jobs: int) -> list[str]:
+    shared = ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else []
+    return [f"--gpu-record={record}", "-q", "-r", "fE", *shared]
+
+
+def _environ(mode: str) -> dict[str, str]:
+    limit = os.environ.get("CUDNN_CT_WORKSPACE_LIMIT", WORKSPACE_LIMIT)
+    return {**os.environ, MODE: mode, "CUDNN_CT_WORKSPACE_LIMIT": limit}
 
 
 def add_oracle(record: Path, minutes: float, jobs: int) -> int:

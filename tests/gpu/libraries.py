@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudnn_ct import streams
+
 from .conftest import library, own_stream
 
-__all__ = ["LEGACY_DEFAULT", "LIBRARIES", "WRITABLE", "Library", "busy", "delay", "settle"]
+__all__ = ["LEGACY_DEFAULT", "LIBRARIES", "WRITABLE", "Library", "busy", "delay", "jax_device", "settle"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 LEGACY_DEFAULT = 1
@@ -109,7 +111,7 @@ def numba(side: bool) -> Library:
 def jax(side: bool) -> Library:
     """It chooses its streams itself, and its arrays cannot be written."""
     jax = library("jax")
-    gpu = jax.devices("gpu")[0]
+    gpu = jax_device()
     return Library(
         handle=LEGACY_DEFAULT,
         current=nullcontext(),
@@ -117,6 +119,12 @@ def jax(side: bool) -> Library:
         take=jax.dlpack.from_dlpack,
         read=np.asarray,
     )
+
+
+def jax_device() -> Any:
+    """Return JAX's name of the current device; JAX itself uses the first."""
+    index = streams.current_device()
+    return next(gpu for gpu in library("jax").devices("gpu") if gpu.local_hardware_id == index)
 
 
 WRITABLE = {"torch": torch, "cupy": cupy, "numba": numba}

@@ -14,7 +14,7 @@ import pytest
 import cudnn_ct as ct
 
 from .conftest import library, own_stream
-from .libraries import LEGACY_DEFAULT, LIBRARIES, WRITABLE, Library, busy, delay, settle
+from .libraries import LEGACY_DEFAULT, LIBRARIES, WRITABLE, Library, busy, delay, jax_device, settle
 
 X = (2, 3, 64, 64)
 STREAMS = ("default", "side")
@@ -162,7 +162,7 @@ def test_memory_is_not_reused_before_its_use_on_another_stream_has_ended(size: i
 def after_much_work() -> Any:
     """Return a function that returns an image, after work that takes some hundred milliseconds."""
     jax = library("jax")
-    identity = jax.device_put(np.eye(4096, dtype=np.float32), jax.devices("gpu")[0])
+    identity = jax.device_put(np.eye(4096, dtype=np.float32), jax_device())
 
     def slowly(identity: Any, image: Any) -> Any:
         product = jax.lax.fori_loop(0, 300, lambda _, a: a @ identity, identity)

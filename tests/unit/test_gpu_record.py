@@ -39,9 +39,9 @@ def package(tmp_path: Path) -> Path:
 def record(tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(gpu_record, "device_facts", lambda: DEVICE)
     path = tmp_path / "gpu_record.json"
-    gpu_record.write(path, COUNTS, gpu_record.hash_sources(package))
+    gpu_record.write(path, COUNTS, [], gpu_record.hash_sources(package))
     monkeypatch.setattr(gpu_record, "replays_are_on", lambda: False)
-    gpu_record.write(path, COUNTS | {"passed": 311}, gpu_record.hash_sources(package))
+    gpu_record.write(path, COUNTS | {"passed": 311}, [], gpu_record.hash_sources(package))
     monkeypatch.undo()
     change(path, oracle_calls=6000, oracle_seeds=[1])
     return path
@@ -55,13 +55,40 @@ def change(record: Path, **facts: Any) -> None:
 def test_further_shards_add_to_the_counts(
     record: Path, package: Path, monkeypatch: pytest.MonkeyPatch, replays: bool, counted: tuple[int, int]
 ) -> None:
-    monkeypatch.setenv(gpu_record.ADDS, "1")
+    monkeypatch.setenv(gpu_record.MODE, "add")
     monkeypatch.setattr(gpu_record, "replays_are_on", lambda: replays)
-    gpu_record.write(record, COUNTS, gpu_record.hash_sources(package))
+    gpu_record.write(record, COUNTS, [], gpu_record.hash_sources(package))
     facts = gpu_record.read(record)
     assert (facts["passed"], facts["without_replays"]["passed"]) == counted
     with pytest.raises(ValueError, match="belongs to other sources"):
-        gpu_record.write(record, COUNTS, "another hash")
+        gpu_record.write(record, COUNTS, [], "another hash")
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_tests_that_failed_run_again(
+    record: Path, package: Path, monkeypatch: pytest.MonkeyPatch, replays: bool
+) -> None:
+    sources = gpu_record.hash_sources(package)
+    wrong = ["tests/gpu/test_a.py::test_b[1]", "tests/gpu/test_c.py::test_d"]
+    monkeypatch.setattr(gpu_record, "device_facts", lambda: DEVICE)
+    monkeypatch.setattr(gpu_record, "replays_are_on", lambda: replays)
+    gpu_record.write(record, {"passed": 10, "failed": 2, "skipped": 1}, wrong, sources)
+    commands: list[tuple[list[str], str | None]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> Any:
+        commands.append((command[3:5], env.get("CUDNN_CT_REPLAY")))
+        monkeypatch.setenv(gpu_record.MODE, env[gpu_record.MODE])
+        gpu_record.write(record, {"passed": 1, "failed": 1, "skipped": 0}, wrong[1:], sources)
+        return SimpleNamespace(returncode=1)
+
+    monkeypatch.setattr(gpu_record.subprocess, "run", run)
+    assert gpu_record.main(["--run", "again", "--record", str(record)]) == 1
+    assert commands == [(wrong, None if replays else "0")]
+    facts = gpu_record.read(record)
+    part = facts if replays else facts["without_replays"]
+    assert [part[key] for key in (*gpu_record.COUNTS, "failures")] == [11, 1, 1, wrong[1:]]
+    with pytest.raises(ValueError, match="1 tests had failed, and 2 ran again"):
+        gpu_record.write(record, {"passed": 2, "failed": 0, "skipped": 0}, [], sources)
 
 
 def test_judge_accepts_a_clean_record_of_these_sources(record: Path, package: Path) -> None:
