@@ -15,6 +15,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct._lib import load
+from cudnn_ct.cuda import driver
 from cudnn_ct.cli.selftest_cases import Case, Inputs, cases
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import several
@@ -145,8 +146,6 @@ def in_threads(count: int, work: Callable[[int], object], timeout: float = 120) 
 
 def own_stream(device: int = 0) -> Any:
     """Create a stream with cuda.core, which does not wait for the default stream."""
-    from cuda.core import Device
-
-    where = Device(device)
+    where = driver.core().Device(device)
     where.set_current()
     return where.create_stream()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from time import monotonic, sleep
 from typing import Any
 
 from .. import _background
@@ -81,9 +82,17 @@ def native(name: str) -> Any:
 
 @cache
 def core() -> Any:
-    """Return ``cuda.core``, imported at the first use."""
+    """Return ``cuda.core``, imported at the first use.
+
+    Its ``__init__`` replaces its own ``__spec__``, which Python's lock of imports reads. So a thread that
+    imports it while another one does gets a part of it, and an import of ``cuda.core.utils`` fails.
+    """
     with _importing("cuda.core"):
-        import cuda.core.utils
+        import cuda.core
+
+        deadline = monotonic() + 30
+        while not (hasattr(cuda.core, "utils") and hasattr(cuda.core, "Buffer")) and monotonic() < deadline:
+            sleep(0.001)
     return cuda.core
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnn_ct import streams
+from cudnn_ct.cuda import stream as streams
 
 from .conftest import library, own_stream
 

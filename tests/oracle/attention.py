@@ -238,7 +238,8 @@ def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, valu
     """Kernels round the weights and the gradients of the scores to the dtype of the operands.
 
     The gradient of a bias is rounded to it once more, whatever its own dtype is. A weight that is rounded as
-    a subnormal number changes the gradient of its score by its absolute error.
+    a subnormal number changes the gradient of its score by its absolute error. Gradients of scores are rounded
+    when they have been multiplied by the scale of the scores.
     """
     smallest = _smallest_normal(arguments)
 
@@ -247,7 +248,7 @@ def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, valu
         p = _weights(head, head.q @ head.k.T * factor + head.bias, stats)
         p = np.where(head.seen, np.maximum(p, smallest), 0)
         ds = p * np.abs(dy @ head.v.T - (dy * y).sum(-1, keepdims=True))
-        ds = np.where(head.seen, np.maximum(ds, smallest), 0)
+        ds = np.where(head.seen, np.maximum(ds, smallest / (min(abs(factor), 1) or 1)), 0)
         return factor * ds @ np.abs(head.k), factor * ds.T @ np.abs(head.q), p.T @ np.abs(dy), 2 * ds
 
     return _summed(operands, arguments, sizes)

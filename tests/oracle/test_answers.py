@@ -1489,6 +1489,19 @@ def test_weights_below_the_normal_numbers_of_float16_have_an_absolute_error() ->
     np.testing.assert_allclose(found.rounded[0, 0, 1], tiny)
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 2.0])
+def test_the_gradient_of_a_bias_has_the_rounding_of_scaled_gradients(scale: float) -> None:
+    """Kernels round a gradient of scores after its product with the scale, and divide for dbias."""
+    operands = {"q": np.ones((1, 1, 1, 8)), "k": np.zeros((1, 1, 1, 8)), "v": np.ones((1, 1, 1, 8))}
+    operands |= {"y": np.zeros((1, 1, 1, 8)), "dy": np.full((1, 1, 1, 8), 2.0**-20), "stats": np.zeros((1, 1, 1))}
+    operands["bias"] = np.zeros((1, 1, 1, 1))
+    found = solve("attention_backward", operands, scale=scale, dbias=True, weights="float16")["dbias"]
+    rounded = float(np.float16(scale * found.value.item())) / scale if scale else 0.0
+    error = abs(rounded - found.value.item()) if scale else 0.0
+    assert found.rounded is not None
+    assert error <= 2.0**-11 * found.rounded.item() <= 2.0**-23 / (min(scale, 1) or 1)
+
+
 def test_scaled_matmul_takes_the_magnitude_before_the_scale() -> None:
     two, half = array(2.0), array(0.5)
     given = {"a": array([1.0, -3.0]), "b": array([2.0], [1.0]), "descale_a": half, "scale": two}

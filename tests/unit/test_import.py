@@ -104,3 +104,26 @@ def test_stub_is_up_to_date() -> None:
         pytest.skip("tools/ is not next to these tests")
     done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cuda_core_is_whole_while_other_threads_import_it() -> None:
+    """Its lock of imports does not work: see findings/cuda_core_is_imported_in_parts_by_threads.sh."""
+    code = """
+import threading
+from cudnn_ct.cuda import driver
+barrier, failures = threading.Barrier(8), []
+def work(number):
+    barrier.wait()
+    try:
+        if number % 2:
+            import cuda.core
+        else:
+            driver.core.__wrapped__().utils.StridedMemoryView, driver.core().Buffer
+    except Exception as error:
+        failures.append(repr(error))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+print(*failures)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
