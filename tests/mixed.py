@@ -15,8 +15,8 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct._lib import load
-from cudnn_ct.cuda import driver
 from cudnn_ct.cli.selftest_cases import Case, Inputs, cases
+from cudnn_ct.cuda import driver
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import several
 from tests.op_cases import CASES

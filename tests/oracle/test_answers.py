@@ -1493,7 +1493,11 @@ def test_weights_below_the_normal_numbers_of_float16_have_an_absolute_error() ->
 def test_the_gradient_of_a_bias_has_the_rounding_of_scaled_gradients(scale: float) -> None:
     """Kernels round a gradient of scores after its product with the scale, and divide for dbias."""
     operands = {"q": np.ones((1, 1, 1, 8)), "k": np.zeros((1, 1, 1, 8)), "v": np.ones((1, 1, 1, 8))}
-    operands |= {"y": np.zeros((1, 1, 1, 8)), "dy": np.full((1, 1, 1, 8), 2.0**-20), "stats": np.zeros((1, 1, 1))}
+    operands |= {
+        "y": np.zeros((1, 1, 1, 8)),
+        "dy": np.full((1, 1, 1, 8), 2.0**-20),
+        "stats": np.zeros((1, 1, 1)),
+    }
     operands["bias"] = np.zeros((1, 1, 1, 1))
     found = solve("attention_backward", operands, scale=scale, dbias=True, weights="float16")["dbias"]
     rounded = float(np.float16(scale * found.value.item())) / scale if scale else 0.0
