@@ -238,8 +238,8 @@ def _backward_rounded(table: Any, operands: Operands, arguments: Arguments, valu
     """Kernels round the weights and the gradients of the scores to the dtype of the operands.
 
     The gradient of a bias is rounded to it once more, whatever its own dtype is. A weight that is rounded as
-    a subnormal number changes the gradient of its score by its absolute error. Gradients of scores are rounded
-    when they have been multiplied by the scale of the scores.
+    a subnormal number changes the gradient of its score by its absolute error. Gradients of scores are
+    rounded after their product with the scale of the scores.
     """
     smallest = _smallest_normal(arguments)
 
