@@ -20,8 +20,7 @@ LABELS = 26  # columns
 
 # Each command is in the module of its name, which is imported when the command runs.
 COMMANDS = (
-    *("algorithms", "bench", "bisect", "cache", "compile", "device", "exec", "preload", "report"),
-    *("selftest", "supports"),
+    *("algorithms", "cache", "compile", "device", "exec", "preload", "report", "selftest", "supports"),
 )
 
 

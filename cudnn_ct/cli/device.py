@@ -28,7 +28,7 @@ STDOUT = "-"
 def command(export: str | None) -> None:
     """Name this GPU, or export its description to plan for it on other machines.
 
-    `compile`, `supports`, `algorithms` and `bisect` read the description with --gpu. cuDNN writes
+    `compile`, `supports` and `algorithms` read the description with --gpu. cuDNN writes
     it; needs cuDNN >= 9.8.
     """
     need_gpu()

@@ -1,22 +1,22 @@
-"""``cudnn-ct bisect`` on fakes that have a defect from one version on, each in a process of its own."""
+"""tools/bisect_cudnn.py on fakes that have a defect from one version on, each in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
-import cudnn_ct
-from cudnn_ct.cli import bisect_child
 from cudnn_ct.cli.options import Convolution
 from cudnn_ct.typing import Direction
 from tests.elf_files import make_cudnn
+from tests.maintainers import run_tool, tool
+
+bisect_cudnn, bisect_child = tool("bisect_cudnn"), tool("bisect_child")
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("9.1.0", "9.8.0", "9.10.2", "9.19.0", "9.28.0")
@@ -83,19 +83,14 @@ def problem(tmp_path: Path, defect: str) -> Path:
 
 
 def bisect(*arguments: str, check: int = 1) -> Any:
-    roots = [str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "cudnn_ct", "bisect", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    ran = run_tool("bisect_cudnn", *arguments)
     assert ran.returncode == check, ran.stdout + ran.stderr
     return json.loads(ran.stdout) if "--json" in arguments else ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("status", DEFECTS)
+@pytest.mark.parametrize(
+    "status", [pytest.param(one, marks=() if one == "wrong" else pytest.mark.nightly) for one in DEFECTS]
+)
 def test_bisect_names_the_first_bad_version(status: str, tmp_path: Path, folders: list[str]) -> None:
     told = bisect(*folders, "--file", str(problem(tmp_path, DEFECTS[status])), "--json")
     assert told["first_bad"] == FIRST_BAD
@@ -116,6 +111,7 @@ def test_bisect_names_the_first_bad_version(status: str, tmp_path: Path, folders
     assert expected[status] in row["reason"]
 
 
+@pytest.mark.nightly
 def test_bisect_compares_with_the_reference_of_a_file(tmp_path: Path, folders: list[str]) -> None:
     file = problem(tmp_path, f"{DEFECTS['wrong']}\nreference = lambda: np.full((1, 4, 6, 6), 36.0)")
     text = bisect(*folders, "--file", str(file))
@@ -124,11 +120,13 @@ def test_bisect_compares_with_the_reference_of_a_file(tmp_path: Path, folders: l
     bisect(*folders, "--file", str(file), "--tolerance", "0.6", check=0)
 
 
+@pytest.mark.nightly
 def test_bisect_finds_no_bad_version(tmp_path: Path, folders: list[str]) -> None:
     text = bisect(*folders, "--file", str(problem(tmp_path, "")), check=0)
     assert "no version is bad, of 5" in text
 
 
+@pytest.mark.nightly
 def test_bisect_names_the_last_bad_version_when_later_ones_are_good(
     tmp_path: Path, folders: list[str]
 ) -> None:
@@ -137,6 +135,7 @@ def test_bisect_names_the_last_bad_version_when_later_ones_are_good(
     assert "no version is bad after a good one: 9.8.0 is the last bad version; 9.1.0 fails: line " in text
 
 
+@pytest.mark.nightly
 def test_bisect_reports_a_hung_process(tmp_path: Path, folders: list[str]) -> None:
     file = problem(tmp_path, "import time\nif bad: time.sleep(600)")
     told = bisect(*folders[2:], "--file", str(file), "--seconds", "20", "--json")
@@ -144,6 +143,7 @@ def test_bisect_reports_a_hung_process(tmp_path: Path, folders: list[str]) -> No
     assert told["versions"][-1]["reason"] == "it takes more than 20 s"
 
 
+@pytest.mark.nightly
 def test_bisect_reports_errors_of_the_file(tmp_path: Path, folders: list[str]) -> None:
     path = problem(tmp_path, "raise OSError('no such data')")
     line = path.read_text().splitlines().index("raise OSError('no such data')") + 1
@@ -203,3 +203,42 @@ def test_difference_is_relative_to_the_largest_element(
     result: list[float], want: list[float], expected: float
 ) -> None:
     assert bisect_child.difference(np.array(result), np.array(want)) == pytest.approx(expected)
+
+
+PLANNER: Any = SimpleNamespace(library=SimpleNamespace(version=91900, kind="full"))
+DEFINITION = """
+import cudnn_ct as ct
+
+x = ct.zeros((2, 3))  # on shapes
+g = ct.Graph()
+a = g.input((64, 64), "float16")
+"""
+
+
+@pytest.mark.parametrize(
+    ("definition", "error"),
+    [
+        ("graph = g.define(g.relu(a @ a))", ""),
+        ("def graph():\n    return g.define(g.relu(a @ a))", ""),
+        ("graph = g", "graph is not a graph: got Graph, expected the result of ct.Graph.define"),
+        ("graph = 3", "graph is not a graph: got int"),
+        ("", "does not define graph, which it must with --gpu"),
+    ],
+)
+def test_bisect_takes_the_definition_of_a_graph(tmp_path: Path, definition: str, error: str) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(DEFINITION + definition)
+    if error:
+        with pytest.raises(bisect_child._WrongFileError, match=error):
+            bisect_child._graph_of(str(file), PLANNER)
+    else:
+        assert [one.row for one in bisect_child._graph_of(str(file), PLANNER).nodes] == [
+            "matmul",
+            "pointwise",
+        ]
+
+
+def test_bisect_reports_a_wrong_file_as_wrong_usage() -> None:
+    cudnn: Any = SimpleNamespace(version=(9, 19, 0))
+    with pytest.raises(click.UsageError, match="does not define graph"):
+        bisect_cudnn._outcome(cudnn, {"wrong_file": "problem.py does not define graph"})

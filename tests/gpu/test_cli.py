@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cudnn_ct as ct
 from cudnn_ct.cli import main
 from cudnn_ct.cli.selftest_cases import OPERATIONS
 
@@ -43,32 +42,6 @@ def test_algorithms_prints_times(direction: str) -> None:
     assert not listed["planned"]
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_bisect_compares_a_convolution_with_numpy(direction: str, dtype: str) -> None:
-    options = ("--direction", direction, "--dtype", dtype, "--json")
-    ran = run("bisect", ct.errors.format_version(ct.version()), *CONV, *options)
-    assert ran.exit_code == 0, ran.output
-    (row,) = json.loads(ran.stdout)["versions"]
-    assert row["status"] == "ok"
-    assert row["ms"] > 0
-    assert 0 <= row["error"] < 2e-2
-
-
-def test_bisect_reports_a_wrong_result_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "problem.py"
-    file.write_text(
-        "import numpy as np, cudnn_ct as ct\n"
-        "x = np.ones((2, 3, 4, 5), np.float32)\n"
-        "call = lambda: ct.softmax(ct.asarray(x))\n"
-        "reference = lambda: 1.1 * ct.reference.softmax(x) + 1\n"
-    )
-    ran = run("bisect", ct.errors.format_version(ct.version()), "--file", str(file), "--json")
-    assert ran.exit_code == 1, ran.output
-    (row,) = json.loads(ran.stdout)["versions"]
-    assert row["status"] == "wrong"
-
-
 def test_algorithms_plans_for_an_exported_device(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     ran = run("device", "--export", str(file))
@@ -89,20 +62,3 @@ def test_device_export_has_the_fields_of_the_recorded_description() -> None:
     assert {name: type(exported.get(name)) for name in recorded} == {
         name: type(value) for name, value in recorded.items()
     }
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        ["conv", *CONV],
-        *([name, "--x", "8,16,14,14"] for name in ("pool", "softmax", "batch_norm")),
-        ["rnn", "--x", "8,4,32", "--hidden", "32"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
-def test_bench_times_every_problem(problem: list[str]) -> None:
-    ran = run("bench", *problem, "--json")
-    assert ran.exit_code == 0, ran.output
-    rows = json.loads(ran.stdout)["rows"]
-    assert any(row["time"] for row in rows)
-    assert all(row["nbytes"] > 0 for row in rows if row["time"])

@@ -66,8 +66,6 @@ BAD = [
     ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
     ("algorithms --gpu nothing", "unknown GPU: got 'nothing', expected a file or one of h200, t4, a100,"),
     ("algorithms --gpu /", "/ cannot be read: Is a directory"),
-    ("bench pool --x 2,3,5,6 --window 9", "window of 9 is larger"),
-    ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
     ("selftest --op convolve", "'convolve' is not one of 'conv',"),
 ]
 
@@ -105,10 +103,7 @@ def test_convolution_builds_the_problem_of_each_direction() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        *("algorithms", "bench", "cache", "device", "info", "selftest", "cache show", "cache clear"),
-        *(f"bench {name}" for name in ("conv", "pool", "softmax", "batch_norm", "rnn")),
-    ],
+    ["algorithms", "cache", "device", "info", "selftest", "cache show", "cache clear"],
 )
 def test_command_has_help(line: str) -> None:
     assert f"\n  {line.split()[0]} " in CliRunner().invoke(main, []).stdout
@@ -148,9 +143,7 @@ def test_commands_print_one_line_for_a_warning_about_a_variable(tmp_path: Path, 
     assert done.stderr == "cudnn-ct: unknown setting CUDNN_CT_ALGO_CAHCE; did you mean CUDNN_CT_ALGO_CACHE?\n"
 
 
-@pytest.mark.parametrize(
-    "command", ["info", "cache path", "device", "algorithms", "bench", "selftest --list"]
-)
+@pytest.mark.parametrize("command", ["info", "cache path", "device", "algorithms", "selftest --list"])
 def test_commands_print_a_line_for_each_unknown_variable(tmp_path: Path, command: str) -> None:
     environ = {
         "CUDNN_CT_ALGO_CACHE": str(tmp_path / "cache"), "CUDNN_CT_LIBRARY": "/nowhere",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct.array_shapes import only_shapes
-from cudnn_ct.cli import bisect, bisect_child, compile_child
+from cudnn_ct.cli import compile_child
 from cudnn_ct.cli.errors import words_of
 from cudnn_ct.errors import LibraryNotFoundError, NotInitializedError
 
@@ -142,45 +140,6 @@ def test_compile_names_the_error_of_a_json_file(tmp_path: Path, content: Any, wo
     found = compile_child._compiled({"settings": {}, "device": {}, "terminal": None, "file": str(file)})
     assert words in found["wrong_file"]
     assert not found["is_program"]
-
-
-PLANNER: Any = SimpleNamespace(library=SimpleNamespace(version=91900, kind="full"))
-DEFINITION = """
-import cudnn_ct as ct
-
-x = ct.zeros((2, 3))  # on shapes
-g = ct.Graph()
-a = g.input((64, 64), "float16")
-"""
-
-
-@pytest.mark.parametrize(
-    ("definition", "error"),
-    [
-        ("graph = g.define(g.relu(a @ a))", ""),
-        ("def graph():\n    return g.define(g.relu(a @ a))", ""),
-        ("graph = g", "graph is not a graph: got Graph, expected the result of ct.Graph.define"),
-        ("graph = 3", "graph is not a graph: got int"),
-        ("", "does not define graph, which it must with --gpu"),
-    ],
-)
-def test_bisect_takes_the_definition_of_a_graph(tmp_path: Path, definition: str, error: str) -> None:
-    file = tmp_path / "problem.py"
-    file.write_text(DEFINITION + definition)
-    if error:
-        with pytest.raises(bisect_child._WrongFileError, match=error):
-            bisect_child._graph_of(str(file), PLANNER)
-    else:
-        assert [one.row for one in bisect_child._graph_of(str(file), PLANNER).nodes] == [
-            "matmul",
-            "pointwise",
-        ]
-
-
-def test_bisect_reports_a_wrong_file_as_wrong_usage() -> None:
-    cudnn: Any = SimpleNamespace(version=(9, 19, 0))
-    with pytest.raises(click.UsageError, match="does not define graph"):
-        bisect._outcome(cudnn, {"wrong_file": "problem.py does not define graph"})
 
 
 def test_calls_on_shapes_need_no_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import cudnn_ct as ct
 from cudnn_ct import _files
 from cudnn_ct._cache_files import read_file
 from cudnn_ct._config import config
-from cudnn_ct.cli import bisect_child, child, compile_child, main, table
+from cudnn_ct.cli import child, compile_child, main, table
 from cudnn_ct.cli.offline import read_description
 
 CLI = Path(table.__file__).parent
@@ -28,7 +28,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "text_of": _files.text_of,
     "read_file": lambda path: read_file(path, 100),
     "program of compile": compile_child._requests,
-    "program of bisect": lambda path: bisect_child._names(str(path), "call"),
 }
 
 
@@ -48,7 +47,7 @@ def odd_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_reader_rejects_a_file_that_is_not_regular(name: str, odd_file: Path) -> None:
     with pytest.raises(Exception, match=r"not a regular file|Is a directory") as caught:
         READERS[name](odd_file)
-    assert isinstance(caught.value, OSError | ValueError | bisect_child._WrongFileError)
+    assert isinstance(caught.value, OSError | ValueError)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 import click
 
-from .. import _files, _lib
-from .._bad_combinations import version_numbers
-from ..doctor import libraryset
-from ..errors import CudnnError
-from .table import say
-
-__all__ = ["Cudnn", "find_all"]
+from cudnn_ct import _files, _lib
+from cudnn_ct._bad_combinations import version_numbers
+from cudnn_ct.cli.table import say
+from cudnn_ct.doctor import libraryset
+from cudnn_ct.errors import CudnnError
 
 SHIM = "libcudnn.so.9"
 PLACES = ("", "lib", "lib64", "nvidia/cudnn/lib")  # below a path that names a cuDNN

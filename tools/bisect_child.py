@@ -1,4 +1,4 @@
-"""The child process of ``cudnn-ct bisect``: plan or compute one problem with one cuDNN.
+"""The child process of tools/bisect_cudnn.py: plan or compute one problem with one cuDNN.
 
 It reads a request from stdin, and writes an answer to stdout. A problem is a convolution, or a Python file
 with ``graph`` (a graph, or a function that returns one) or ``call`` (a function that returns arrays).
@@ -16,28 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from .. import _lib, reference
-from .._dlopen import open_library
-from ..array_shapes import only_shapes
-from ..autotune import benchmark
-from ..availability import available
-from ..cuda import stream as streams
-from ..errors import CudnnError, LibraryNotFoundError, NotSupportedError
-from ..facts import Target
-from ..graph.candidates import EngineRules, engine_candidates
-from ..graph.offline import Planner
-from ..graph.operations import Graph
-from ..ops.conv.graph import candidates
-from ..ops.conv.padded_candidates import with_even_padding
-from ..ops.graph.lower import lowered
-from ..plans.base import Candidate
-from ..shapes.graph.problem import GraphProblem
-from .child import read_request, user_file
-from .errors import first_line, words_of
-from .offline import _convolution
-from .options import Convolution
-
-__all__ = ["answer", "difference"]
+from cudnn_ct import _lib, reference
+from cudnn_ct._dlopen import open_library
+from cudnn_ct.array_shapes import only_shapes
+from cudnn_ct.autotune import benchmark
+from cudnn_ct.availability import available
+from cudnn_ct.cli.child import read_request, user_file
+from cudnn_ct.cli.errors import first_line, words_of
+from cudnn_ct.cli.offline import _convolution
+from cudnn_ct.cli.options import Convolution
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.errors import CudnnError, LibraryNotFoundError, NotSupportedError
+from cudnn_ct.facts import Target
+from cudnn_ct.graph.candidates import EngineRules, engine_candidates
+from cudnn_ct.graph.offline import Planner
+from cudnn_ct.graph.operations import Graph
+from cudnn_ct.ops.conv.graph import candidates
+from cudnn_ct.ops.conv.padded_candidates import with_even_padding
+from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.graph.problem import GraphProblem
 
 MAX_PRODUCTS = 1 << 27  # of a convolution that NumPy computes within seconds
 
@@ -132,8 +130,7 @@ def _worst(results: Sequence[Any], want: Sequence[Any]) -> float:
 def _calls(request: dict[str, Any]) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
     """Return the call of a convolution, and NumPy's if that takes seconds at most."""
     import cudnn_ct as ct
-
-    from .algorithms import operands_of
+    from cudnn_ct.cli.algorithms import operands_of
 
     convolution = _convolution(request["convolution"])
     first, second, shape = operands_of(convolution)

@@ -1,4 +1,7 @@
-"""``cudnn-ct bisect``: find the first cuDNN that does not plan a problem, or computes it wrong or slower."""
+"""Find the first cuDNN that does not plan a problem, or computes it wrong or slower.
+
+python tools/bisect_cudnn.py 9.8 9.10.2 9.28 --download wheels --gpu h200 --x 8,64,28,28 --w 64,64,3,3
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,17 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
+from bisect_child import difference
+from wheels import Cudnn, find_all
 
-from .. import _lib
-from .._config import config
-from ..doctor import libraryset, stub_libcuda
-from .bisect_child import difference
-from .child import NoAnswerError, answer_of, start
-from .errors import FAILED, NOTHING, fail, plainly, usage
-from .offline import gpu_option, read_gpu
-from .options import Convolution, optional_convolution
-from .table import Column, progress, say, say_json, show
-from .wheels import Cudnn, find_all
-
-__all__ = ["Outcome", "command", "first_bad"]
+from cudnn_ct import _lib
+from cudnn_ct._config import config
+from cudnn_ct.cli.child import NoAnswerError, answer_of, start
+from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, usage
+from cudnn_ct.cli.offline import gpu_option, read_gpu
+from cudnn_ct.cli.options import Convolution, optional_convolution
+from cudnn_ct.cli.table import Column, progress, say, say_json, show
+from cudnn_ct.doctor import libraryset, stub_libcuda
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.
 OLDEST_PLANNER = (9, 8)  # older versions cannot plan for a described device
@@ -64,7 +65,7 @@ class Limits(NamedTuple):
     seconds: float
 
 
-@click.command(name="bisect")
+@click.command()
 @click.argument("versions", nargs=-1, required=True, metavar="VERSION...")
 @optional_convolution
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A Python file with the problem.")
@@ -97,7 +98,7 @@ def command(
     The problem is a convolution, or --file FILE.py: with --gpu it defines `graph`, else `call`, which
     returns arrays, and perhaps `reference`, which returns what they should be.
 
-    Example: cudnn-ct bisect 9.8 9.10.2 9.28 --download wheels --gpu h200 --x 8,64,28,28 --w 64,64,3,3
+    Example: python tools/bisect_cudnn.py 9.8 9.19 --download wheels --gpu h200 --x 8,64,28,28 --w 64,64,3,3
     """
     if (convolution is None) == (file is None):
         raise click.UsageError("name one problem: a convolution by --x and --w, or --file")
@@ -230,7 +231,7 @@ def _ask(cudnn: Cudnn, request: dict[str, Any], seconds: float) -> dict[str, Any
         loaded = filter(None, [f"/proc/self/fd/{stub[0]}", os.environ.get("LD_PRELOAD")])
         environ["LD_PRELOAD"] = ":".join(loaded)
     try:
-        done = start("cudnn_ct.cli.bisect_child", request, environ, stub, seconds)
+        done = start("bisect_child", request, environ, stub, seconds)
     except subprocess.TimeoutExpired:
         return {"failed": f"it takes more than {seconds:.0f} s"}
     except OSError as error:
@@ -248,3 +249,8 @@ def _cells(row: Outcome) -> list[str]:
     ms = "-" if row.ms is None else f"{row.ms:.4f}"
     error = "-" if row.error is None else f"{row.error:.1e}"
     return [row.cudnn.name, row.status, str(len(row.engines) or "-"), ms, error, row.reason]
+
+
+if __name__ == "__main__":
+    with plain_warnings():
+        command()

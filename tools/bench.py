@@ -1,4 +1,9 @@
-"""``cudnn-ct bench``: time one problem on this GPU."""
+"""Time one problem on this GPU, and print the rows of a table.
+
+python tools/bench.py conv --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
+python tools/bench.py pool --x 32,64,112,112 --window 3 --stride 2 --padding 1
+python tools/bench.py rnn --x 50,64,512 --hidden 512 --layers 2 --dtype float16 --algo autotune
+"""
 
 from __future__ import annotations
 
@@ -11,26 +16,23 @@ from typing import Any, NamedTuple
 import click
 
 import cudnn_ct as ct
-
-from ..autotune import benchmark
-from ..cuda import event as events
-from ..cuda import stream as streams
-from ..errors import CudnnError
-from ..plans.base import Candidate
-from ..shapes.checks import FLOATS
-from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
-from ..shapes.pooling import POOLING_MODES
-from ..shapes.rnn import RNN_ALGOS, RNN_MODES
-from ..shapes.specs import INT_MAX
-from ..typing import Layout, RNNDirection
-from .algorithms import operands_of
-from .device import name_here
-from .errors import fail, first_line, need_gpu, plainly, usage
-from .options import INTS, SHAPE, Convolution, choice, convolution_options, image_options
-from .random_array import some
-from .table import Column, Tick, progress, say, say_json, show
-
-__all__ = ["command"]
+from cudnn_ct.autotune import benchmark
+from cudnn_ct.cli.algorithms import operands_of
+from cudnn_ct.cli.device import name_here
+from cudnn_ct.cli.errors import fail, first_line, need_gpu, plain_warnings, plainly, usage
+from cudnn_ct.cli.options import INTS, SHAPE, Convolution, choice, convolution_options, image_options
+from cudnn_ct.cli.random_array import some
+from cudnn_ct.cli.table import Column, Tick, progress, say, say_json, show
+from cudnn_ct.cuda import event as events
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.errors import CudnnError
+from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
+from cudnn_ct.shapes.pooling import POOLING_MODES
+from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES
+from cudnn_ct.shapes.specs import INT_MAX
+from cudnn_ct.typing import Layout, RNNDirection
 
 ROUNDS = 10
 ROUND = 2.0  # milliseconds of each
@@ -267,3 +269,8 @@ def _cells(row: Row) -> list[str]:
     least = "" if row.least is None else f"{row.least * 1000:.1f}"
     tera = f"{row.operations / seconds / 1e12:.1f}" if row.operations else ""
     return [f"{row.time * 1000:.1f}", least, f"{row.nbytes / seconds / 1e9:.0f}", tera, row.what, row.note]
+
+
+if __name__ == "__main__":
+    with plain_warnings():
+        command()
