@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.gradients.table import OPERATIONS
+from cudnn_ct.torch.kernels import ROWS
 from tests.fake.cudnn import FakeCudnn
 from tests.torch_cases import CASES, DOUBLE, HALF, Case
 
@@ -94,7 +94,7 @@ def test_each_operator_with_a_gradient_has_a_case() -> None:
     called_by_gradients = {"activation_backward", "affine_grid_backward", "pool_backward"}
     called_by_gradients |= {"conv_backward_bias", "conv_backward_data", "conv_backward_filter"}
     elsewhere = {"ctc_loss", "ada_layer_norm"}
-    with_gradient = {name for name, row in OPERATIONS.items() if row.gradient}
+    with_gradient = {name for name, row in ROWS.items() if row.gradient}
     assert with_gradient == tested | called_by_gradients | elsewhere
 
 
