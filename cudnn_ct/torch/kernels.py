@@ -19,6 +19,7 @@ from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
 from ..shapes.specs import TensorSpec
 from .symbolic import Meta, results_of_sizes
+from .workspace import Needs
 
 __all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu"]
 
@@ -45,6 +46,7 @@ class _Call(NamedTuple):
     results: tuple[Meta, ...]
     device: torch.device
     varies: bool
+    needs: Needs
 
 
 def filled(row: Row, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -83,11 +85,12 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
             for shape, strides, dtype in call.results
         ]
         operands = dict(zip(names, given, strict=False))
-        call.function(**operands, **call.keywords, out=outs[0] if single else tuple(outs))
+        out = outs[0] if single else tuple(outs)
+        call.needs.run(call.function, operands, call.keywords, out, call.device)
         for updated in row.updated:
             if operands.get(updated) is not None:
                 torch.autograd.graph.increment_version(operands[updated])
-        return outs[0] if single else tuple(outs)
+        return out
 
     return run
 
@@ -102,7 +105,7 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
     if name in NETWORKS:
         x, values = _spec(metas[0]), dict(zip(row.params, params, strict=True))
         precision = "float32" if not tf32 and tensors[0].dtype is torch.float32 else None
-        return _Call(body(cudnn_ct.RNN, name, x, values, precision), {}, results, device, False)
+        return _Call(body(cudnn_ct.RNN, name, x, values, precision), {}, results, device, False, Needs())
     function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
     keywords = _keywords(row, params, {}, tensors[0].dim())
     known = _parameters(row.function)
@@ -115,7 +118,7 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
         keywords["precision"] = "float32"
     if _benchmark() and not same and row.function.startswith("conv") and "algo" in known:
         keywords["algo"] = "autotune"
-    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING)
+    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING, Needs())
 
 
 @cache

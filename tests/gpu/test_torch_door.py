@@ -342,6 +342,43 @@ def test_calls_are_captured_into_a_cuda_graph_of_torch() -> None:
     assert_near(y, F.conv2d(x.double(), w.double()).cpu(), 1e-4, "replayed")
 
 
+def test_workspaces_are_memory_of_torch_during_a_call() -> None:
+    needed = 0
+    for dtype in (DOUBLE, SINGLE, HALF):
+        x = torch.randn(8, 64, 56, 56, dtype=dtype, device="cuda")
+        w = torch.randn(64, 64, 3, 3, dtype=dtype, device="cuda")
+        for _ in range(3):
+            y = ctt.conv(x, w, padding=1)
+        del y
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        y = ctt.conv(x, w, padding=1)
+        plan = ct.last_plan()
+        needed = max(needed, plan.workspace)
+        peak, after = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+        assert peak >= y.nbytes + plan.workspace, f"{dtype}: peak {peak}, {y.nbytes} bytes of y, {plan}"
+        assert after < y.nbytes + 2**20, f"{dtype}: {after} bytes after the call, {y.nbytes} of y"
+    if not needed:
+        pytest.skip("no plan needed a workspace")
+
+
+def test_repeated_calls_do_not_read_the_memory_of_others() -> None:
+    """Torch gives the workspace of a call to other work, also when the call is replayed."""
+    x, w = torch.randn(8, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    expected = F.conv2d(x.double(), w.double(), padding=1).cpu()
+    kept = []
+    for run in range(40):
+        y = ctt.conv(x, w, padding=1)
+        kept.append(torch.full((1 << 18,), run, dtype=SINGLE, device="cuda"))
+        if run % 3 == 0:
+            assert_near(y, expected, 1e-4, f"run {run}")
+        if run % 7 == 0:
+            kept = kept[-2:]
+        del y
+    assert all(bool((one == one[0]).all()) for one in kept)
+
+
 # --- unchanged models --------------------------------------------------------------------------------------
 
 MODELS = {
