@@ -80,7 +80,10 @@ def rnn(
     output = int(weights[1].shape[1])
     matrices, biases = ([one for one in weights if (one.dim() == 1) == flat] for flat in (False, True))
     of_layer = directions * (2 + 2 * bool(biases) + (output != hidden))
-    layers = len(weights) // of_layer
+    layers, left = divmod(len(weights), of_layer)
+    if left:
+        count = len(weights)
+        raise ValueError(f"weights has {count} tensors, expected {of_layer} for each layer of this {mode}")
     if layers > 1 and training and dropout:
         facts: dict[str, Any] = {"mode": mode, "bidirectional": bidirectional}
         facts |= {"batch_first": batch_first, "batch_sizes": batch_sizes}
