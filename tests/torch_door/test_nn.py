@@ -162,6 +162,16 @@ def test_recurrent_networks_are_compiled_and_exported_without_graph_breaks() -> 
     ]
 
 
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="torch is older than the tag")
+def test_gradients_of_networks_are_not_captured_by_the_compiler_of_torch() -> None:
+    operators = [
+        getattr(torch.ops.cudnn_ct, f"{name}{end}").default
+        for name in ("lstm", "rnn")
+        for end in ("", "_backward")
+    ]
+    assert [torch.Tag.cudagraph_unsafe in one.tags for one in operators] == [False, True] * 2
+
+
 def test_a_projection_is_for_lstm_only() -> None:
     with pytest.raises(ValueError, match="proj_size is supported by LSTM only: got 2"):
         ours.GRU(3, 4, proj_size=2)

@@ -69,17 +69,22 @@ def test_a_call_without_workspace_gets_none(lent: list[Any]) -> None:
 
 
 def test_a_recording_belongs_to_the_memory_of_its_call(
-    lent: list[Any], monkeypatch: pytest.MonkeyPatch
+    door: FakeCudnn, lent: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (x, w), y, storage = operands(34), torch.empty(2, 4, 3, 32), torch.UntypedStorage(BYTES)
     monkeypatch.setattr(torch, "empty_strided", lambda *_, **__: y)
-    monkeypatch.setattr(torch, "UntypedStorage", lambda *_, **__: storage)
+    real = torch.UntypedStorage
+    monkeypatch.setattr(torch, "UntypedStorage", lambda n, **_: storage if n == BYTES else real(n))
     recorded: list[Any] = []
     monkeypatch.setattr(_replay, "_record", lambda ctx, call, key, *_: recorded.append(key[-2:]) or 0)
     with torch.no_grad(), testing.replay_after(1):
         for _ in range(5):
             ctt.conv(x, w)
-    assert recorded == [(storage.data_ptr(), BYTES)] * (5 - workspace.LEARNED)
+        assert recorded == [(storage.data_ptr(), BYTES)] * (5 - workspace.LEARNED)
+        door.workspaces = dict.fromkeys(door.workspaces, 2 * BYTES)
+        testing.reset()
+        ctt.conv(x, w)  # asks for more than the memory in its key
+    assert len(recorded) == 5 - workspace.LEARNED
 
 
 def test_a_call_on_another_stream_than_torch_has_the_workspace_of_the_package(
