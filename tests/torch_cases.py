@@ -81,15 +81,37 @@ def _lrn(x: Any) -> Any:  # torch divides alpha by the number of channels, as cu
     return F.local_response_norm(x, 5, 1e-2, 0.75, 2.0)
 
 
+def _states(found: Any) -> Any:
+    """Return the output and the last states of a network as one tensor."""
+    return torch.cat([one.flatten() for one in found if one is not None])
+
+
+def _our_lstm(x: Any, h: Any, c: Any, *weights: Any) -> Any:
+    return _states(ctt.rnn(x, weights, h, c, bidirectional=True, batch_first=True))
+
+
+def _lstm(x: Any, h: Any, c: Any, *weights: Any) -> Any:
+    return _states(torch.lstm(x, (h, c), weights, True, 2, 0.0, False, True, True))
+
+
+def _our_gru(x: Any, h: Any, *weights: Any) -> Any:
+    return _states(ctt.rnn(x, weights, h, mode="gru"))
+
+
+def _gru(x: Any, h: Any, *weights: Any) -> Any:
+    return _states(torch.gru(x, h, weights, False, 2, 0.0, False, False, False))
+
+
 X, W, Y = (2, 4, 5, 6), (6, 2, 3, 2), (2, 6, 3, 5)
 QKV = ((2, 4, 16, 8), (2, 2, 16, 8), (2, 2, 16, 8))
 GEOMETRY: dict[str, Any] = {"padding": (1, 0), "stride": (2, 1), "groups": 2}
+LSTM = [one for size in (3, 8) for one in [(16, size), (16, 4), (16,), (16,)] * 2]  # two directions
 PRODUCT = ((2, 3, 4), (4, 5), (5,), (2, 3, 5))
 
 CASES = [
     Case("conv", partial(ctt.conv, **GEOMETRY), partial(F.conv2d, **GEOMETRY), (X, W), twice=True),
     Case("conv", partial(ctt.conv, padding="same"), partial(F.conv1d, padding="same"),
-         ((2, 4, 9), (6, 4, 4)), variant="1d-same"),
+         ((2, 4, 9), (6, 4, 4)), variant="1d-same", twice=True),
     Case("conv", partial(ctt.conv, padding=1, dilation=2), partial(F.conv3d, padding=1, dilation=2),
          ((1, 2, 5, 4, 6), (3, 2, 2, 2, 2), (3,)), variant="3d-bias", twice=True),
     Case("conv_transpose", partial(ctt.conv_transpose, output_padding=(1, 0), **GEOMETRY),
@@ -126,6 +148,8 @@ CASES = [
     Case("attention", partial(ctt.attention, causal=True), partial(_attention, is_causal=True), QKV, HALF),
     Case("attention", ctt.attention, lambda q, k, v, bias: _attention(q, k, v, attn_mask=bias),
          (*QKV, (1, 4, 16, 16)), HALF, variant="bias"),
+    Case("lstm", _our_lstm, _lstm, ((2, 5, 3), (4, 2, 4), (4, 2, 4), *LSTM)),
+    Case("rnn", _our_gru, _gru, ((5, 2, 3), (2, 2, 4), (12, 3), (12, 4), (12, 4), (12, 4))),
     Case("affine_grid", partial(ctt.affine_grid, shape=(2, 1, 3, 4)),
          partial(F.affine_grid, size=(2, 1, 3, 4), align_corners=True), ((2, 2, 3),), twice=True),
     Case("grid_sample", ctt.grid_sample, partial(F.grid_sample, align_corners=True), (X, (2, 3, 3, 2))),

@@ -16,10 +16,10 @@ class Param(NamedTuple):
     """A parameter that is not an array: its kind, and its default.
 
     A ``shape`` may be symbolic while a program is traced. ``padding`` has a number for each axis, or two, for
-    both sides of each. An ``ints`` has a number for each axis, or one for all.
+    both sides of each. An ``ints`` has a number for each axis or one for all, ``lengths`` one for a sequence.
     """
 
-    kind: Literal["int", "float", "bool", "str", "ints", "padding", "shape"]
+    kind: Literal["int", "float", "bool", "str", "ints", "padding", "shape", "lengths"]
     default: Any = None
     optional: bool = False
 
@@ -28,9 +28,9 @@ class Param(NamedTuple):
 class Backward:
     """Arguments of a gradient.
 
-    ``arrays`` has the saved arrays, and the gradient of the first result under its name after a ``d``, such
-    as ``dy``; operands that were not given are None. ``shapes`` has the shapes of all operands, ``params``
-    the parameters, and ``wanted`` the names of the operands whose gradients are needed.
+    ``arrays`` has the saved arrays, and the gradient of each differentiable result under its name after a
+    ``d``, such as ``dy``; those that were not given are None. ``shapes`` has the shapes of all operands,
+    ``params`` the parameters, and ``wanted`` the names of the operands whose gradients are needed.
     """
 
     arrays: Mapping[str, Any]
@@ -55,11 +55,11 @@ class Row(NamedTuple):
 
     ``function`` is the public function of the package, which is called with ``fixed`` besides the parameters.
     Operands in ``optional`` may be None, those in ``updated`` are written. ``results`` are fields of the
-    function's result, or the name of its only one; the first of them is differentiable, unless there is no
-    ``gradient`` of the row. ``needs`` has the differentiable operands, each with the operands and results
-    that its gradient reads; it is a function of the parameters if they decide that. ``gradient`` returns the
-    gradients of the operands that are wanted, and maybe of others. ``batch`` has the axis of the samples for
-    each operand and result that has one: samples do not depend on each other.
+    function's result, or the name of its only one; the first ``differentiable`` of them are so, unless there
+    is no ``gradient`` of the row. ``needs`` has the differentiable operands, each with the operands and
+    results that its gradient reads; it is a function of the parameters if they decide that. ``gradient``
+    returns the gradients of the operands that are wanted, and maybe of others. ``batch`` has the axis of the
+    samples for each operand and result that has one: samples do not depend on each other.
     """
 
     function: str
@@ -72,6 +72,7 @@ class Row(NamedTuple):
     needs: Needs | Callable[[Mapping[str, Any]], Needs] = NONE
     gradient: Gradient | None = None
     batch: Mapping[str, int] = NONE
+    differentiable: int = 1
 
 
 def needs_of(row: Row, params: Mapping[str, Any]) -> Needs:

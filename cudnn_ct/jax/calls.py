@@ -16,11 +16,11 @@ import cudnn_ct
 from .._config import config
 from ..array_shapes import ShapeArray, only_shapes
 from ..autotune.request import POLICIES, SYNONYMS
+from ..gradients.networks import NETWORKS, network_results
 from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
 from ..shapes.specs import CHANNELS_LAST_DTYPES, TensorSpec, packed_strides
 from ..typing import Layout
-from .networks import NETWORKS, network_results
 
 __all__ = ["ROWS", "SETTINGS", "Call", "call_of", "order_of", "traced_settings"]
 

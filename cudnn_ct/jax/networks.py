@@ -1,125 +1,30 @@
-"""Rows and bodies of recurrent networks: their weights are one array, and a gradient runs them again."""
+"""Bodies of recurrent networks, whose rows are those of `gradients.networks`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import cudnn_ct
 
-from ..gradients.row import Param, Row
+from ..gradients.networks import NETWORKS, PARAMS, body, spec_of_network
 from ..reference.rnn import rnn, rnn_backward
-from ..shapes.rnn import RNNSpec, rnn_spec
+from ..shapes.rnn import RNNSpec
 from ..shapes.rnn_params import rnn_parameters
 from ..shapes.specs import TensorSpec
 
-__all__ = ["NETWORKS", "ON_CPU", "ON_GPU", "network_results", "spec_of_network"]
-
-PARAMS = {
-    "mode": Param("str", "lstm"),
-    "hidden_size": Param("int"),
-    "num_layers": Param("int", 1),
-    "direction": Param("str", "unidirectional"),
-    "bias": Param("str", "double_bias"),
-    "projection_size": Param("int", 0),
-    "lengths": Param("int", None, optional=True),  # a tuple with the steps of each sequence
-}
+__all__ = ["ON_CPU", "ON_GPU"]
 
 
-def _rows(name: str, cells: tuple[str, ...]) -> dict[str, Row]:
-    """Return the forward and the backward row of networks with or without cells."""
-    states = tuple(f"{cell}0" for cell in ("h", *cells))
-    given = ("dy", *(f"d{cell}y" for cell in ("h", *cells)))
-    forward = Row("rnn", ("x", "w", *states), ("y", *(f"{one}y" for one in ("h", *cells))), PARAMS, states)
-    found = ("dx", "dw", *(f"d{one}" for one in states))
-    backward = Row("rnn_backward", ("x", "w", *states, *given), found, PARAMS, states)
-    return {name: forward, f"{name}_backward": backward}
+def _on_gpu(name: str, *, x: Any, **given: Any) -> None:
+    params = {one: given.pop(one, None) for one in PARAMS}
+    body(cudnn_ct.RNN, name, x.spec, params)(x=x, **given)
 
 
-NETWORKS: dict[str, Row] = {**_rows("lstm", ("c",)), **_rows("rnn", ())}
-
-
-def spec_of_network(x: TensorSpec, params: Mapping[str, Any]) -> RNNSpec:
-    """Check the parameters of a network for an input, and return it as a value."""
-    keywords = {one: params[one] for one in PARAMS if one != "lengths"}
-    if len(x.shape) != 3:
-        raise ValueError(f"x has the wrong number of axes: got shape {x.shape}, expected (T, B, input size)")
-    return rnn_spec(input_size=x.shape[2], dtype=x.dtype, **keywords)
-
-
-def network_results(
-    name: str, params: Mapping[str, Any], specs: Mapping[str, TensorSpec]
-) -> tuple[TensorSpec, ...]:
-    """Check the operands of a network, and return its results."""
-    x, w = specs["x"], specs["w"]
-    spec = spec_of_network(x, params)
-    steps, batch, _ = x.shape
-    size = sum(row.size for row in rnn_parameters(spec))
-    if w.shape != (size,):
-        raise ValueError(f"w has the wrong shape: got {w.shape}, expected {(size,)} for {spec}")
-    shapes = {
-        "y": (steps, batch, spec.directions * spec.output_size),
-        "h": (spec.pseudo_layers, batch, spec.output_size),
-        "c": (spec.pseudo_layers, batch, spec.hidden_size),
-    }
-    for one in ("h0", "c0"):
-        if one in specs and specs[one].shape != shapes[one[0]]:
-            raise ValueError(
-                f"{one} has the wrong shape: got {specs[one].shape}, expected {shapes[one[0]]} for {spec}"
-            )
-    if name.endswith("_backward"):
-        own = {"dx": x.shape, "dw": w.shape, "dh0": shapes["h"], "dc0": shapes["c"]}
-    else:
-        own = {"y": shapes["y"], "hy": shapes["h"], "cy": shapes["c"]}
-    return tuple(TensorSpec.packed(own[one], x.dtype) for one in NETWORKS[name].results)
-
-
-# --- the GPU -----------------------------------------------------------------------------------------------
-
-
-@lru_cache(64)
-def _network(spec: RNNSpec) -> Any:
-    """Return the network of the package."""
-    names = ("direction", "bias", "projection_size", "dtype")
-    sizes = (spec.mode, spec.input_size, spec.hidden_size, spec.num_layers)
-    return cudnn_ct.RNN(*sizes, **{name: getattr(spec, name) for name in names})
-
-
-def _forward(
-    x: Any,
-    w: Any,
-    h0: Any = None,
-    c0: Any = None,
-    *,
-    lengths: Any = None,
-    out: Any,
-    stream: Any,
-    **params: Any,
-) -> None:
-    network = _network(spec_of_network(x.spec, params))
-    network.forward(x, w, h0, c0, lengths=lengths, out=out, stream=stream)
-
-
-def _backward(
-    x: Any, w: Any, h0: Any = None, c0: Any = None, *, dy: Any, dhy: Any, dcy: Any = None,
-    lengths: Any = None, out: Any, stream: Any, **params: Any,
-) -> None:  # fmt: skip
-    """Run the network again: the reserve of a forward pass belongs to the package, and XLA cannot keep it."""
-    network = _network(spec_of_network(x.spec, params))
-    reserve = network.forward(x, w, h0, c0, lengths=lengths, training=True, stream=stream).reserve
-    dx, dw, *states = out
-    network.backward_data(dy, reserve, dhy, dcy, out=(dx, *states), stream=stream)
-    network.backward_weights(reserve, out=dw, stream=stream)
-
-
-ON_GPU = {
-    f"{name}{end}": call
-    for name in ("lstm", "rnn")
-    for end, call in (("", _forward), ("_backward", _backward))
-}
+ON_GPU: dict[str, Callable[..., None]] = {name: partial(_on_gpu, name) for name in NETWORKS}
 
 
 # --- the CPU -----------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..gradients.networks import NETWORKS, PARAMS
 from ..shapes.rnn import rnn_spec
 from ..shapes.rnn_params import rnn_weight_size as size_of
 from .calls import Params
-from .networks import NETWORKS, PARAMS
 from .operators import operand, raw_call, varying_alike, without_gradient
 
 __all__ = ["RecurrentResult", "rnn", "rnn_weight_size"]
@@ -105,7 +105,7 @@ def rnn(
     """
     given = {
         "mode": mode, "hidden_size": hidden_size, "num_layers": num_layers, "direction": direction,
-        "bias": bias, "projection_size": projection_size,
+        "bias": bias, "projection_size": projection_size, "layout": "sequence_major",
         "lengths": None if lengths is None else tuple(map(int, lengths)),
     }  # fmt: skip
     name = "lstm" if mode == "lstm" else "rnn"

@@ -26,9 +26,11 @@ from .images import (
 )
 from .norms import batch_norm, instance_norm, layer_norm, rms_norm
 from .products import activation, attention, ctc_loss, matmul, softmax
+from .recurrent import RecurrentResult, rnn
 from .serving import Report, enable, report
 
 __all__ = [
+    "RecurrentResult",
     "Report",
     "activation",
     "affine_grid",
@@ -49,5 +51,6 @@ __all__ = [
     "pool",
     "report",
     "rms_norm",
+    "rnn",
     "softmax",
 ]

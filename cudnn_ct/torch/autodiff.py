@@ -37,7 +37,7 @@ def register_gradient(library: torch.library.Library, name: str, row: Row, opera
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         if row.gradient is None:
             raise NotImplementedError(f"cudnn_ct::{name} has no gradient; detach its operands")
-        return _backward(row, ctx, gradients[0])
+        return _backward(row, ctx, gradients)
 
     if row.updated:
         library.impl(name, _recorded(keep, backward, operator), "Autograd", with_keyset=True)
@@ -60,22 +60,23 @@ def _keep(row: Row, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     known = operands | dict(zip(row.results, results, strict=True))
     saved = saved_names(row, values, wanted)
     ctx.save_for_backward(*[known[one] for one in saved])
-    if row.gradient is not None and len(results) > 1:
-        ctx.mark_non_differentiable(*results[1:])
+    if row.gradient is not None and len(results) > row.differentiable:
+        ctx.mark_non_differentiable(*results[row.differentiable :])
     ctx.set_materialize_grads(False)
     shapes = {one: tensor.shape for one, tensor in operands.items() if tensor is not None}
     dtypes = {one: operands[one].dtype for one in wanted}
     ctx.facts = (saved, shapes, dtypes, values, wanted)
 
 
-def _backward(row: Row, ctx: Any, dy: Any) -> tuple[Any, ...]:
+def _backward(row: Row, ctx: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the gradient of each operand and parameter; None for those that are not wanted."""
     nothing = (None,) * (len(row.operands) + len(row.params))
     saved, shapes, dtypes, values, wanted = ctx.facts
-    if dy is None or not wanted or row.gradient is None:
+    given = given[: row.differentiable]
+    if all(one is None for one in given) or not wanted or row.gradient is None:
         return nothing
     arrays = dict(zip(saved, ctx.saved_tensors, strict=True))
-    arrays[f"d{row.results[0]}"] = dy
+    arrays |= {f"d{one}": gradient for one, gradient in zip(row.results, given, strict=False)}
     found = row.gradient(_OPERATORS, Backward(arrays, shapes, values, wanted))
     gradients = [found[one] if one in wanted else None for one in row.operands]
     cast = [

@@ -14,11 +14,16 @@ import cudnn_ct
 
 from .._caches import BoundedDict
 from ..array_shapes import ShapeArray, only_shapes, spec_of
+from ..gradients.networks import NETWORKS, body, network_results
 from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
+from ..shapes.specs import TensorSpec
 from .symbolic import Meta, results_of_sizes
+from .workspace import Needs
 
-__all__ = ["KERNELS", "fake_results", "filled", "on_cpu"]
+__all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu"]
+
+ROWS: dict[str, Row] = {**OPERATIONS, **NETWORKS}
 
 MAX_CALLS = 4096  # prepared calls of an operator
 
@@ -41,6 +46,7 @@ class _Call(NamedTuple):
     results: tuple[Meta, ...]
     device: torch.device
     varies: bool
+    needs: Needs
 
 
 def filled(row: Row, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -79,11 +85,12 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
             for shape, strides, dtype in call.results
         ]
         operands = dict(zip(names, given, strict=False))
-        call.function(**operands, **call.keywords, out=outs[0] if single else tuple(outs))
+        out = outs[0] if single else tuple(outs)
+        call.needs.run(call.function, operands, call.keywords, out, call.device)
         for updated in row.updated:
             if operands.get(updated) is not None:
                 torch.autograd.graph.increment_version(operands[updated])
-        return outs[0] if single else tuple(outs)
+        return out
 
     return run
 
@@ -95,6 +102,10 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
     device = _common_device(name, present)
     metas = _metas(tensors)
     results = tuple(_results(name, row, metas, params))
+    if name in NETWORKS:
+        x, values = _spec(metas[0]), dict(zip(row.params, params, strict=True))
+        precision = "float32" if not tf32 and tensors[0].dtype is torch.float32 else None
+        return _Call(body(cudnn_ct.RNN, name, x, values, precision), {}, results, device, False, Needs())
     function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
     keywords = _keywords(row, params, {}, tensors[0].dim())
     known = _parameters(row.function)
@@ -107,7 +118,7 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
         keywords["precision"] = "float32"
     if _benchmark() and not same and row.function.startswith("conv") and "algo" in known:
         keywords["algo"] = "autotune"
-    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING)
+    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING, Needs())
 
 
 @cache
@@ -156,7 +167,7 @@ def _alert(name: str) -> None:
 
 def fake_results(name: str, given: Sequence[Any]) -> Any:
     """Return results without memory for operands without memory, whose sizes may be symbolic."""
-    row = OPERATIONS[name]
+    row = ROWS[name]
     tensors, params = filled(row, given)
 
     def rule(metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Sequence[Meta]:
@@ -168,28 +179,33 @@ def fake_results(name: str, given: Sequence[Any]) -> Any:
 
 
 def _results(name: str, row: Row, metas: tuple[Meta | None, ...], params: tuple[Any, ...]) -> Sequence[Meta]:
-    """Return the results of a call: those of the package's function on arrays without memory."""
+    """Return the results of a call."""
     if name == "ctc_loss":  # its function reads labels
         logits = metas[0]
         assert logits is not None
         return _packed(logits.shape[1:2], logits.dtype), _packed(logits.shape, logits.dtype)
-    operands = {
-        one: None if meta is None else ShapeArray.of(spec_of(_Described(*meta), one))
-        for one, meta in zip(row.operands, metas, strict=True)
-    }
     dtypes = {str(meta.dtype).removeprefix("torch."): meta.dtype for meta in metas if meta is not None}
-    first = metas[0]
-    assert first is not None
+    specs = {one: _spec(meta, one) for one, meta in zip(row.operands, metas, strict=True) if meta is not None}
+    if name in NETWORKS:
+        made = network_results(name, dict(zip(row.params, params, strict=True)), specs)
+    else:
+        made = _specs_of_function(row, specs, params)
+    return [Meta(one.shape, one.strides, dtypes.get(one.dtype) or getattr(torch, one.dtype)) for one in made]
+
+
+def _specs_of_function(
+    row: Row, specs: Mapping[str, TensorSpec], params: tuple[Any, ...]
+) -> tuple[TensorSpec, ...]:
+    """Return the results of the package's function on arrays without memory."""
+    first = specs[row.operands[0]]
+    operands = {one: ShapeArray.of(specs[one]) if one in specs else None for one in row.operands}
     keywords = _keywords(row, params, operands, len(first.shape))
-    if first.dtype is torch.float32 and "precision" in _parameters(row.function):
+    if first.dtype == "float32" and "precision" in _parameters(row.function):
         keywords["precision"] = "tf32"  # the default depends on the cuDNN that is loaded; shapes do not
     with only_shapes(record=False):
         found = getattr(cudnn_ct, row.function)(**keywords)
     arrays = [getattr(found, result) for result in row.results] if isinstance(found, tuple) else [found]
-    return [
-        Meta(one.spec.shape, one.spec.strides, dtypes.get(one.spec.dtype) or getattr(torch, one.spec.dtype))
-        for one in arrays
-    ]
+    return tuple(one.spec for one in arrays)
 
 
 class _Described(NamedTuple):
@@ -201,6 +217,11 @@ class _Described(NamedTuple):
 
     def stride(self) -> tuple[int, ...]:
         return self.steps
+
+
+def _spec(meta: Meta | None, name: str = "x") -> TensorSpec:
+    assert meta is not None
+    return spec_of(_Described(*meta), name)
 
 
 def _keywords(row: Row, params: tuple[Any, ...], operands: dict[str, Any], rank: int) -> dict[str, Any]:
@@ -226,7 +247,7 @@ def _packed(shape: tuple[int, ...], dtype: torch.dtype) -> Meta:
 
 def on_cpu(name: str) -> Callable[..., Any]:
     """Return the body of an operator on tensors in host memory, which raises."""
-    names = OPERATIONS[name].operands
+    names = ROWS[name].operands
 
     def run(*given: Any) -> Any:
         tensors = zip(names, given, strict=False)
@@ -238,4 +259,4 @@ def on_cpu(name: str) -> Callable[..., Any]:
     return run
 
 
-KERNELS: dict[str, Callable[..., Any]] = {name: _kernel(name, row) for name, row in OPERATIONS.items()}
+KERNELS: dict[str, Callable[..., Any]] = {name: _kernel(name, row) for name, row in ROWS.items()}

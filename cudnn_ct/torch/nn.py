@@ -7,12 +7,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from .images import conv, conv_bias_activation, conv_transpose
 from .norms import batch_norm, layer_norm, rms_norm
 from .products import attention
+from .recurrent import rnn
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Attention",
     "BatchNormActivation",
     "Conv1d",
@@ -220,3 +225,69 @@ class Attention(nn.MultiheadAttention):  # type: ignore[misc]
         y = attention(q, k, v, mask, causal=causal)
         projected: Tensor = self.out_proj(y.transpose(1, 2).flatten(2))
         return projected
+
+
+class _Recurrent(nn.RNNBase):  # type: ignore[misc]
+    """The forward pass of recurrent networks; torch's compiler does not trace torch's own classes."""
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Any, Any]:
+        """Run over sequences from the first states ``hx``: the output, and the states after it."""
+        states = (hx,) if isinstance(hx, Tensor) else hx or ()
+        if isinstance(x, PackedSequence):
+            data, sizes, order, back = x
+            y, last = self._run(data, [_permuted(one, order) for one in states], batch_sizes=sizes)
+            return PackedSequence(y, sizes, order, back), self._last([_permuted(one, back) for one in last])
+        if x.dim() == 2:
+            axis = 0 if self.batch_first else 1
+            y, last = self._run(x.unsqueeze(axis), [one.unsqueeze(1) for one in states])
+            return y.squeeze(axis), self._last([one.squeeze(1) for one in last])
+        y, last = self._run(x, states)
+        return y, self._last(last)
+
+    def _run(self, x: Tensor, states: Any, batch_sizes: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        weights = [getattr(self, name) for name in self._flat_weights_names]
+        h0, c0 = (*states, None, None)[:2]
+        facts: dict[str, Any] = {"bidirectional": self.bidirectional, "batch_first": self.batch_first}
+        facts |= {"dropout": self.dropout, "training": self.training, "mode": self.mode.lower()}
+        y, *last = rnn(x, weights, h0, c0, batch_sizes=batch_sizes, **facts)
+        return y, [one for one in last if one is not None]
+
+    def _last(self, states: list[Tensor]) -> Any:
+        return tuple(states) if self.mode == "LSTM" else states[0]
+
+
+def _permuted(state: Tensor, order: Tensor | None) -> Tensor:
+    return state if order is None else state.index_select(1, order)
+
+
+class LSTM(_Recurrent):
+    """:class:`torch.nn.LSTM` by :func:`cudnn_ct.torch.rnn`."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__("LSTM", *args, **keywords)
+
+
+class GRU(_Recurrent):
+    """:class:`torch.nn.GRU` by :func:`cudnn_ct.torch.rnn`."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__("GRU", *args, **keywords)
+        _without_projection(self)
+
+
+class RNN(_Recurrent):
+    """:class:`torch.nn.RNN` by :func:`cudnn_ct.torch.rnn`."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, nonlinearity: str = "tanh",
+        *args: Any, **keywords: Any,
+    ) -> None:  # fmt: skip
+        sizes = (input_size, hidden_size, num_layers)
+        super().__init__(f"RNN_{nonlinearity.upper()}", *sizes, *args, **keywords)
+        self.nonlinearity = nonlinearity
+        _without_projection(self)
+
+
+def _without_projection(module: Any) -> None:
+    if module.proj_size:
+        raise ValueError(f"proj_size is supported by LSTM only: got {module.proj_size}")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..gradients.row import Param, Row
-from ..gradients.table import OPERATIONS
 from .autodiff import register_gradient
-from .kernels import KERNELS, fake_results, on_cpu
+from .kernels import KERNELS, ROWS, fake_results, on_cpu
 from .transforms import autocast, batched
 
-__all__ = ["LIBRARY", "call", "is_wide_gelu", "recorded"]
+__all__ = ["LIBRARY", "call", "is_wide_gelu", "only_kernel", "recorded"]
 
 LIBRARY = torch.library.Library("cudnn_ct", "DEF")
 
@@ -26,6 +25,7 @@ _TYPES = {
     "ints": "int[]",
     "padding": "int[]",
     "shape": "SymInt[]",
+    "lengths": "int[]",
 }
 
 
@@ -33,6 +33,9 @@ _TYPES = {
 # tag is newer than the oldest torch that is supported.
 _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 _TAGS = (_STRIDES, torch.Tag.pt2_compliant_tag)
+
+# Operators that allocate memory of the package, which a CUDA graph cannot repeat; the tag is newer, too.
+_NOT_CAPTURED = {"lstm_backward", "rnn_backward"} if hasattr(torch.Tag, "cudagraph_unsafe") else set[str]()
 
 
 def call(name: str) -> Callable[..., Any]:
@@ -42,10 +45,10 @@ def call(name: str) -> Callable[..., Any]:
     all else that a call does in Python.
     """
     operator, kernel = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name]
-    count = len(OPERATIONS[name].operands)
+    count = len(ROWS[name].operands)
 
     def run(*given: Any) -> Any:
-        if torch.compiler.is_compiling() or not _only_kernel(given[:count]):
+        if torch.compiler.is_compiling() or not only_kernel(given[:count]):
             return operator(*given)
         return kernel(*given)
 
@@ -62,7 +65,7 @@ def recorded(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
-def _only_kernel(tensors: tuple[Any, ...]) -> bool:
+def only_kernel(tensors: Sequence[Any]) -> bool:
     """Return whether the dispatcher would only call the kernel."""
     recorded = torch.is_grad_enabled()
     for tensor in tensors:
@@ -97,10 +100,10 @@ def _schema(name: str, row: Row) -> str:
 
 
 def _default(name: str, param: Param) -> str:
-    if param.kind == "shape":
-        return f" {name}"
     if param.optional:
         return f"? {name}=None"
+    if param.default is None:
+        return f" {name}"
     if isinstance(param.default, str):
         return f' {name}="{param.default}"'
     value = list(param.default) if isinstance(param.default, tuple) else param.default
@@ -108,7 +111,8 @@ def _default(name: str, param: Param) -> str:
 
 
 def _define(name: str, row: Row) -> None:
-    LIBRARY.define(_schema(name, row), tags=_TAGS)
+    tags = (*_TAGS, torch.Tag.cudagraph_unsafe) if name in _NOT_CAPTURED else _TAGS
+    LIBRARY.define(_schema(name, row), tags=tags)
     LIBRARY.impl(name, KERNELS[name], "CUDA")
     LIBRARY.impl(name, on_cpu(name), "CPU")
     torch.library.register_fake(f"cudnn_ct::{name}", partial(_fake, name), lib=LIBRARY)
@@ -125,5 +129,5 @@ def _fake(name: str, *given: Any) -> Any:
     return fake_results(name, given)
 
 
-for _name, _row in OPERATIONS.items():
+for _name, _row in ROWS.items():
     _define(_name, _row)

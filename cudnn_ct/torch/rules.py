@@ -12,6 +12,7 @@ from torch import Tensor
 from .images import conv, conv_transpose, pool
 from .norms import batch_norm, instance_norm, layer_norm, rms_norm
 from .products import attention, softmax
+from .recurrent import rnn
 
 __all__ = ["RULES", "LeftToTorchError"]
 
@@ -296,6 +297,26 @@ def _multi_head_attention(
     return F.linear(joined, out_proj_weight, out_proj_bias), None
 
 
+# --- recurrent networks ------------------------------------------------------------------------------------
+
+
+def _recurrent(mode: str) -> Callable[..., Any]:
+    def serve(input: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        """Serve sequences (hx, weights, ...), or packed ones (batch_sizes, hx, weights, ...)."""
+        packed = not isinstance(given[2], bool)
+        states, weights, _, _, dropout, training, bidirectional, *rest = given[packed:]
+        states = (states,) if isinstance(states, Tensor) else states
+        _same_dtype(input, *states, *weights)
+        _unless(input.dim() != 3 - packed, "no batch axis")
+        h0, c0 = (*states, None)[:2]
+        facts: dict[str, Any] = {"batch_sizes": given[0]} if packed else {"batch_first": rest[0]}
+        facts |= {"mode": mode, "bidirectional": bidirectional, "dropout": dropout, "training": training}
+        y, hy, cy = rnn(input, weights, h0, c0, **facts)
+        return (y, hy) if cy is None else (y, hy, cy)
+
+    return serve
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
@@ -315,5 +336,9 @@ RULES: dict[Any, tuple[str, Callable[..., Any]]] = {
     **dict.fromkeys((F.log_softmax, torch.log_softmax, Tensor.log_softmax), ("softmax", _softmax(True))),
     F.scaled_dot_product_attention: ("attention", _attention),
     F.multi_head_attention_forward: ("attention", _multi_head_attention),
+    torch.lstm: ("lstm", _recurrent("lstm")),
+    torch.gru: ("gru", _recurrent("gru")),
+    torch.rnn_relu: ("rnn", _recurrent("rnn_relu")),
+    torch.rnn_tanh: ("rnn", _recurrent("rnn_tanh")),
 }
 """The groups and functions that serve calls, by the functions of torch."""

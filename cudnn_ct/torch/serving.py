@@ -56,16 +56,16 @@ class Report:
 class enable(ContextDecorator):
     """Serve the functions of torch by cuDNN's operators, in a block or a decorated function.
 
-    Convolutions, pooling, norms, softmax and attention of an unchanged model on CUDA tensors are computed by
-    the operators of this package, with their gradients. Other calls are left to torch, and :func:`report`
-    lists them with the reason. A block applies to the thread that enters it. Blocks may be nested: the
-    innermost one decides.
+    Convolutions, pooling, norms, softmax, attention and recurrent networks of an unchanged model on CUDA
+    tensors are computed by the operators of this package, with their gradients. Other calls are left to
+    torch, and :func:`report` lists them with the reason. A block applies to the thread that enters it. Blocks
+    may be nested: the innermost one decides.
 
     Parameters
     ----------
     skip : sequence of str
-        Groups that are left to torch: of "attention", "batch_norm", "conv", "conv_transpose",
-        "instance_norm", "layer_norm", "pool", "rms_norm", "softmax".
+        Groups that are left to torch: of "attention", "batch_norm", "conv", "conv_transpose", "gru",
+        "instance_norm", "layer_norm", "lstm", "pool", "rms_norm", "rnn", "softmax".
 
     Raises
     ------

@@ -14,6 +14,7 @@ __all__ = ["autocast", "batched"]
 # As torch's own operators: these run in the dtype of autocast, and those in float32.
 _LOWER = (
     "conv", "conv_transpose", "conv_bias_activation", "matmul", "attention", "attention_inference",
+    "lstm", "rnn",
 )  # fmt: skip
 _FLOAT32 = ("softmax", "layer_norm", "layer_norm_inference", "ctc_loss")
 _HALF_OR_FLOAT = (torch.float16, torch.bfloat16, torch.float32)

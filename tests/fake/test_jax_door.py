@@ -14,10 +14,12 @@ import cudnn_ct as ct
 
 pytest.importorskip("jax")
 
+from cudnn_ct.gradients import networks
+from cudnn_ct.gradients.networks import NETWORKS
 from cudnn_ct.gradients.table import OPERATIONS
-from cudnn_ct.jax import kernels, networks
+from cudnn_ct.jax import kernels
 from cudnn_ct.jax.calls import Call, call_of
-from cudnn_ct.jax.networks import NETWORKS, ON_CPU
+from cudnn_ct.jax.networks import ON_CPU
 from cudnn_ct.ops import _call, _replay
 from cudnn_ct.shapes.rnn import rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_weight_size

@@ -223,6 +223,66 @@ def test_opcheck(case: Case) -> None:
         torch.library.opcheck(operator, given, kwargs, test_utils=tests)
 
 
+# --- recurrent networks ------------------------------------------------------------------------------------
+
+NETWORKS = [
+    ("LSTM", {"num_layers": 2, "bidirectional": True}, SINGLE),
+    ("LSTM", {"proj_size": 8, "batch_first": True}, SINGLE),
+    ("GRU", {"num_layers": 2, "bias": False}, SINGLE),
+    ("LSTM", {}, HALF),
+    ("RNN", {"nonlinearity": "relu"}, DOUBLE),
+]
+
+
+def _flat(found: Any) -> Any:
+    """Return a result of a recurrent network as one tensor."""
+    y, states = found
+    data = y.data if isinstance(y, nn.utils.rnn.PackedSequence) else y
+    return torch.cat([one.flatten() for one in (data, *(states if isinstance(states, tuple) else (states,)))])
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(("kind", "keywords", "dtype"), NETWORKS, ids=str)
+def test_recurrent_networks_equal_torch(kind: str, keywords: Any, dtype: Any, packed: bool) -> None:
+    exact = getattr(nn, kind)(16, 32, **keywords).to(dtype).double()
+    ours = getattr(ctt.nn, kind)(16, 32, **keywords)
+    ours.load_state_dict(exact.state_dict())
+    ours = ours.to("cuda", dtype)
+    sequences = [torch.randn(steps, 16).to(dtype) for steps in ((3, 7, 5) if packed else (7, 7, 7))]
+    pack = nn.utils.rnn.pack_sequence if packed else torch.stack
+    given = {"enforce_sorted": False} if packed else {}
+    expected = _flat(exact(pack([one.double() for one in sequences], **given)))
+    found = _flat(ours(pack([one.cuda() for one in sequences], **given)))
+    assert_near(found, expected, BOUND[dtype], "result")
+    dy = torch.randn(expected.shape).to(dtype)
+    gradients = torch.autograd.grad(found, list(ours.parameters()), dy.cuda())
+    exact_gradients = torch.autograd.grad(expected, list(exact.parameters()), dy.double())
+    for (name, _), one, two in zip(exact.named_parameters(), gradients, exact_gradients, strict=True):
+        assert_near(one, two, 4 * BOUND[dtype], f"gradient of {name}")
+
+
+def test_the_weights_of_a_module_of_torch_are_not_copied() -> None:
+    from cudnn_ct.torch.recurrent import _joined
+
+    module = nn.LSTM(16, 32, 2, bidirectional=True, device="cuda")  # torch places them as cuDNN reads them
+    parts = sorted(module.parameters(), key=lambda one: one.dim() == 1)
+    with torch.no_grad():
+        w = _joined(parts)
+    assert w.data_ptr() == module.weight_ih_l0.data_ptr()
+    assert torch.equal(w, torch.cat([one.detach().flatten() for one in parts]))
+
+
+def test_a_network_trains_under_reduce_overhead() -> None:
+    module, x = ctt.nn.GRU(16, 32, device="cuda"), torch.randn(7, 3, 16, device="cuda")
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: module(x)[0].square().sum(), mode="reduce-overhead")
+    exact = torch.autograd.grad(module(x)[0].square().sum(), list(module.parameters()))
+    for _ in range(4):
+        found = torch.autograd.grad(compiled(x), list(module.parameters()))
+        for one, two in zip(found, exact, strict=True):
+            assert_near(one, two.double().cpu(), 1e-4, "gradient")
+
+
 # --- compiled and captured programs ------------------------------------------------------------------------
 
 
@@ -280,6 +340,43 @@ def test_calls_are_captured_into_a_cuda_graph_of_torch() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert_near(y, F.conv2d(x.double(), w.double()).cpu(), 1e-4, "replayed")
+
+
+def test_workspaces_are_memory_of_torch_during_a_call() -> None:
+    needed = 0
+    for dtype in (DOUBLE, SINGLE, HALF):
+        x = torch.randn(8, 64, 56, 56, dtype=dtype, device="cuda")
+        w = torch.randn(64, 64, 3, 3, dtype=dtype, device="cuda")
+        for _ in range(3):
+            y = ctt.conv(x, w, padding=1)
+        del y
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        y = ctt.conv(x, w, padding=1)
+        plan = ct.last_plan()
+        needed = max(needed, plan.workspace)
+        peak, after = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+        assert peak >= y.nbytes + plan.workspace, f"{dtype}: peak {peak}, {y.nbytes} bytes of y, {plan}"
+        assert after < y.nbytes + 2**20, f"{dtype}: {after} bytes after the call, {y.nbytes} of y"
+    if not needed:
+        pytest.skip("no plan needed a workspace")
+
+
+def test_repeated_calls_do_not_read_the_memory_of_others() -> None:
+    """Torch gives the workspace of a call to other work, also when the call is replayed."""
+    x, w = torch.randn(8, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda")
+    expected = F.conv2d(x.double(), w.double(), padding=1).cpu()
+    kept = []
+    for run in range(40):
+        y = ctt.conv(x, w, padding=1)
+        kept.append(torch.full((1 << 18,), run, dtype=SINGLE, device="cuda"))
+        if run % 3 == 0:
+            assert_near(y, expected, 1e-4, f"run {run}")
+        if run % 7 == 0:
+            kept = kept[-2:]
+        del y
+    assert all(bool((one == one[0]).all()) for one in kept)
 
 
 # --- unchanged models --------------------------------------------------------------------------------------
@@ -353,6 +450,24 @@ def test_a_served_training_step_has_the_gradients_and_memory_of_torch() -> None:
             f"parameter {place}: {error:.3g}, torch {noise:.3g}\n{block.report()}"
         )
     assert our_peak <= 1.1 * peak, f"{our_peak} bytes, torch {peak}\n{block.report()}"
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, HALF], ids=["float32", "float16"])
+def test_recurrent_networks_of_a_model_are_served(dtype: Any) -> None:
+    module = nn.LSTM(16, 32, 2, batch_first=True, device="cuda", dtype=dtype)
+    x = torch.randn(3, 7, 16, device="cuda", dtype=dtype)
+
+    def step() -> list[Any]:
+        y, (h, _) = module(x)
+        gradients = torch.autograd.grad(y.float().sum() + h.float().sum(), list(module.parameters()))
+        return [y, h, *gradients]
+
+    theirs = step()
+    with ctt.enable() as block:
+        ours = step()
+    assert block.report().served == {"lstm": 1}, str(block.report())
+    for place, (one, two) in enumerate(zip(ours, theirs, strict=True)):
+        assert_near(one, two.double().cpu(), 4 * BOUND[dtype], f"result or gradient {place}")
 
 
 def test_a_fused_model_has_the_results_of_torch() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from cudnn_ct.torch import nn as ours
+from cudnn_ct.torch import recurrent
 from tests.fake.cudnn import FakeCudnn
 
 DOUBLE = torch.float64
@@ -83,3 +84,114 @@ def test_a_residual_is_added_before_the_activation(door: FakeCudnn) -> None:
 def test_modules_that_cudnn_lacks_are_rejected(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# Our module, torch's, and their keywords.
+NETWORKS: list[tuple[Any, Any, dict[str, Any]]] = [
+    (ours.LSTM, nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 2}),
+    (ours.LSTM, nn.LSTM, {"batch_first": True, "bias": False}),
+    (ours.GRU, nn.GRU, {"num_layers": 2, "dropout": 0.5}),
+    (ours.RNN, nn.RNN, {"nonlinearity": "relu", "bidirectional": True}),
+]
+
+
+def flat(found: Any) -> torch.Tensor:
+    """Return a result of a recurrent network as one tensor."""
+    y, states = found
+    data = y.data if isinstance(y, nn.utils.rnn.PackedSequence) else y
+    return torch.cat([one.flatten() for one in (data, *(states if isinstance(states, tuple) else (states,)))])
+
+
+@pytest.mark.parametrize(("mine", "theirs", "keywords"), NETWORKS, ids=lambda one: str(one))
+def test_recurrent_networks_take_the_state_of_torch_and_equal_it(
+    door: FakeCudnn, mine: Any, theirs: Any, keywords: dict[str, Any]
+) -> None:
+    theirs = theirs(3, 4, **keywords).double().eval()
+    mine = mine(3, 4, **keywords).double().eval()
+    mine.load_state_dict(theirs.state_dict())
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    sequences = [torch.randn(steps, 3, dtype=DOUBLE) for steps in (2, 4, 3)]
+    packed = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
+    with torch.no_grad():
+        _, first = theirs(torch.randn(3, 3, 3, dtype=DOUBLE))
+    for operands in (
+        (torch.randn(3, 3, 3, dtype=DOUBLE),),
+        (torch.randn(3, 3, 3, dtype=DOUBLE), first),
+        (torch.randn(4, 3, dtype=DOUBLE),),
+        (packed, first),
+    ):
+        found, expected = mine(*operands), theirs(*operands)
+        torch.testing.assert_close(flat(found), flat(expected))
+        gradients = [
+            torch.autograd.grad(flat(one).square().sum(), list(module.parameters()))
+            for one, module in ((found, mine), (expected, theirs))
+        ]
+        torch.testing.assert_close(*gradients)
+    y, state = mine(packed)
+    assert torch.equal(y.unsorted_indices, packed.unsorted_indices)
+    assert isinstance(state, tuple) == isinstance(first, tuple)
+
+
+def test_dropout_of_a_network_is_between_its_layers_in_training(door: FakeCudnn) -> None:
+    module = ours.LSTM(3, 4, 2, dropout=1.0).double()
+    zeros = ours.LSTM(4, 4).double()
+    zeros.load_state_dict(
+        {name[:-1] + "0": one for name, one in module.state_dict().items() if name[-1] == "1"}
+    )
+    x = torch.randn(5, 2, 3, dtype=DOUBLE)
+    y, (h, _) = module(x)
+    torch.testing.assert_close(y, zeros(torch.zeros(5, 2, 4, dtype=DOUBLE))[0])
+    assert h.shape == (2, 2, 4)
+    assert not torch.allclose(module.eval()(x)[0], y)
+
+
+def test_recurrent_networks_are_compiled_and_exported_without_graph_breaks() -> None:
+    torch._dynamo.reset()
+    module = ours.LSTM(3, 4, 2, bidirectional=True, dropout=0.5, device="meta")
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    y, (h, _) = compiled(torch.empty(5, 2, 3, device="meta"))
+    (y.sum() + h.sum()).backward()
+    assert module.weight_hh_l1.grad.shape == module.weight_hh_l1.shape
+    axes = ({0: torch.export.Dim("steps"), 1: torch.export.Dim("batch")},)
+    program = torch.export.export(ours.GRU(3, 4).eval(), (torch.empty(5, 2, 3),), dynamic_shapes=axes)
+    names = program.graph_signature.user_outputs
+    shapes = [node.meta["val"].shape for node in program.graph.nodes if node.name in names]
+    assert [[isinstance(size, torch.SymInt) for size in shape] for shape in shapes] == [
+        [True, True, False],
+        [False, True, False],
+    ]
+
+
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="torch is older than the tag")
+def test_gradients_of_networks_are_not_captured_by_the_compiler_of_torch() -> None:
+    operators = [
+        getattr(torch.ops.cudnn_ct, f"{name}{end}").default
+        for name in ("lstm", "rnn")
+        for end in ("", "_backward")
+    ]
+    assert [torch.Tag.cudagraph_unsafe in one.tags for one in operators] == [False, True] * 2
+
+
+def test_a_projection_is_for_lstm_only() -> None:
+    with pytest.raises(ValueError, match="proj_size is supported by LSTM only: got 2"):
+        ours.GRU(3, 4, proj_size=2)
+
+
+def test_weights_that_lie_one_behind_another_are_not_copied(
+    door: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent, "only_kernel", lambda parts: not torch.is_grad_enabled())
+    module = ours.GRU(3, 4, 2).double()
+    parts = sorted(module.parameters(), key=lambda one: one.dim() == 1)
+    joined = torch.cat([one.detach().flatten() for one in parts])
+    x = torch.randn(5, 2, 3, dtype=DOUBLE)
+    expected = module(x)[0]
+    views = joined.split([one.numel() for one in parts])
+    for one, view in zip(parts, views, strict=True):
+        one.data = view.view_as(one)
+    assert recurrent._joined(parts).data_ptr() != joined.data_ptr()
+    with torch.no_grad():
+        assert recurrent._joined(parts).data_ptr() == joined.data_ptr()
+        torch.testing.assert_close(module(x)[0], expected)
+        assert recurrent._joined(parts[::-1]).data_ptr() != joined.data_ptr()
+        assert recurrent._joined([joined[-2:], joined.new_ones(3)]).shape == (5,)

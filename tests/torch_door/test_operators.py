@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import cudnn_ct.torch as ctt
-from cudnn_ct.gradients.table import OPERATIONS
+from cudnn_ct.torch.kernels import ROWS
 from tests.fake.cudnn import FakeCudnn
 from tests.torch_cases import CASES, DOUBLE, HALF, Case
 
@@ -94,7 +94,7 @@ def test_each_operator_with_a_gradient_has_a_case() -> None:
     called_by_gradients = {"activation_backward", "affine_grid_backward", "pool_backward"}
     called_by_gradients |= {"conv_backward_bias", "conv_backward_data", "conv_backward_filter"}
     elsewhere = {"ctc_loss", "ada_layer_norm"}
-    with_gradient = {name for name, row in OPERATIONS.items() if row.gradient}
+    with_gradient = {name for name, row in ROWS.items() if row.gradient}
     assert with_gradient == tested | called_by_gradients | elsewhere
 
 
@@ -168,6 +168,9 @@ def test_vmap_joins_samples_or_maps_weights(door: FakeCudnn) -> None:
          TypeError, "float16"),
         (lambda: ctt.conv(torch.empty(1, 1, 3, device="meta"), torch.empty(1, 1, 3), padding="full"),
          ValueError, "padding must be numbers"),
+        (lambda: ctt.rnn(torch.empty(5, 2, 3), torch.nn.GRU(3, 4)._flat_weights),
+         ValueError, "weights has 4 tensors, expected 5 for each layer of this lstm"),
+        (lambda: ctt.rnn(torch.empty(5, 2, 3), [], mode="elman"), ValueError, "mode must be one of rnn_relu"),
         (lambda: ctt.batch_norm(torch.empty(2, 3), None, None, torch.empty(3), torch.empty(3)),
          ValueError, "running_mean and running_var are needed"),
     ],

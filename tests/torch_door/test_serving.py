@@ -68,6 +68,26 @@ def test_self_attention_of_torch_is_served(cpu: None) -> None:
     assert block.report().served == {"attention": 1}
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_of_torch_are_served(cpu: None, kind: Any) -> None:
+    module, x = kind(3, 4, 2, bidirectional=True, batch_first=True), torch.randn(2, 5, 3)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 3), torch.randn(2, 3)])
+    expected = module(x)[0], module(packed)[0].data
+    with ctt.enable() as block:
+        found = module(x)[0], module(packed)[0].data
+    torch.testing.assert_close(found, expected)
+    gradients = [
+        torch.autograd.grad(one[0].sum() + one[1].sum(), list(module.parameters()))
+        for one in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+    group = kind.__name__.lower()
+    assert block.report().served == {group: 2}
+    with ctt.enable(skip=[group]) as block:
+        module(x)
+    assert not block.report().served
+
+
 @pytest.mark.parametrize(
     ("call", "group", "reason"),
     [
