@@ -3,8 +3,8 @@
 #
 # Expected: the values that StableHLO takes from IEEE 754 and C: 1 for x**0, -125 for (-5)**3, 0 or pi for atan2 of zeros, and an infinite cube
 # root of infinity. Seen with iree-base-compiler and iree-base-runtime 3.13.0 and the target llvm-cpu (x86-64 Linux): all of these are NaN, and the
-# compiler gives no warning. The power of int32 numbers is right, and so is the power with a constant exponent of 2. A model
-# that is exported from JAX or PyTorch as StableHLO returns other numbers than before.
+# compiler gives no warning. The power of int32 numbers is right, and so is the power with a constant exponent of 2. A polynomial with its
+# exponents in a tensor, or the angle of an empty pixel, becomes NaN.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
