@@ -269,7 +269,7 @@ def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan 
     """Return the plan of a copy by the driver or a conversion by an engine, without factors."""
     x, y = tensors_of(problem).values()
     if x.dtype == y.dtype:
-        return StridedCopy(x, y) if y.is_dense else None
+        return StridedCopy(x, y)
     return elementwise_plan("identity", (x, y), context)
 
 

@@ -98,7 +98,12 @@ def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
-    """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``."""
+    """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``.
+
+    Without that call, the driver fills a dense x.
+    """
+    if x.is_dense and load().lacks("ops"):
+        return _MemsetPlan(x, value)
     return tile(partial(FillPlan, value), x)
 
 
@@ -282,9 +287,9 @@ def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
 
     It does not support integers of several bytes, which are copied as int8 with one more axis, nor float8
     and bool, which are copied as int8. None of them is ever scaled. An x with strides of 0 or negative ones
-    is copied by its bytes first. Without that call, the driver copies to a dense y.
+    is copied by its bytes first. Without that call, the driver copies.
     """
-    if y.is_dense and factor == 1 and load().lacks("ops"):
+    if factor == 1 and load().lacks("ops"):
         return StridedCopy(x, y)
     return scaled_copy_plan(x, y, factor)
 
@@ -306,11 +311,11 @@ def scaled_copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
 def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnAddTensor``: y = alpha x + beta y, with axes of length 1 of x repeated.
 
-    The dtypes are equal, and floating-point ones. Without that call, the driver copies to a dense y.
+    The dtypes are equal, and floating-point ones. Without that call, the driver copies.
     """
     missing = len(y.shape) - len(x.shape)
     x = TensorSpec((1,) * missing + x.shape, (1,) * missing + x.strides, x.dtype)
-    if y.is_dense and load().lacks("ops"):
+    if load().lacks("ops"):
         strides = [0 if n == 1 < m else step for n, m, step in zip(x.shape, y.shape, x.strides, strict=True)]
         return StridedCopy(TensorSpec(y.shape, tuple(strides), x.dtype), y)
 

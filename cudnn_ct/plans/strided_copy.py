@@ -52,7 +52,7 @@ class Move(NamedTuple):
 
 
 class StridedCopy:
-    """A copy of ``source`` to a packed tensor ``target`` of the same shape and dtype.
+    """A copy of ``source`` to a tensor ``target`` of the same shape and dtype, whose strides are positive.
 
     ``workspace`` is the bytes of temporary memory that it needs.
     """
