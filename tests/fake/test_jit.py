@@ -12,13 +12,12 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
 from cudnn_ct.autotune.store import store
-from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
 from cudnn_ct.ops.conv import gradients, training
+from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
 
 from .cudnn import FakeCudnn
@@ -151,7 +150,6 @@ def test_fill_and_copies_are_calls_of_the_driver(jit: FakeCudnn) -> None:
     "call",
     [
         lambda x: ct.activation(x, alpha=2),
-        lambda x: ct.activation_backward(x, x, x, mode="clipped_relu", coefficient=1),
         lambda x: ct.add(x, ct.zeros((1, 6, 1))),
         lambda x: ct.op_tensor(x, op="not"),
         lambda x: ct.softmax(x, alpha=2),
@@ -176,32 +174,11 @@ def test_error_names_the_libraries_of_the_full_wheel_once(jit: FakeCudnn) -> Non
     )
 
 
-BY_GRAPHS = (
-    *(
-        "pool",
-        "pool_backward",
-        "softmax",
-        "softmax_backward",
-        "lrn",
-        "lrn_backward",
-        "scale",
-        "clear_padding",
-    ),
-    *("batch_norm_training", "batch_norm_inference", "batch_norm_backward", "batch_norm_inference_backward"),
-    *("instance_norm", "instance_norm_backward", "reduce", "reduce_with_indices", "conv_backward_bias"),
-    "matmul_backward",
-)
 FUSIONS = {
     "batch_norm_finalize": (training, "FINALIZE"),
     "conv_backward_data_relu_batch_norm": (gradients, "DATA"),
     "conv_backward_filter_scale_bias_relu": (gradients, "FILTER"),
 }
-
-
-def failures(operation: str) -> list[str]:
-    rows = [attempt(case) for case in cases() if case.operation == operation and case.dtype != "float64"]
-    assert rows
-    return [f"{row.operation} {row.dtype} {row.layout}: {row.detail}" for row in rows if row.verdict != "ok"]
 
 
 @pytest.mark.parametrize("operation", BY_GRAPHS)
@@ -224,60 +201,6 @@ def test_fusion_without_an_engine_equals_reference_by_graphs(
     assert not failures(operation)
     monkeypatch.setattr(_lib.load(), "kind", "full")
     assert all(line.endswith("no engine") for line in failures(operation))
-
-
-def with_nan(*shape: int) -> np.ndarray:
-    x = random(*shape)
-    x[0, -1], x[1, 2] = np.nan, np.inf
-    return x
-
-
-ROWS, IMAGES = random(6, 10), random(3, 4, 6, 5)
-DISTINCT = (np.arange(60).reshape(6, 10) * 37 % 61).astype(np.float32)
-ONES = np.ones((4, 10), np.float32)
-EVEN = {"n": 4, "lrn_alpha": 0.5}
-# Calls on shapes that the selftest lacks: single elements, sums of other axes, windows of other geometry.
-OTHERS: dict[str, Any] = {
-    "activation of a view": lambda ops, put: ops.activation(put(ROWS)[:, 1:]),
-    "softmax of columns": lambda ops, put: ops.softmax(put(ROWS), axis=0),
-    "softmax of matrices": lambda ops, put: ops.softmax(put(IMAGES), axis=2),
-    "softmax of all": lambda ops, put: ops.softmax(put(ROWS), axis=(0, 1)),
-    "softmax of one": lambda ops, put: ops.softmax(put(random(6, 1))),
-    "softmax of infinity": lambda ops, put: ops.softmax(put(with_nan(6, 10))),
-    "sum of all": lambda ops, put: ops.reduce(put(ROWS)),
-    "sum of half precision": lambda ops, put: ops.reduce(put(ROWS.astype(np.float16))),
-    "sum of channels": lambda ops, put: ops.reduce(put(IMAGES), axis=(0, 2, 3)),
-    "largest of channels": lambda ops, put: ops.reduce(put(IMAGES), op="amax", axis=(0, 2, 3)),
-    "norm of channels": lambda ops, put: ops.reduce(put(IMAGES), op="norm2", axis=(0, 2, 3)),
-    "mean of channels": lambda ops, put: ops.reduce(put(IMAGES), op="average", axis=(0, 2, 3), keepdims=True),
-    "norm1 of matrices": lambda ops, put: ops.reduce(put(random(3, 8, 4)), op="norm1", axis=1),
-    "least of NaN": lambda ops, put: ops.reduce(put(with_nan(6, 10)), op="min", axis=1),
-    "place of NaN": lambda ops, put: ops.reduce_with_indices(put(with_nan(6, 10)), op="max", axis=1),
-    "place in columns": lambda ops, put: ops.reduce_with_indices(put(DISTINCT), op="min", axis=0),
-    "place in all": lambda ops, put: ops.reduce_with_indices(put(DISTINCT), op="max"),
-    "one channel": lambda ops, put: ops.batch_norm_training(
-        put(random(4, 1, 3, 5)), put(ONES[0, :1]), put(ONES[1, :1])
-    ),
-    "one sample": lambda ops, put: ops.batch_norm_inference(put(ROWS[:1]), *map(put, ONES)),
-    "gradient with relu": lambda ops, put: ops.batch_norm_backward(
-        *map(put, (IMAGES, IMAGES[::-1].copy(), ONES[:, 0].copy())),
-        activation="relu",
-        y=put(np.abs(IMAGES)),
-    ),
-    "residual": lambda ops, put: ops.batch_norm_training(
-        put(IMAGES), *map(put, ONES[:2, :4].copy()), residual=put(IMAGES), activation="relu"
-    ),
-    "pooling of a line": lambda ops, put: ops.pool(put(random(2, 3, 9)), window=3, stride=2, padding=1),
-    "pooling of a volume": lambda ops, put: ops.pool(put(random(2, 2, 4, 4, 4)), window=2, mode="sum"),
-    "pooling of images": lambda ops, put: ops.pool(put(random(1, 2, 12, 12)), window="global"),
-    "uneven padding": lambda ops, put: ops.pool(
-        put(IMAGES), window=3, padding=((0, 1), (2, 1)), mode="average"
-    ),
-    "even window of channels": lambda ops, put: ops.lrn(put(IMAGES), **EVEN),
-    "gradient of it": lambda ops, put: ops.lrn_backward(
-        *map(put, (IMAGES, IMAGES, ct.reference.lrn(IMAGES, **EVEN))), **EVEN
-    ),
-}
 
 
 @pytest.mark.parametrize("offset", [0, 1])
