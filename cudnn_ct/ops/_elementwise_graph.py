@@ -35,12 +35,12 @@ def in_one_order(*specs: TensorSpec) -> bool:
 
 
 def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context) -> Plan | None:
-    """Return a plan of a pointwise node of one or two operands and the result; None if legacy calls exist.
+    """Return a plan of a pointwise node of one or two operands and the result.
 
-    None too for operands that are not ``in_one_order``, for other dtypes, and for a single element, which no
+    None for operands that are not ``in_one_order``, for other dtypes, and for a single element, which no
     engine supports. The engine is compiled when the plan is made.
     """
-    if has_legacy_calls() or not in_one_order(*specs) or not config.allow_runtime_compilation:
+    if not in_one_order(*specs) or not config.allow_runtime_compilation:
         return None
     if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES):
         return None

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .._config import config
+from .._lib import load
 from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, NotSupportedError
@@ -14,7 +16,7 @@ from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
 
-__all__ = ["FirstSupported", "Implementation", "of_problem", "with_bfloat16"]
+__all__ = ["FirstSupported", "Implementation", "by_engines", "of_problem", "usable", "with_bfloat16"]
 
 
 class Implementation(NamedTuple):
@@ -23,16 +25,36 @@ class Implementation(NamedTuple):
     ``make`` returns a plan for a problem and a context, or None for problems that it is not made for.
     ``aligned`` is set if its kernels load 16 bytes at once, which ends the CUDA context on misaligned memory:
     its plan gets copies of misaligned operands. ``scales`` is set if its plan applies alpha and beta.
+    ``replaces`` names the library of the calls that it replaces: it is used where the set lacks that library.
     """
 
     make: PlanMaker
     aligned: bool = False
     scales: bool = True
+    replaces: str = ""
 
 
 def of_problem(make: Callable[[Any], Plan | None], *, aligned: bool = False) -> Implementation:
     """Return the implementation whose plan needs nothing but the problem."""
     return Implementation(lambda problem, _: make(problem), aligned)
+
+
+def by_engines(make: PlanMaker, replaces: str = "ops") -> Implementation:
+    """Return the implementation by graphs that replaces the calls of a library; its engines are compiled."""
+
+    def made(problem: Any, context: Context) -> Plan | None:
+        return make(problem, context) if config.allow_runtime_compilation else None
+
+    return Implementation(made, aligned=True, scales=False, replaces=replaces)
+
+
+def usable(implementations: Sequence[Implementation], *, scaled: bool) -> list[Implementation]:
+    """Return the implementations that may be tried for a call, in their order."""
+    return [
+        one
+        for one in implementations
+        if (one.scales or not scaled) and (not one.replaces or load().lacks(one.replaces))
+    ]
 
 
 def with_bfloat16(one: Implementation) -> tuple[Implementation, Implementation]:
@@ -58,7 +80,7 @@ class FirstSupported(SelectedPlan):
         misaligned: bool = False,
     ) -> None:
         self._problem, self._relayout, self._misaligned = problem, relayout, misaligned
-        self._implementations = [one for one in implementations if one.scales or not scaled]
+        self._implementations = usable(implementations, scaled=scaled)
         self._makers = _makers(problem, self._implementations, relayout, misaligned)
         self._elsewhere: FirstSupported | None = None
         self._begin(context)

@@ -10,10 +10,11 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
+from ..errors import NotSupportedError
 from ..plans.base import SelectedPlan
 from ..shapes.specs import TensorSpec
 from ._copies import OnCopies, copies_of
-from ._fallback import FirstSupported, Implementation
+from ._fallback import FirstSupported, Implementation, usable
 from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, representable, unexpanded
 from ._pieces import Independent, InPieces, Piece, pieces_of
@@ -111,8 +112,9 @@ class Operation(NamedTuple):
 
     ``problem`` takes the specs of the operands by their names, the specs of the results that are given (None
     for a new one), and the arguments as the caller wrote them. Most operations list ``implementations``, the
-    fastest first. Those that are autotuned have ``select`` instead, which takes the problem and the
-    arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
+    fastest first. Those that are autotuned have ``select``, which takes the problem and the
+    arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``. Their
+    ``implementations`` are used where no engine is selected, and replace libraries that a cuDNN lacks.
 
     ``in_place`` is set if a result may be an operand itself. ``broadcasts`` are the names of operands whose
     axes may have length 1: those with a stride of 0 are read so. Other operands with a stride of 0 and those
@@ -148,7 +150,7 @@ class Operation(NamedTuple):
             if len(pieces) > 1:
                 selected: SelectedPlan = InPieces(self._selected_pieces(pieces, signature, ctx))
             elif select:
-                selected = select(ctx)
+                selected = self._selected(select, problem, ctx, scaled=any(signature.scaled))
             else:
                 selected = self._first_supported(problem, ctx, any(signature.scaled))
             return PreparedCall.of(
@@ -191,10 +193,20 @@ class Operation(NamedTuple):
         selected: dict[Any, SelectedPlan] = {}
         for problem, _ in pieces:
             if problem not in selected and self.select:
-                selected[problem] = self.select(problem, signature.params)(ctx)
+                select = self.select(problem, signature.params)
+                selected[problem] = self._selected(select, problem, ctx, scaled=any(signature.scaled))
             elif problem not in selected:
                 selected[problem] = self._first_supported(problem, ctx, any(signature.scaled))
         return [(selected[problem], offsets) for problem, offsets in pieces]
+
+    def _selected(self, select: Select, problem: Any, ctx: Context, *, scaled: bool) -> SelectedPlan:
+        """Select a plan, or use an implementation that replaces engines which this cuDNN lacks."""
+        try:
+            return select(ctx)
+        except NotSupportedError:
+            if not usable(self.implementations, scaled=scaled):
+                raise
+        return self._first_supported(problem, ctx, scaled)
 
     def _first_supported(self, problem: Any, ctx: Context, scaled: bool) -> FirstSupported:
         return FirstSupported(problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout)

@@ -12,6 +12,7 @@ from ..errors import NotSupportedError
 from ..graph.offline import ShapesOnly
 from ..graph.recording import RecordedPlans, begin, end, unplanned
 from ..shapes.specs import TensorSpec
+from ._fallback import usable
 from ._operands import check_writable
 from ._operation import CallSignature, Operation
 from ._pieces import pieces_of
@@ -74,9 +75,9 @@ def _plan(op: Operation, problem: Any, where: Any, scaled: bool) -> bool:
     Raise the error of the first one that rejects the problem, if none supports it.
     """
     rejected: NotSupportedError | None = None
-    for one in op.implementations:
+    for one in usable(op.implementations, scaled=scaled):
         try:
-            if (one.scales or not scaled) and one.make(problem, where) is not None:
+            if one.make(problem, where) is not None:
                 return True
         except NotSupportedError as error:
             rejected = rejected or error

@@ -24,7 +24,8 @@ from ..typing import Activation, ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
 from ._elementwise_graph import has_legacy_calls, in_one_order
-from ._fallback import Implementation, of_problem
+from ._fallback import Implementation, by_engines, of_problem
+from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph_nodes import MODES
@@ -225,7 +226,30 @@ def _pointwise(mode: str, **attributes: object) -> Node:
     return node("pointwise", mode=mode, math_prec="float32", **attributes)
 
 
-_IMPLEMENTATIONS = (Implementation(graph_plan, aligned=True, scales=False), of_problem(legacy_plan))
+def gradient_by_formulas(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
+    """Return a plan of a gradient that engines have no node for, for a cuDNN without legacy calls."""
+    tensors, (mode, coefficient, _) = list(tensors_of(problem).values()), problem.params
+    if problem.dx is None or mode not in ("clipped_relu", "elu") or tensors[0].size < 2:
+        return None
+    matrix = matrix_of(tensors, [TensorSpec.packed((1,) * len(tensors[0].shape))])
+    if matrix is None:
+        return None
+    one, dtype = Formulas(matrix, len(tensors), context), tensors[0].dtype
+    x, y, dy = (one.tensor(place, dtype) for place in range(3))
+    if mode == "clipped_relu":
+        result = pointwise("relu_bwd", x * -1.0 + coefficient, pointwise("relu_bwd", x, dy))
+    else:
+        slope = pointwise("cmp_lt", y, 0.0) * (y + coefficient)
+        result = dy * (pointwise("cmp_ge", y, 0.0) + slope)
+    one.store(result, 3, dtype)
+    return one.program()
+
+
+_IMPLEMENTATIONS = (
+    Implementation(graph_plan, aligned=True, scales=False),
+    of_problem(legacy_plan),
+    by_engines(gradient_by_formulas),
+)
 _ACTIVATION, _GRADIENT = (
     Operation(name, activation_problem, _IMPLEMENTATIONS, in_place=True, independent=every_axis)
     for name in ("an activation", "the gradient of an activation")

@@ -8,17 +8,21 @@ from typing import Never
 from .._bindings.enums import LRNMode
 from .._hints import MISSING, corrected
 from ..array import DeviceArray
+from ..context import Context
 from ..descriptors import LRNDescriptor
+from ..graph.first import first_plan
+from ..graph.operations import Graph, Tensor, node
 from ..plans.axes import images
-from ..plans.base import tensors_of
+from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
-from ..shapes.layers import lrn_problem
-from ..shapes.specs import LRNSpec
+from ..shapes.layers import lrn_problem, lrn_window
+from ..shapes.specs import LRNSpec, TensorSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import of_problem, with_bfloat16
+from ._fallback import by_engines, of_problem, with_bfloat16
+from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import along
 
@@ -121,7 +125,42 @@ def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
     return CallPlan("cudnnLRNCrossChannelBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
 
-_IMPLEMENTATIONS = with_bfloat16(of_problem(_plan))
+def lrn_by_graphs(problem: LayerProblem[LRNSpec], context: Context) -> Plan | None:
+    """Return a plan by graphs of pixels with channels last, for a cuDNN without legacy calls.
+
+    A sum over channels is an average pooling of an image whose rows are the pixels.
+    """
+    tensors = list(tensors_of(problem).values())
+    shape = tuple(n if axis == 1 else 1 for axis, n in enumerate(tensors[0].shape))
+    matrix = matrix_of(tensors, [TensorSpec.packed(shape, layout="nhwc")])
+    if matrix is None or matrix.number > 1 or matrix.kept != "columns":
+        return None
+    n, factor, power, k = problem.params
+    before, after = lrn_window(n)
+    image = TensorSpec.packed((1, 1, *matrix[:2]), layout="nhwc")
+    x, y = (Tensor(uid, image) for uid in (1, 2))
+
+    def averaged(before: int, after: int) -> Plan:
+        window = {"window_dims": (1, n), "pre_paddings": (0, before), "post_paddings": (0, after)}
+        how = {"mode": "avgpool_include_padding", "comp_type": "float32", "padding_mode": "zero_pad"}
+        row = node("resample_forward", xdesc=x, ydesc=y, spatial_dims=2, strides=(1, 1), **window, **how)
+        return first_plan(Graph((row,), (x, y)), context)
+
+    last = len(tensors) - 1
+    one = Formulas(matrix, len(tensors), context)
+    given, *others = (one.tensor(place, tensors[place].dtype) for place in range(last))
+    sums = one.through(averaged(before, after), given * given) * factor + k
+    if others:
+        result, dy = others
+        around = one.through(averaged(after, before), dy * result / sums)
+        gradient = dy * pointwise("pow", sums, -power) - given * around * (2 * factor * power)
+        one.store(gradient, last, tensors[last].dtype)
+    else:
+        one.store(given * pointwise("pow", sums, -power), last, tensors[last].dtype)
+    return one.program()
+
+
+_IMPLEMENTATIONS = (*with_bfloat16(of_problem(_plan)), by_engines(lrn_by_graphs))
 _LRN, _GRADIENT = (
     Operation(name, lrn_problem, _IMPLEMENTATIONS, independent=partial(along, axes=(0,)))
     for name in ("a local response normalisation", "the gradient of a local response normalisation")

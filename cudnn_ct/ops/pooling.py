@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf, prod
-from typing import Never
+from typing import Any, Never
 
 from .._hints import MISSING, corrected
 from ..array import DeviceArray
+from ..context import Context
 from ..descriptors import PoolingDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
+from ..graph.first import first_plan
+from ..graph.operations import Graph, Tensor, node
 from ..plans.axes import images
-from ..plans.base import packed_of, tensors_of
+from ..plans.base import Plan, packed_of, tensors_of
 from ..plans.call import CallPlan
 from ..plans.elementwise import copy_plan, fill_plan
 from ..plans.program import Program, Step, chained
@@ -24,7 +27,8 @@ from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import of_problem
+from ._fallback import by_engines, of_problem
+from ._formulas import DTYPES_OF_ENGINES
 from ._operation import Operation
 from ._pieces import along
 
@@ -225,11 +229,73 @@ def padded_pooling(problem: Problem) -> Program:
     return chained([padded, padded], chain, scaled=2)
 
 
+# The modes of graphs; only a maximum obeys NaN.
+_GRAPH_MODES = {
+    "max": "maxpool",
+    "max_deterministic": "maxpool",
+    "average_inc_pad": "avgpool_include_padding",
+    "average_exc_pad": "avgpool_exclude_padding",
+    "sum": "avgpool_include_padding",
+}
+LARGEST = 127  # elements of a window, whose places are int8
+
+
+def pooling_by_graphs(problem: Problem, context: Context) -> Plan | None:
+    """Return a plan by graphs of images with channels last, for a cuDNN without legacy calls.
+
+    The gradient of a maximum runs the pooling again for the places of the maxima.
+    """
+    tensors = images(*tensors_of(problem).values())
+    (window, padding, stride), mode, propagate_nan = problem.params
+    if not all("nhwc" in spec.layouts for spec in tensors) or tensors[0].dtype not in DTYPES_OF_ENGINES:
+        return None
+    largest = mode.startswith("max")
+    if largest and problem.dx and prod(window) > LARGEST:
+        return None
+    if len(window) == 1:
+        window, padding, stride = (1, *window), ((0, 0), *padding), (1, *stride)
+    before, after = zip(*padding, strict=True)
+    how: dict[str, Any] = {
+        "mode": _GRAPH_MODES[mode], "comp_type": "float32", "spatial_dims": len(window),
+        "padding_mode": "neg_inf_pad" if largest else "zero_pad",
+        "nan_propagation": ("propagate_nan" if propagate_nan else "not_propagate_nan") if largest else None,
+        "window_dims": window, "strides": stride, "pre_paddings": before, "post_paddings": after,
+    }  # fmt: skip
+    packed = [TensorSpec.packed(spec.shape, spec.dtype, "nhwc") for spec in tensors]
+    x, y, *gradients = (Tensor(uid, spec) for uid, spec in enumerate(packed, 1))
+    place = Tensor(5, packed[1]._replace(dtype="int8"))
+    factor = float(prod(window)) if mode == "sum" else 1.0
+    if not gradients:
+        return first_plan(_scaled("resample_forward", {"xdesc": x}, "ydesc", y, factor, how), context)
+    dy, dx = gradients
+    given = {"dydesc": dy, "idxdesc": place} if largest else {"dydesc": dy}
+    second = first_plan(_scaled("resample_backward", given, "dxdesc", dx, factor, how), context)
+    if not largest:
+        return chained([], [Step(second, (2, 3))])
+    again = Graph((node("resample_forward", xdesc=x, ydesc=y, idxdesc=place, **how),), (x, y, place))
+    steps = [Step(first_plan(again, context), (0, 4, 5)), Step(second, (2, 5, 3))]
+    return chained([packed[1], place.spec], steps)
+
+
+def _scaled(
+    row: str, given: dict[str, Tensor], name: str, result: Tensor, factor: float, how: dict[str, Any]
+) -> Graph:
+    """Return the graph of a node, and of the product of its result with a factor other than 1."""
+    operands = (*given.values(), result)
+    if factor == 1:
+        return Graph((node(row, **given, **{name: result}, **how),), operands)
+    between = Tensor(6, result.spec._replace(dtype="float32"), virtual=True)
+    number = Tensor(7, TensorSpec.packed((1,) * len(result.spec.shape)), value=factor)
+    product = node("pointwise", mode="mul", math_prec="float32", xdesc=between, bdesc=number, ydesc=result)
+    return Graph((node(row, **given, **{name: between}, **how), product), operands)
+
+
 _IMPLEMENTATIONS = (
     of_problem(broadcast_gradient, aligned=True),
     of_problem(gradient_in_c_order),
     of_problem(pooling),
     of_problem(padded_pooling),
+    by_engines(pooling_by_graphs),
 )
 _POOL, _GRADIENT = (
     Operation(name, pool_problem, _IMPLEMENTATIONS, independent=partial(along, axes=(0, 1)))

@@ -9,17 +9,19 @@ from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
 from .._hints import MISSING, corrected
 from ..array import DeviceArray
+from ..context import Context
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
-from ..plans.base import tensors_of
+from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..shapes.layer import LayerProblem
 from ..shapes.layers import SoftmaxParams, softmax_problem
-from ..shapes.specs import LAYOUTS, TensorSpec
+from ..shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import execute
 from ._documented import documented
-from ._fallback import of_problem
+from ._fallback import by_engines, of_problem
+from ._formulas import Formulas, in_slices, matrix_of, pointwise, total
 from ._operation import Operation
 from ._pieces import Split, along
 
@@ -137,6 +139,29 @@ def softmax_of_rows(problem: LayerProblem[SoftmaxParams]) -> CallPlan | None:
     return _plan(problem, tensors, NativeMode.INSTANCE)
 
 
+def softmax_by_formulas(problem: LayerProblem[SoftmaxParams], context: Context) -> Plan | None:
+    """Return a plan by graphs of rows or columns, for a cuDNN without legacy calls."""
+    tensors, axes = list(tensors_of(problem).values()), problem.params.axes
+    shape = tuple(1 if axis in axes else n for axis, n in enumerate(tensors[0].shape))
+    layout = nearest_layout(tensors[0]) if 3 <= len(shape) <= 5 else "nchw"
+    matrix = matrix_of(tensors, [TensorSpec.packed(shape, layout=layout)])
+    if matrix is None:
+        return None
+    dtype, last, algo = tensors[0].dtype, len(tensors) - 1, problem.params.algo
+    one = Formulas(matrix, len(tensors), context)
+    first, *others = (one.tensor(place, dtype) for place in range(last))
+    if others:
+        dy, log = others[0], algo == "log"
+        result = dy - pointwise("exp", first) * total(dy) if log else first * (dy - total(dy * first))
+    else:
+        shifted = first if algo == "fast" else first - total(first, "max")
+        powers = pointwise("exp", shifted)
+        sums = total(powers)
+        result = shifted - pointwise("log", sums) if algo == "log" else powers / sums
+    one.store(result, last, dtype)
+    return in_slices(matrix, one.program(), [(dtype, False)] * len(tensors))
+
+
 def _plan(problem: LayerProblem[SoftmaxParams], tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
     first, *others = tensors
     head = (SoftmaxAlgorithm[problem.params.algo.upper()], mode)
@@ -163,7 +188,11 @@ def _rows(problem: LayerProblem[SoftmaxParams]) -> Iterator[Split]:
     return along(problem, (axis for axis in range(rank) if axis not in problem.params.axes))
 
 
-_IMPLEMENTATIONS = (of_problem(softmax_of_rows, aligned=True), of_problem(softmax_plan))
+_IMPLEMENTATIONS = (
+    of_problem(softmax_of_rows, aligned=True),
+    of_problem(softmax_plan),
+    by_engines(softmax_by_formulas),
+)
 _SOFTMAX, _GRADIENT = (
     Operation(name, softmax_problem, _IMPLEMENTATIONS, in_place=True, independent=_rows)
     for name in ("a softmax", "the gradient of a softmax")

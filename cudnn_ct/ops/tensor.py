@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Never
+from typing import Any, Never
 
 from .._hints import MISSING, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import (
+    ScalarPlan,
     constant_plan,
     fill_plan,
     scale_plan,
@@ -29,12 +30,14 @@ from ..shapes.elementwise import (
 )
 from ..shapes.layer import LayerProblem
 from ..shapes.parse import as_float
+from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
 from ._cast import cast_by_graph
 from ._documented import documented
-from ._elementwise_graph import elementwise_plan, has_legacy_calls
-from ._fallback import Implementation, of_problem
+from ._elementwise_graph import elementwise_plan
+from ._fallback import Implementation, by_engines, of_problem
+from ._formulas import Formulas, matrix_of
 from ._operation import Operation
 from ._pieces import every_axis
 from ._state import CallState
@@ -266,14 +269,23 @@ def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan 
     """Return the plan of a copy by the driver or a conversion by an engine, without factors."""
     x, y = tensors_of(problem).values()
     if x.dtype == y.dtype:
-        return StridedCopy(x, y) if y.is_dense and not has_legacy_calls() else None
+        return StridedCopy(x, y)
     return elementwise_plan("identity", (x, y), context)
 
 
-_OP_TENSOR_PLANS = (
-    of_problem(op_tensor_plan),
-    Implementation(operation_by_graph, aligned=True, scales=False),
-)
+def scaled_by_graph(problem: Any, context: Context) -> Plan | None:
+    """Return the plan of a product in place with alpha, which is written to the device."""
+    x = problem.x
+    matrix = matrix_of([x], [TensorSpec.packed((1,) * len(x.shape))]) if 1 < x.size <= INT_MAX else None
+    if matrix is None:
+        return None
+    one = Formulas(matrix, 1, context)
+    factor = one.scalar(ScalarPlan())
+    one.store(one.tensor(0, x.dtype) * factor, 0, x.dtype)
+    return one.program(scaled=0)
+
+
+_OP_TENSOR_PLANS = (of_problem(op_tensor_plan), by_engines(operation_by_graph))
 _OP_TENSOR = Operation(
     "an operation on tensors",
     op_tensor_problem,
@@ -285,6 +297,7 @@ _OP_TENSOR = Operation(
 _SCALE_PLANS = (
     of_problem(lambda problem: scale_plan(problem.x)),
     of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
+    by_engines(scaled_by_graph)._replace(scales=True),
 )
 _SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
 _FILL_PLANS = (
@@ -298,7 +311,7 @@ _TRANSFORM = Operation(
     (
         of_problem(lambda problem: transform_plan(problem.x, problem.y)),
         Implementation(convert_by_graph),
-        Implementation(transformed_by_graph, aligned=True, scales=False),
+        Implementation(transformed_by_graph, aligned=True, scales=False, replaces="ops"),
     ),
     any_strides=True,
     independent=every_axis,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from .._lib import load
 from ..errors import Explanation, NotSupportedError
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import Layout
@@ -172,6 +173,8 @@ def unsupported(
     ``explanation`` has the reasons of engines, if the problem has a graph.
     """
     first = f"cuDNN does not support this {problem}"
+    if lacks := load().lacks("engines_precompiled"):
+        reasons = [*dict.fromkeys(reasons), f"an engine that only the full wheel has {lacks}"]
     lines = "\n  rejected: ".join([first, *reasons, *_too_large(problem)])
     error = NotSupportedError("\n  ".join([lines, *(explanation.summary() if explanation else ())]))
     error.explanation = explanation

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from .._lib import load
 from ..context import Context
 from ..cuda import memory as memories
 from ..descriptors import OpTensorDescriptor, TensorDescriptor
@@ -23,6 +25,7 @@ from .tiling import tile
 from .workspace import append, nbytes_of
 
 __all__ = [
+    "ScalarPlan",
     "cast_or_copy_plan",
     "cast_plan",
     "constant_plan",
@@ -34,6 +37,7 @@ __all__ = [
     "op_tensor",
     "op_tensor_of",
     "scale_plan",
+    "scaled_copy_plan",
     "scaling_by_op_tensor",
     "transform_plan",
 ]
@@ -94,7 +98,12 @@ def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
-    """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``."""
+    """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``.
+
+    Without that call, the driver fills a dense x.
+    """
+    if x.is_dense and load().lacks("ops"):
+        return _MemsetPlan(x, value)
     return tile(partial(FillPlan, value), x)
 
 
@@ -261,15 +270,34 @@ class _MemsetPlan:
         return "chosen: cuMemsetAsync"
 
 
+class ScalarPlan:
+    """Writes alpha to the device as float32; beta is not used."""
+
+    workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        memories.fill(pointers[-1], bytes(ctypes.c_float(alpha)), 1, context.stream)
+
+    def describe(self) -> str:
+        return "chosen: cuMemsetAsync"
+
+
 def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
     """Return a plan of ``cudnnTransformTensor``: y = alpha factor x + beta y for one shape and dtype.
 
     It does not support integers of several bytes, which are copied as int8 with one more axis, nor float8
     and bool, which are copied as int8. None of them is ever scaled. An x with strides of 0 or negative ones
-    is copied by its bytes first.
+    is copied by its bytes first. Without that call, the driver copies.
     """
+    if factor == 1 and load().lacks("ops"):
+        return StridedCopy(x, y)
+    return scaled_copy_plan(x, y, factor)
+
+
+def scaled_copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
+    """Return the plan of :func:`copy_plan` for runs with factors."""
     if not x.representable:
-        scaled = _on_packed(x, lambda packed: copy_plan(packed, y, factor))
+        scaled = _on_packed(x, lambda packed: scaled_copy_plan(packed, y, factor))
         if not y.is_dense or factor != 1:
             return scaled
         made = StridedCopy(x, y)  # applies no factors
@@ -283,10 +311,13 @@ def copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
 def expand_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of ``cudnnAddTensor``: y = alpha x + beta y, with axes of length 1 of x repeated.
 
-    The dtypes are equal, and floating-point ones.
+    The dtypes are equal, and floating-point ones. Without that call, the driver copies.
     """
     missing = len(y.shape) - len(x.shape)
     x = TensorSpec((1,) * missing + x.shape, (1,) * missing + x.strides, x.dtype)
+    if load().lacks("ops"):
+        strides = [0 if n == 1 < m else step for n, m, step in zip(x.shape, y.shape, x.strides, strict=True)]
+        return StridedCopy(TensorSpec(y.shape, tuple(strides), x.dtype), y)
 
     def call(full: TensorSpec, small: TensorSpec) -> Plan:
         return _exchanged(CallPlan("cudnnAddTensor", (), [(0, small)], full))
@@ -348,7 +379,7 @@ class _BytesPlan:
             source, target = pointers
             memories.copy_device(target, source, self._nbytes, context.stream)
         else:
-            self._scaled = self._scaled or copy_plan(self._spec, self._spec)
+            self._scaled = self._scaled or scaled_copy_plan(self._spec, self._spec)
             self._scaled.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:

@@ -52,7 +52,7 @@ class Move(NamedTuple):
 
 
 class StridedCopy:
-    """A copy of ``source`` to a packed tensor ``target`` of the same shape and dtype.
+    """A copy of ``source`` to a tensor ``target`` of the same shape and dtype, whose strides are positive.
 
     ``workspace`` is the bytes of temporary memory that it needs.
     """
@@ -66,8 +66,10 @@ class StridedCopy:
         second, self.workspace = align_after(nbytes, sizes[1])
         self._offsets = first, second
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the copies, with temporary memory in the workspace; alpha and beta are not applied."""
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the copies, with temporary memory in the workspace; reject other factors than 1 and 0."""
+        if alpha != 1 or beta != 0:
+            raise NotSupportedError(f"cudnnTransformTensor {context.library.lacks('ops')}")
         source, target = pointers
         self.copy(context, source, target, context.workspace(self.workspace))
 

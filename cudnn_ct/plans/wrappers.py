@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from ..shapes.specs import TensorSpec
 from .base import Plan, tensors_of
-from .elementwise import constant_plan, copy_plan, duplicate_plan, fill_plan, into_copy, scale_plan
+from .elementwise import (
+    constant_plan,
+    copy_plan,
+    duplicate_plan,
+    fill_plan,
+    into_copy,
+    scale_plan,
+    scaled_copy_plan,
+)
 from .program import ALPHA, BETA, Case, Program, Step, Steps
 from .workspace import nbytes_of
 
@@ -110,7 +118,7 @@ def scaled_after(inner: Plan, operands: int, result: TensorSpec, factor: float =
     places = tuple(range(operands))
     steps = [
         Step(inner, (*places, operands + 1)),
-        Step(copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
+        Step(scaled_copy_plan(result, result, factor), (operands + 1, operands), ALPHA, BETA),
     ]
     return Program(
         Steps([result], steps),

@@ -233,6 +233,25 @@ class MoreNodes:
         if "IDXDESC" in node:
             self._write(node["IDXDESC"][0], indices, *tensors)
 
+    def _resample_gradient_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
+        dy, shape = self._read(node["DYDESC"][0], *tensors), self._shape(node["DXDESC"][0])
+        found = {k.removeprefix("RESAMPLE_"): v for k, v in self._attributes(node["DESC"][0]).items()}
+        mode = ResampleMode(found["MODE"][0]).name
+        chosen = self._read(node["IDXDESC"][0], *tensors) if mode == "MAXPOOL" else None
+        taps, result = [*product(*map(range, found["WINDOW_DIMS"]))], np.zeros(shape)
+        for place in np.ndindex(dy.shape):
+            geometry = [*zip(place[2:], found["STRIDES"], found["PRE_PADDINGS"], strict=True)]
+            at = [tuple(o * s + t - p for (o, s, p), t in zip(geometry, tap, strict=True)) for tap in taps]
+            inside = [all(0 <= i < n for i, n in zip(one, shape[2:], strict=True)) for one in at]
+            if chosen is not None:
+                result[(*place[:2], *at[int(chosen[place])])] += dy[place]
+                continue
+            count = sum(inside) if mode == "AVGPOOL_EXCLUDE_PADDING" else len(taps)
+            for one, real in zip(at, inside, strict=True):
+                if real:
+                    result[(*place[:2], *one)] += dy[place] / count
+        self._write(node["DXDESC"][0], result, *tensors)
+
     def _neighbours(self: Any, place: int, length: int) -> tuple[int, int]:
         """Return the elements whose mean is at a place of an axis with twice the length."""
         return place // 2, min((place + 1) // 2, length - 1)
@@ -314,6 +333,7 @@ _NODES: dict[str, Callable[..., None]] = {
     "OPERATION_MATMUL_": MoreNodes._matmul_node,
     "OPERATION_REDUCTION_": MoreNodes._reduction_node,
     "OPERATION_RESAMPLE_FWD_": MoreNodes._resample_node,
+    "OPERATION_RESAMPLE_BWD_": MoreNodes._resample_gradient_node,
     "OPERATION_GENSTATS_": MoreNodes._stats_node,
     "OPERATION_BN_FINALIZE_": MoreNodes._finalize_node,
     "OPERATION_BN_BWD_WEIGHTS_": MoreNodes._norm_weights_node,

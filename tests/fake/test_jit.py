@@ -16,6 +16,8 @@ from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
+from cudnn_ct.ops.conv import gradients, training
+from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
 
 from .cudnn import FakeCudnn
@@ -38,12 +40,11 @@ def test_every_function_belongs_to_a_library() -> None:
     assert (parts["cudnnCreate"], parts["cudnnBackendExecute"]) == ("graph", "graph")
 
 
-@pytest.mark.parametrize("kind", ["softmax", "pool", "descriptor", "raw"])
+@pytest.mark.parametrize("kind", ["float64", "affine grid", "descriptor", "raw"])
 def test_legacy_call_names_the_library_that_it_needs(jit: FakeCudnn, kind: str) -> None:
-    x = ct.asarray(random(2, 3, 8, 8))
     calls: dict[str, Any] = {
-        "softmax": lambda: ct.softmax(x),
-        "pool": lambda: ct.pool(x, window=2),
+        "float64": lambda: ct.softmax(ct.zeros((2, 3), "float64")),
+        "affine grid": lambda: ct.affine_grid(ct.asarray(random(2, 2, 3)), (2, 3, 4, 4)),
         "descriptor": lambda: ct.TensorDescriptor(ct.TensorSpec.packed((1, 2, 3, 4), "float32")),
         "raw": lambda: ct.raw.cudnnCreateTensorDescriptor(None),
     }
@@ -148,15 +149,83 @@ def test_fill_and_copies_are_calls_of_the_driver(jit: FakeCudnn) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: ct.activation(x.astype("float16")[:, :, 1:]),
         lambda x: ct.activation(x, alpha=2),
-        lambda x: ct.activation_backward(x, x, x, mode="clipped_relu", coefficient=1),
         lambda x: ct.add(x, ct.zeros((1, 6, 1))),
         lambda x: ct.op_tensor(x, op="not"),
-        lambda x: ct.scale(x, alpha=2),
+        lambda x: ct.softmax(x, alpha=2),
+        lambda x: ct.reduce(x, op="mul"),
+        lambda x: ct.reduce(x, op="max", propagate_nan=False),
+        lambda x: ct.pool_backward(x, x, x, window=1, alpha=2),
     ],
 )
 def test_elementwise_operation_without_a_graph_names_the_library(jit: FakeCudnn, call: Any) -> None:
     x = ct.asarray(random(4, 6, 8))
     with pytest.raises(NotSupportedError, match=r"needs libcudnn_ops, which the JIT wheel lacks \(3009\)"):
         call(x)
+
+
+def test_error_names_the_libraries_of_the_full_wheel_once(jit: FakeCudnn) -> None:
+    with pytest.raises(NotSupportedError) as caught:
+        ct.reduce(ct.asarray(random(4, 6)), op="mul", axis=1)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(set(lines))
+    assert lines[-1].endswith(
+        "only the full wheel has needs libcudnn_engines_precompiled, which the JIT wheel lacks (3009)"
+    )
+
+
+FUSIONS = {
+    "batch_norm_finalize": (training, "FINALIZE"),
+    "conv_backward_data_relu_batch_norm": (gradients, "DATA"),
+    "conv_backward_filter_scale_bias_relu": (gradients, "FILTER"),
+}
+
+
+@pytest.mark.parametrize("operation", BY_GRAPHS)
+def test_operation_of_legacy_calls_equals_reference_by_graphs(jit: FakeCudnn, operation: str) -> None:
+    assert not failures(operation)
+
+
+@pytest.mark.parametrize("operation", FUSIONS)
+def test_fusion_without_an_engine_equals_reference_by_graphs(
+    jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    def no_engine(*_: Any) -> Any:
+        def select(_: Any) -> Any:
+            raise NotSupportedError("no engine")
+
+        return select
+
+    module, name = FUSIONS[operation]
+    monkeypatch.setattr(module, name, getattr(module, name)._replace(select=no_engine))
+    assert not failures(operation)
+    monkeypatch.setattr(_lib.load(), "kind", "full")
+    assert all(line.endswith("no engine") for line in failures(operation))
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("name", OTHERS)
+def test_graphs_equal_reference_on_other_shapes(jit: FakeCudnn, name: str, offset: int) -> None:
+    with np.errstate(all="ignore"):
+        want = OTHERS[name](ct.reference, lambda array: array)
+        got = OTHERS[name](ct, lambda array: own(shifted(array, offset)))
+    for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (got, want)), strict=True):
+        if other is not None:
+            np.testing.assert_allclose(one.numpy(), other, rtol=1e-3, atol=1e-5)
+
+
+def test_scale_takes_another_factor_without_another_plan(jit: FakeCudnn) -> None:
+    x = ct.asarray(random(3, 5))
+    for factor in (0.5, -3.0):
+        want = x.numpy() * np.float32(factor)
+        before = jit.compilations
+        ct.scale(x, alpha=factor)
+        np.testing.assert_array_equal(x.numpy(), want)
+    assert jit.compilations == before
+
+
+def test_pooling_gradient_of_a_large_window_is_rejected(jit: FakeCudnn) -> None:
+    x = ct.asarray(random(1, 2, 12, 12))
+    y = ct.pool(x, window=12)
+    with pytest.raises(NotSupportedError, match="needs libcudnn_ops"):
+        ct.pool_backward(y, x, y, window=12)

@@ -18,11 +18,14 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct._installation import inspect
+from cudnn_ct.cli.selftest_cases import OPERATIONS
 from cudnn_ct.errors import format_version
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 FOLDERS = [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
 JITS = [folder for folder in FOLDERS if inspect(folder / "libcudnn.so.9").kind == "jit"]
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "jit.json"
 NONE = pytest.param(None, marks=pytest.mark.skip(reason="no JIT wheel at hand (CUDNN_CT_TEST_CUDNNS)"))
 PROGRAM = """
 import cudnn_ct as ct
@@ -45,9 +48,12 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return lib
 
 
-def ran(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def ran(
+    folder: Path, *command: str, cwd: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
+        cwd=cwd,
         env={
             **os.environ,
             "PYTHONPATH": PYTHONPATH,
@@ -115,3 +121,24 @@ def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Pat
     assert content.count(f'"plan | cuDNN {format_version(version)} jit | '.encode()) == 4
     code = f"print(json.dumps(ct.import_plans({str(plans)!r})))"
     assert answer(folder, code) == 4
+
+
+def test_page_lists_the_operations_that_this_set_plans(folder: Path) -> None:
+    stored = json.loads(RESULTS.read_text())
+    operations, dtype = ("pool", "softmax", "instance_norm_backward", "batch_norm_finalize", "lrn"), "float16"
+    code = "import sys, json; sys.path.insert(0, 'tools'); import jit_operations as m; "
+    code += f"print(json.dumps(m.planned({(*operations, 'affine_grid', 'RNN')!r}, ({dtype!r},))))"
+    found = json.loads(ran(folder, "-c", code, cwd=ROOT).stdout.splitlines()[-1])
+    if found["cudnn"] != stored["cudnn"]:
+        pytest.skip(f"the page is of cuDNN {stored['cudnn']}")
+    for operation, cells in found["operations"].items():
+        assert cells[dtype] == stored["operations"][operation][dtype], operation
+    assert found["needs"] == {"affine_grid": "libcudnn_ops", "RNN": "libcudnn_adv"}
+
+
+def test_stored_results_reach_the_aim() -> None:
+    stored = json.loads(RESULTS.read_text())
+    able = [name for name, cells in stored["operations"].items() if any(cell[0] for cell in cells.values())]
+    assert len(able) >= 27
+    assert set(able) | set(stored["needs"]) == set(OPERATIONS)
+    assert all(library.startswith("libcudnn_") for library in stored["needs"].values())

@@ -14,7 +14,7 @@ from cudnn_ct.graph.recording import read_requests
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("tool", ["support_list", "support_matrix"])
+@pytest.mark.parametrize("tool", ["support_list", "support_matrix", "jit_operations"])
 def test_generated_file_is_up_to_date(tool: str) -> None:
     command = [sys.executable, f"tools/{tool}.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -22,7 +22,8 @@ from ...typing import ArrayLike, StreamLike
 from .._call import execute
 from .._cast import cast_by_graph
 from .._documented import documented
-from .._fallback import Implementation
+from .._fallback import Implementation, by_engines
+from .._formulas import Formulas, Matrix
 from .._operands import stream_of
 from .._operation import Operation
 from .._sequences import DeviceFloats
@@ -76,8 +77,11 @@ def clear_padding(
     return execute(_CLEAR, ("x", "lengths"), (x, lengths), outs=(out,), stream=stream)[0]
 
 
-def clearing_plan(problem: PaddingProblem, context: Context) -> Program:
-    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence."""
+def clearing_plan(problem: PaddingProblem, context: Context, *, by_driver: bool = False) -> Program:
+    """Return the plan of a selection of x or 0, by the number of rows that are left in a sequence.
+
+    Without legacy calls, the driver repeats the lengths and the places of rows, and a graph subtracts them.
+    """
     x, y = problem.x, problem.y
     batch, heads, length, head = x.shape
     dense = like_axes(x.shape, x)
@@ -90,17 +94,26 @@ def clearing_plan(problem: PaddingProblem, context: Context) -> Program:
     # The pointers of a run are x, lengths, y; those of temporaries follow, then the places of rows.
     source, target = (0 if x_in_place else 6), (2 if y_in_place else 7)
     rows = batch * heads * length
+    if by_driver:
+        repeated = [Step(expand_plan(floats, left), (3, 4)), Step(expand_plan(places, left), (9, 8))]
+        one = Formulas(Matrix(1, rows, "columns"), 2, context)
+        one.store(one.tensor(0, "float32") - one.tensor(1, "float32"), 0, "float32")
+        numbers = [*repeated, Step(one.program(), (4, 8))]
+    else:
+        numbers = [
+            Step(fill_plan(left, 0.0), (4,)),
+            Step(op_tensor_of("add", left, floats, left), (4, 3, 4)),
+            Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (4, 8, 4)),
+        ]
     steps = [
         Step(cast_by_graph(lengths, floats, context), (1, 3)),
-        Step(fill_plan(left, 0.0), (4,)),
-        Step(op_tensor_of("add", left, floats, left), (4, 3, 4)),
-        Step(op_tensor_of("add", left, places, left, alpha2=-1.0), (4, 8, 4)),
+        *numbers,
         Step(expand_plan(left, left_of_each), (4, 5)),
         Step(first_plan(selection_graph(rows, head, x.dtype), context), (source, 5, target)),
     ]
     steps[:0] = [] if x_in_place else [Step(copy_plan(x, dense), (0, 6))]
     steps += [] if y_in_place else [Step(copy_plan(dense, y), (7, 2))]
-    temporaries = [floats, left, left_of_each, dense, dense]
+    temporaries = [floats, left, left_of_each, dense, dense, *[left] * by_driver]
     return Program(Steps(temporaries, steps), constants=[partial(_places, length)])
 
 
@@ -125,7 +138,10 @@ def selection_graph(rows: int, head: int, dtype: str) -> Graph:
 _CLEAR = Operation(
     "a clearing of padding",
     padding_problem,
-    (Implementation(clearing_plan, aligned=True, scales=False),),
+    (
+        Implementation(clearing_plan, aligned=True, scales=False),
+        by_engines(partial(clearing_plan, by_driver=True)),
+    ),
     in_place=True,
     relayout=False,
 )

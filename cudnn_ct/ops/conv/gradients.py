@@ -18,8 +18,10 @@ from ...shapes.training_fusions import (
 from ...typing import Algo, ArrayLike, OutLike, Padding, PerAxis, Shape, StreamLike
 from .._call import execute
 from .._documented import documented
+from .._fallback import by_engines
 from .._operation import Operation
 from .training import FusionParams, conv_batch_norm_statistics, selection
+from .training_formulas import data_by_formulas, filter_by_formulas
 from .training_graphs import DATA_SOURCE, FILTER_SOURCE
 
 __all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"]
@@ -199,9 +201,13 @@ def _filter(
 DATA = Operation(
     "the gradient of a convolution, a relu and a batch normalisation",
     _data,
+    (by_engines(data_by_formulas, "engines_precompiled"),),
     select=selection(DATA_SOURCE),
     written=("out", *(f"{name} of out" for name in ConvBatchNormGradients._fields[1:])),
 )
 FILTER = Operation(
-    "the gradient of a convolution's filter with scaled data", _filter, select=selection(FILTER_SOURCE)
+    "the gradient of a convolution's filter with scaled data",
+    _filter,
+    (by_engines(filter_by_formulas, "engines_precompiled"),),
+    select=selection(FILTER_SOURCE),
 )

@@ -26,8 +26,10 @@ from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, Str
 from .._algo_arguments import AlgoArguments
 from .._call import execute
 from .._documented import documented
+from .._fallback import by_engines
 from .._operation import Operation, Select
 from .scaled import conv_scale_bias_activation
+from .training_formulas import finalize_by_formulas
 from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
 
 __all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", "selection"]
@@ -259,6 +261,7 @@ STATISTICS = Operation(
 FINALIZE = Operation(
     "the statistics of a batch normalisation",
     _finalize,
+    (by_engines(finalize_by_formulas, "engines_precompiled"),),
     select=selection(FINALIZE_SOURCE),
     written=("out", *(f"{name} of out" for name in BatchNormFinalizeResult._fields[1:])),
 )

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, Never
 
 from ..._hints import MISSING, corrected
+from ..._lib import load
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
 from ...plans.base import Plan, tensors_of
 from ...plans.call import CallPlan
+from ...plans.elementwise import expand_plan
 from ...plans.float32 import PlanMaker
 from ...plans.program import Step, chained
 from ...shapes.checks import result_slots
@@ -180,7 +182,9 @@ def _one_image(make: PlanMaker, problem: Any, context: Context) -> Plan | None:
     of_channels, of_images = (
         TensorSpec.packed((images, channels, 1, 1), problem.scale.dtype) for images in (1, n)
     )
-    copy = CallPlan("cudnnAddTensor", (), [(0, of_channels)], of_images)
+    copy: Plan = expand_plan(of_channels, of_images)
+    if not load().lacks("ops"):
+        copy = CallPlan("cudnnAddTensor", (), [(0, of_channels)], of_images)
     places, steps = list(range(len(tensors))), []
     for copies, place in enumerate(copied, len(tensors)):
         steps.append(Step(copy, (place, copies)))

@@ -23,7 +23,8 @@ from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
 from ...shapes.norm import NormGradient, NormTraining, norm_axes, norm_parameter_shape
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
-from .._fallback import Implementation
+from .._fallback import Implementation, by_engines
+from .formulas import gradient_by_formulas, inference_by_formulas, training_by_formulas
 from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
 
 __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
@@ -147,19 +148,24 @@ TRAINING = (
     Implementation(_empty),
     *_aligned(_fused, _LIMITS, _FASTEST),
     *_aligned(TrainingPlan, _LIMITS, *_STEPS),
+    by_engines(training_by_formulas),
 )
 
 GRADIENT = (
     Implementation(_empty),
     *_aligned(partial(GradientPlan, extended=True), _LIMITS, _FASTEST),
     *_aligned(GradientPlan, _LIMITS, *_STEPS),
+    by_engines(gradient_by_formulas),
 )
 
-INFERENCE = _aligned(
-    InferencePlan,
-    _INFERENCE_LIMITS,
-    (nd_layout, _SPATIAL),
-    (nd_layout, _PER_ACTIVATION),
-    (nd_layout, _PERSISTENT),
-    (pixels_layout, _SPATIAL),
+INFERENCE = (
+    *_aligned(
+        InferencePlan,
+        _INFERENCE_LIMITS,
+        (nd_layout, _SPATIAL),
+        (nd_layout, _PER_ACTIVATION),
+        (nd_layout, _PERSISTENT),
+        (pixels_layout, _SPATIAL),
+    ),
+    by_engines(inference_by_formulas),
 )

@@ -13,10 +13,11 @@ from ...shapes.reduction import IndexedReduction, ReduceProblem, indexed_reduce_
 from ...typing import ArrayLike, OutLike, ReduceOp, StreamLike
 from .._call import execute
 from .._documented import documented
-from .._fallback import Implementation, of_problem
+from .._fallback import Implementation, by_engines, of_problem
 from .._operation import Operation
 from .._pieces import Split
 from .fast_sum import channel_sum, fast_sum
+from .formulas import reduction_by_formulas
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
 
@@ -31,6 +32,7 @@ IMPLEMENTATIONS = (
     Implementation(on_float32(lambda problem, _: channel_sum(problem), *_HALF)),
     Implementation(legacy_reduction),
     Implementation(on_float32(legacy_reduction, *_HALF)),
+    by_engines(reduction_by_formulas),
 )
 
 

@@ -1,0 +1,283 @@
+"""Formulas on contiguous tensors as chains of graphs, for a cuDNN that has no legacy calls.
+
+Such a cuDNN has engines for two kinds of graphs on a matrix: elementwise nodes, and a reduction of rows or
+columns with elementwise nodes before it. Both repeat vectors of the other axis, if these are in memory. A
+formula is divided into such graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from math import gcd
+from typing import Any, NamedTuple
+
+from ..context import Context
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..graph.first import first_plan
+from ..graph.operations import Graph, Node, Tensor, node
+from ..plans.axes import coalesce, is_contiguous
+from ..plans.base import Plan
+from ..plans.elementwise import duplicate_plan
+from ..plans.program import Program, Step, chained
+from ..plans.tiling import MAX_CALLS, sliced
+from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
+
+__all__ = ["DTYPES_OF_ENGINES", "Formulas", "Matrix", "Term", "in_slices", "matrix_of", "pointwise", "total"]
+
+DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
+LONGEST = 2**20  # elements of a row: engines need a grid that is too large for 50 times as many
+PIXEL = 4096  # elements of a row of an array that is reduced to one element
+ONE = (1, 1, 1, 1)
+
+
+class Matrix(NamedTuple):
+    """Rows and columns, the axis that vectors have, and the number of such matrices, one behind another."""
+
+    rows: int
+    columns: int
+    kept: str  # "rows", "columns", or neither
+    number: int = 1
+
+    @property
+    def length(self) -> int:
+        """The number of elements of a vector."""
+        return {"rows": self.rows, "columns": self.columns}.get(self.kept, 1)
+
+    def spec(self, dtype: str, *, vector: bool, reduced: bool) -> TensorSpec:
+        """Return the spec of a matrix or a vector in a graph with or without a reduction."""
+        rows = self.rows if not vector or self.kept == "rows" else 1
+        columns = self.columns if not vector or self.kept == "columns" else 1
+        shape = (rows, columns, 1, 1) if reduced else (1, rows, columns)
+        return TensorSpec(shape, packed_strides(shape, "nhwc" if reduced else "nchw"), dtype)
+
+
+def matrix_of(whole: Sequence[TensorSpec], vectors: Sequence[TensorSpec]) -> Matrix | None:
+    """Return the matrices that tensors of one shape are, and vectors whose other axes have length 1.
+
+    None if the tensors are not contiguous in one order, or vectors have other axes.
+    """
+    tensors = [*whole, *vectors]
+    if not whole[0].size or not {spec.dtype for spec in tensors} <= set(DTYPES_OF_ENGINES):
+        return None
+    axes = coalesce(tensors)
+    if not all(is_contiguous(axes, place) for place in range(len(tensors))):
+        return None
+    lengths = [axis.lengths[0] for axis in axes]
+    found: Matrix | None = None
+    match tuple(axis.lengths[-1] > 1 for axis in axes):
+        case (False,):
+            columns = gcd(lengths[0], PIXEL)
+            columns = columns if columns > 1 else lengths[0]
+            found = Matrix(lengths[0] // columns, columns, "")
+        case (True,):
+            found = Matrix(1, lengths[0], "columns")
+        case (True, False):
+            found = Matrix(lengths[0], lengths[1], "rows")
+        case (False, True):
+            found = Matrix(lengths[0], lengths[1], "columns")
+        case (True, False, True):
+            found = Matrix(lengths[1], lengths[2], "columns", lengths[0])
+    return found if found and found.columns <= LONGEST and found.number <= MAX_CALLS else None
+
+
+class Term:
+    """A tensor of a formula: in memory (``mode`` is empty), or the result of a node; float32 if computed."""
+
+    def __init__(
+        self, mode: str, *operands: Term | float, vector: bool = False, dtype: str = "", **parameters: Any
+    ) -> None:
+        self.mode, self.operands, self.parameters = mode, operands, parameters
+        self.dtype = dtype or "float32"
+        self.stored: Term | None = None  # as a vector that matrices are computed with
+        self.reduces = mode in ("sum", "max", "min", "amax")
+        terms = [one for one in operands if isinstance(one, Term)]
+        self.vector: bool = vector or self.reduces or (bool(terms) and all(one.vector for one in terms))
+
+    def __add__(self, other: Term | float) -> Term:
+        return Term("add", self, other)
+
+    def __sub__(self, other: Term | float) -> Term:
+        return Term("sub", self, other)
+
+    def __mul__(self, other: Term | float) -> Term:
+        return Term("mul", self, other)
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return Term("div", self, other)
+
+
+def pointwise(mode: str, *operands: Term | float, **parameters: Any) -> Term:
+    """Return the result of an elementwise node; a gradient takes the operand of the activation, then dy."""
+    return Term(mode, *operands, **parameters)
+
+
+def total(term: Term, op: str = "sum") -> Term:
+    """Return a reduction of rows or columns to a vector."""
+    return Term(op, term)
+
+
+class Formulas:
+    """The steps of formulas on a matrix; pointers are those of a run, then of temporaries.
+
+    ``given`` is the number of pointers of a run. Vectors of one element are computed as two in temporaries,
+    of which the second is not used: no engine takes a single element.
+    """
+
+    def __init__(self, matrix: Matrix, given: int, context: Context) -> None:
+        self._matrix, self._given, self._context = matrix, given, context
+        self._size = matrix.rows * matrix.columns
+        self._temporaries: list[TensorSpec] = []
+        self._steps: list[Step] = []
+        self._places: dict[Term, int] = {}
+
+    def tensor(self, place: int, dtype: str, *, vector: bool = False) -> Term:
+        """Return an operand of a run, or a result that was stored."""
+        term = Term("", vector=vector, dtype=dtype)
+        if vector and self._matrix.length == 1:
+            place = self._copied(place, dtype)
+        self._places[term] = place
+        return term
+
+    def store(self, term: Term, place: int, dtype: str) -> Term:
+        """Compute a formula into an operand of a run; return it as stored."""
+        if not term.vector or self._matrix.length > 1:
+            return self._compute(term, place, dtype)
+        made = self.kept(term, dtype)
+        self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (self._places[made], place)))
+        return made
+
+    def scalar(self, write: Plan) -> Term:
+        """Return a number that a plan writes in each run."""
+        term = Term("", vector=True)
+        self._places[term] = self._temporary(2, "float32")
+        self._steps.append(Step(write, (self._places[term],)))
+        return term
+
+    def step(self, plan: Plan, places: tuple[int, ...]) -> None:
+        """Add a step of another kind."""
+        self._steps.append(Step(plan, places))
+
+    def place(self, term: Term) -> int:
+        """Return the place of a term in memory."""
+        return self._places[term]
+
+    def kept(self, term: Term, dtype: str) -> Term:
+        """Compute a formula into a temporary; return it as stored."""
+        size = max(self._matrix.length, 2) if term.vector else self._size
+        return self._compute(term, self._temporary(size, dtype), dtype)
+
+    def through(self, plan: Plan, term: Term) -> Term:
+        """Return what a plan computes from a formula, both in float32."""
+        source, place = self._places[self.kept(term, "float32")], self._temporary(self._size, "float32")
+        self._steps.append(Step(plan, (source, place)))
+        result = Term("")
+        self._places[result] = place
+        return result
+
+    def program(self, scaled: int | None = None) -> Program:
+        """Return the program of all steps; ``scaled`` gets alpha, the last one by default."""
+        return chained(self._temporaries, self._steps, scaled)
+
+    def _temporary(self, size: int, dtype: str) -> int:
+        self._temporaries.append(TensorSpec.packed((size,), dtype))
+        return self._given + len(self._temporaries) - 1
+
+    def _copied(self, place: int, dtype: str) -> int:
+        copy = self._temporary(2, dtype)
+        self._steps.append(Step(duplicate_plan(TensorSpec.packed((1,), dtype)), (place, copy)))
+        return copy
+
+    def _compute(self, term: Term, place: int, dtype: str) -> Term:
+        if term.reduces and dtype != "float32":
+            term = Term("identity", term)  # engines reduce to float32 alone
+        self._steps.append(self._step(term, place, dtype))
+        stored = Term("", vector=term.vector, dtype=dtype)
+        self._places[stored] = place
+        return stored
+
+    def _step(self, term: Term, place: int, dtype: str) -> Step:
+        """Return the step of one graph, after those of the vectors that it repeats."""
+        draft = _Draft(self._in_memory, self._shape_of(term), reduced=term.reduces)
+        graph = draft.graph(term, dtype)
+        plan = first_plan(graph, self._context)
+        return Step(plan, (*(self._places[one] for one in draft.read), place))
+
+    def _shape_of(self, term: Term) -> Matrix:
+        if not term.vector or term.reduces:
+            return self._matrix
+        return Matrix(1, max(self._matrix.length, 2), "columns")
+
+    def _in_memory(self, term: Term, of_vectors: bool) -> Term:
+        """Return an operand of a node; vectors that matrices are computed with are stored first."""
+        if term.mode and (term.reduces or (term.vector and not of_vectors)):
+            term.stored = term.stored or self.kept(term, "float32")
+            return term.stored
+        return term
+
+
+class _Draft:
+    """One graph: ``read`` are its operands in memory, in the order of their pointers."""
+
+    def __init__(self, stored: Callable[[Term, bool], Term], matrix: Matrix, *, reduced: bool) -> None:
+        self._stored, self._matrix, self._reduced = stored, matrix, reduced
+        self.read: list[Term] = []
+        self._tensors: dict[Term, Tensor] = {}
+        self._nodes: list[Node] = []
+        self._uids = count(1)
+        self._of_vectors = False
+
+    def graph(self, term: Term, dtype: str) -> Graph:
+        """Return the graph that computes a term into memory."""
+        self._of_vectors = term.vector and not term.reduces
+        result = self._result(term, dtype)
+        return Graph(tuple(self._nodes), (*(self._tensors[one] for one in self.read), result))
+
+    def _result(self, term: Term, dtype: str, *, virtual: bool = False) -> Tensor:
+        operands = [self._operand(one) for one in term.operands]
+        vector = term.vector and not self._of_vectors
+        spec = self._matrix.spec(dtype, vector=vector, reduced=self._reduced)
+        y = Tensor(next(self._uids), spec, virtual=virtual)
+        if term.reduces:
+            op = {"sum": "add"}.get(term.mode, term.mode)
+            self._nodes.append(
+                node("reduction", operator=op, comp_type="float32", xdesc=operands[0], ydesc=y)
+            )
+            return y
+        names = ("xdesc", "dydesc") if term.mode.endswith("_bwd") else ("xdesc", "bdesc")
+        given: dict[str, Any] = dict(zip(names, operands, strict=False))
+        given["dxdesc" if "dydesc" in given else "ydesc"] = y
+        self._nodes.append(node("pointwise", mode=term.mode, math_prec="float32", **given, **term.parameters))
+        return y
+
+    def _operand(self, given: Term | float) -> Tensor:
+        if not isinstance(given, Term):
+            spec = TensorSpec.packed(ONE if self._reduced else ONE[1:], "float32")
+            return Tensor(next(self._uids), spec, value=given)
+        term = self._stored(given, self._of_vectors)
+        if term not in self._tensors:
+            if term.mode:
+                self._tensors[term] = self._result(term, "float32", virtual=True)
+            else:
+                vector = term.vector and not self._of_vectors
+                spec = self._matrix.spec(term.dtype, vector=vector, reduced=self._reduced)
+                self._tensors[term] = Tensor(next(self._uids), spec)
+                self.read.append(term)
+        return self._tensors[term]
+
+
+def in_slices(matrix: Matrix, plan: Program, dtypes: Sequence[tuple[str, bool]]) -> Plan:
+    """Return the plan of all matrices from that of one; ``dtypes`` has a pair for each pointer of a run.
+
+    A pair is the dtype, and whether the tensor is a vector.
+    """
+    if matrix.number == 1:
+        return plan
+    sizes = [
+        (matrix.length if vector else matrix.rows * matrix.columns) * DTYPES[dtype].itemsize
+        for dtype, vector in dtypes
+    ]
+    if any(size % ALIGNMENT for size in sizes):
+        raise NotSupportedError(f"graphs need matrices that are {ALIGNMENT}-byte aligned: got {matrix}")
+    return sliced([(plan, tuple(place * size for size in sizes)) for place in range(matrix.number)])
