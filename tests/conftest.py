@@ -37,8 +37,8 @@ _COMMON = {
     "print_blob": True,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
-settings.register_profile("ci", max_examples=50, derandomize=True, **_COMMON)
-settings.register_profile("default", max_examples=100, **_COMMON)
+settings.register_profile("ci", max_examples=25, derandomize=True, **_COMMON)
+settings.register_profile("default", max_examples=25, **_COMMON)
 settings.register_profile("nightly", max_examples=5_000, **_COMMON)
 settings.load_profile(
     os.environ.get("CUDNN_CT_HYPOTHESIS_PROFILE")

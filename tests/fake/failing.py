@@ -241,11 +241,11 @@ def covering(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
             yield group[n * 7 % len(group)]._replace(status=one.status)
 
 
-def run(part: tuple[int, int], whole: bool) -> list[Found]:
-    """Make one of several equal parts of all tries."""
+def run(part: tuple[int, int], whole: bool, rows: int = 1) -> list[Found]:
+    """Make one of several equal parts of all tries, of every row or of every ``rows``-th one."""
     with host_installed() as host, cudnn_installed(host) as fake, no_collecting():
         bench = Bench(host, fake)
-        sites = [one for row in range(len(bench.rows)) for one in bench.tries(row)]
+        sites = [one for row in range(0, len(bench.rows), rows) for one in bench.tries(row)]
         wanted = everything(sites) if whole else covering(sites, [case.operation for case in bench.rows])
         attempts = list(wanted)[part[0] :: part[1]]
         testing.reset()

@@ -88,9 +88,7 @@ def bisect(*arguments: str, check: int = 1) -> Any:
     return json.loads(ran.stdout) if "--json" in arguments else ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize(
-    "status", [pytest.param(one, marks=() if one == "wrong" else pytest.mark.nightly) for one in DEFECTS]
-)
+@pytest.mark.parametrize("status", [pytest.param(one, marks=pytest.mark.nightly) for one in DEFECTS])
 def test_bisect_names_the_first_bad_version(status: str, tmp_path: Path, folders: list[str]) -> None:
     told = bisect(*folders, "--file", str(problem(tmp_path, DEFECTS[status])), "--json")
     assert told["first_bad"] == FIRST_BAD

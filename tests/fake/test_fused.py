@@ -18,8 +18,15 @@ from .host import ForeignArray, Host
 from .test_conv import OFFSETS, images, misaligned
 
 
-@pytest.mark.parametrize("engines", [False, True])
-@pytest.mark.parametrize("algo", ["heuristic", "time_once"])
+@pytest.mark.parametrize(
+    ("algo", "engines"),
+    [
+        ("heuristic", False),
+        ("heuristic", True),
+        ("time_once", False),
+        pytest.param("time_once", True, marks=pytest.mark.nightly),
+    ],
+)
 @given(case=fused_cases(), offsets=OFFSETS)
 def test_conv_bias_activation_equals_reference(
     fake: FakeCudnn, host: Host, engines: bool, algo: str, case: LayerCase, offsets: tuple[int, ...]

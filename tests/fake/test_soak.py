@@ -15,6 +15,7 @@ from .cudnn import FakeCudnn
 from .host import Host
 
 
+@pytest.mark.nightly
 def test_soak_finds_no_growth(fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = itertools.count(0x10000, 16)
     make_operations = Work.once

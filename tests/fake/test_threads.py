@@ -52,6 +52,7 @@ def test_threads_compute_on_own_and_shared_streams(
     in_threads(THREADS, lambda number: make_mixed(calls, 30, number, (*shared, 0x10000 + 16 * number)))
 
 
+@pytest.mark.nightly
 def test_thread_may_change_devices_between_calls(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

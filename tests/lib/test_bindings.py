@@ -13,6 +13,7 @@ from cuda.pathfinder import find_nvidia_header_directory
 
 from cudnn_ct import _bindings
 from cudnn_ct._bindings.functions import FUNCTIONS
+from tests.nightly import some
 
 pytest.importorskip("pycparser", reason="the generator reads headers with pycparser")
 
@@ -171,7 +172,7 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize(("file", "old", "new", "reported"), DIFFERENCES.values(), ids=DIFFERENCES)
+@pytest.mark.parametrize(("file", "old", "new", "reported"), some(DIFFERENCES.values(), 3), ids=DIFFERENCES)
 def test_generator_reports_a_planted_difference(
     headers: Path, checkout: Path, file: str, old: str, new: str, reported: str
 ) -> None:

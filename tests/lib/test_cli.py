@@ -12,6 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from tests.elf_files import make_cudnn
+from tests.nightly import share, some
 
 from .test_info import WHEEL, needs_cudnn, run
 
@@ -36,7 +37,7 @@ def no_gpu(cudnn: int) -> str:
 # --- planning ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.parametrize("direction", some(["forward", "backward_data", "backward_filter"], 3))
 @pytest.mark.usefixtures("planner")
 def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
     ran = run(
@@ -79,6 +80,7 @@ def test_algorithms_explains_why_engines_reject_a_convolution(cudnn: int) -> Non
     assert cudnn < 91900 or any(reason["must_change"] == "graph" for reason in explanation["reasons"])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("planner")
 def test_commands_name_the_description_that_cudnn_rejects(tmp_path: Path) -> None:
     path, calls = tmp_path / "device.json", tmp_path / "calls.json"
@@ -193,7 +195,7 @@ def test_planning_commands_escape_text_of_the_file(command: str, tmp_path: Path)
         "program": f"import cudnn_ct as ct\nct.activation(ct.zeros((2, 3)), mode={escape!r})\n",
     }
     output = ("-o", str(tmp_path / "plans")) if command == "compile" else ()
-    for name, row in rows.items():
+    for name, row in share(rows.items(), 4):
         path = tmp_path / f"{name}.{'py' if name == 'program' else 'json'}"
         path.write_text(row if isinstance(row, str) else json.dumps({"calls": [row]}))
         ran = run(command, str(path), "--gpu", "h200", *output)

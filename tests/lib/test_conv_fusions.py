@@ -18,6 +18,7 @@ from cudnn_ct.shapes.specs import Shape, TensorSpec
 from cudnn_ct.shapes.training_fusions import finalize_problem
 from cudnn_ct.typing import Layout
 from tests.fusion_cases import IMAGES, WINDOW, channels, training_problems
+from tests.nightly import share
 
 from .test_graph import DEVICE, _can_plan, in_child
 from .test_graph_operations import engines_missing, why_not_planned
@@ -74,7 +75,7 @@ def test_convolutions_with_scale_and_bias_become_plans() -> None:
     problems = scaled_problems()
     if planner.library.version < 91900:  # 9.10.2 has no engine for it
         del problems["without tensor cores"]
-    without = {name: why_not_planned(source, one, planner) for name, one in problems.items()}
+    without = {name: why_not_planned(source, one, planner) for name, one in share(problems.items(), 4)}
     assert {name: reason for name, reason in without.items() if reason} == {}
 
 
@@ -123,6 +124,7 @@ def float8_problems() -> dict[str, Float8Conv]:
     return found
 
 
+@pytest.mark.nightly
 @in_child
 def test_convolutions_of_float8_become_plans() -> None:
     check_float8(compiled=4)
@@ -145,6 +147,7 @@ def check_float8(compiled: int) -> None:
     assert {name: reason for name, reason in without.items() if reason} == {}
 
 
+@pytest.mark.nightly
 @in_child
 def test_convolutions_of_float8_have_engines_from_ada_on() -> None:
     for gpu, expected in (("a100", False), ("l4", True), ("b200", True)):
@@ -180,6 +183,7 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @in_child
 def test_fusions_of_training_become_plans() -> None:
     planner = Planner(DEVICE)

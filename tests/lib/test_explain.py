@@ -169,6 +169,7 @@ def test_explain_takes_a_graph_with_its_outputs_and_its_value() -> None:
         ct.explain(graph, device="h200")
 
 
+@pytest.mark.nightly
 def test_explain_takes_a_built_graph() -> None:
     with ct.record_plans(shapes_only=True):
         graph = ct.Graph()

@@ -44,6 +44,7 @@ from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
+from tests.nightly import share
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
@@ -180,7 +181,7 @@ def check_precision(wanted: ConvProblem, planner: Planner) -> None:
 @in_child
 def test_engines_become_plans_of_the_problem() -> None:
     planner = Planner(DEVICE)
-    for name, direction in CASES:
+    for name, direction in share(CASES, 3):
         wanted = problem(**GRID[name], direction=direction)
         for graph in check_plans(wanted, planner):
             check_node(wanted, graph)
@@ -304,6 +305,7 @@ OF_BYTES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @in_child
 def test_sums_of_int8_have_engines() -> None:
     """An engine that writes int32 reads an integer at alpha: a float's 1 would be 1,065,353,216."""
@@ -380,6 +382,7 @@ class Counting:
         return call
 
 
+@pytest.mark.nightly
 @in_child
 def test_plan_leaves_no_descriptor_when_its_creation_fails_at_any_step() -> None:
     planner = Planner(DEVICE)

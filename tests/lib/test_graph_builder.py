@@ -19,6 +19,7 @@ from cudnn_ct.ops.graph.lower import lowered
 from cudnn_ct.ops.graph.source import source_of
 from tests.attention_cases import CASES, case
 from tests.built_attention import BUILT, BUILT_GRADIENTS, build, build_backward, operands_by_name
+from tests.nightly import share
 from tests.oracle.graph_draws import draw_graph
 
 from .test_graph import DEVICE, _can_plan, in_child
@@ -179,6 +180,7 @@ PRODUCTS_OF_ONE_INPUT: list[Callable[[ct.Graph, Any], Any]] = [
 ]
 
 
+@pytest.mark.nightly
 @in_child
 def test_products_of_one_input_become_plans_that_can_be_stored() -> None:
     planner = Planner(DEVICE)
@@ -194,14 +196,15 @@ def test_products_of_one_input_become_plans_that_can_be_stored() -> None:
 @in_child
 def test_most_random_graphs_become_plans() -> None:
     planner = Planner(DEVICE)
-    drawn = [draw_graph(0, number, 0) for number in range(12)]
+    drawn = [draw_graph(0, number, 0) for number in share(range(12), 3)]
     rejected = [text for (graph, outputs), text in drawn if reason_against(graph, outputs, planner)]
-    assert len(rejected) <= 6, rejected
+    assert len(rejected) <= len(drawn) // 2, rejected
 
 
 MASKED = ("causal", "bottom right window", "bias of heads", "lengths, window")  # half a second to compile
 
 
+@pytest.mark.nightly
 @in_child
 def test_attention_with_masks_becomes_plans() -> None:
     """The same nodes serve all versions: cuDNN has nodes of masks from 9.20 on only."""
@@ -243,6 +246,7 @@ def test_known_wrong_results_of_attention_are_rejected_in_graphs() -> None:
         assert reason in reason_against(*made, planner), name
 
 
+@pytest.mark.nightly
 @in_child
 def test_logical_operations_become_plans_with_any_dtype_of_the_result() -> None:
     planner = Planner(DEVICE)

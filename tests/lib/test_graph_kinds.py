@@ -28,8 +28,8 @@ __all__ = ["_can_plan"]  # a fixture, known here by its import
 
 @in_child
 def test_every_kind_of_graph_has_engines() -> None:
-    """Every third kind also becomes a plan: compiling one takes a third of a second."""
-    check_kinds(compiled=3)
+    """Every 24th kind also becomes a plan: compiling one takes a third of a second."""
+    check_kinds(compiled=24)
 
 
 @pytest.mark.nightly
@@ -148,6 +148,7 @@ def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
     assert operation_graph(KINDS["matmul"](), planner).kernel_cache is None
 
 
+@pytest.mark.nightly
 @in_child
 def test_graph_source_plans_other_sizes_without_heuristics_and_compiling() -> None:
     """The engines of other lengths are those of the first, and cuDNN's kernel cache has their kernels."""

@@ -15,6 +15,7 @@ from cudnn_ct.ops.norm.shifted import SHIFTED
 from cudnn_ct.shapes.layer_norm import LayerNormMode, row_norm, row_norm_gradient
 from cudnn_ct.shapes.matmul import matmul_problem, scaled_matmul_problem
 from cudnn_ct.shapes.specs import TensorSpec
+from tests.nightly import share
 
 from .test_graph import DEVICE, _can_plan, in_child
 
@@ -92,11 +93,13 @@ def norms(sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
 def test_normalisations_of_rows_have_engines() -> None:
     planner = Planner(DEVICE)
     missing = {
-        name: engines_missing(source_of(problem), problem, planner) for name, problem in norms(ROWS).items()
+        name: engines_missing(source_of(problem), problem, planner)
+        for name, problem in share(norms(ROWS).items(), 2)
     }
     assert {name: reason for name, reason in missing.items() if reason} == {}
 
 
+@pytest.mark.nightly
 @in_child
 def test_normalisations_of_rows_become_plans() -> None:
     # Kernels of few columns compile in a tenth of the time. For a scale of half precision, eleven engines of
@@ -111,6 +114,7 @@ def test_normalisations_of_rows_become_plans() -> None:
     assert {name: reason for name, reason in missing.items() if reason} == {}
 
 
+@pytest.mark.nightly
 @in_child
 def test_norm_multiplies_with_float32_parameters_behind_the_normalisation() -> None:
     planner, problems = Planner(DEVICE), norms({"rows": (64, 64)})
@@ -201,7 +205,7 @@ def test_products_have_engines() -> None:
     planner = Planner(DEVICE)
     missing = {
         name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORES, one, planner)
-        for name, one in products().items()
+        for name, one in share(products().items(), 2)
     }
     without = {name for name, reason in missing.items() if reason}
     assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing

@@ -29,6 +29,7 @@ from cudnn_ct.graph.stored import read_back
 from cudnn_ct.ops.conv import candidates
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
 from tests.graph_kinds.convolutions import CONVOLUTIONS
+from tests.nightly import NIGHTLY
 
 from .test_graph import DEVICE, IMAGES, ROOT, _can_plan, load_stub, problem
 
@@ -58,6 +59,8 @@ CALLS = {
         }
     ]
 }
+
+EVERY = 6 if NIGHTLY else 24  # kind of graph is compiled, in about a second
 
 
 def run(code: str, *arguments: object) -> str:
@@ -89,12 +92,12 @@ def compile_cli(*arguments: object, rejects: bool = False) -> subprocess.Complet
 
 
 def compile_kinds(file: str) -> None:
-    """Compile every sixth kind of graph into a file, and all kinds whose JSON is incomplete."""
+    """Compile a share of the kinds of graph into a file, and all kinds whose JSON is incomplete."""
     load_stub()
     planner = Planner(DEVICE)
     with open(file, "wb") as output:
         for number, (name, make) in enumerate(KINDS.items()):
-            if SINCE.get(name, 0) > planner.library.version or (number % 6 and name not in INCOMPLETE):
+            if SINCE.get(name, 0) > planner.library.version or (number % EVERY and name not in INCOMPLETE):
                 continue
             graph = make()
             assert graph_text(graph_from_json(json.loads(graph_text(graph)))) == graph_text(graph)
@@ -115,7 +118,7 @@ def read_kinds(file: str) -> None:
     load_stub()
     planner = Planner(DEVICE)
     found = {entry.facts["kind"]: entry for entry in entries(Path(file))}
-    assert len(found) > 8
+    assert len(found) > len(KINDS) // (2 * EVERY)
     wrong = {}
     for name, entry in found.items():
         graph, engine = KINDS[name](), entry.facts["candidate"]["algorithm"]
@@ -183,6 +186,7 @@ def entries(file: Path) -> list[StoredPlan]:
 # --- tests -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_another_process_reads_the_compiled_plans_of_all_kinds_of_graphs(tmp_path: Path) -> None:
     file = tmp_path / "plans"
     for function in ("compile_kinds", "read_kinds", "read_wrong"):
@@ -221,6 +225,7 @@ def test_calls_on_shapes_are_recorded_skipped_or_rejected_as_on_a_gpu() -> None:
     assert reason == "cuDNN computes it by a function that needs no plan"
 
 
+@pytest.mark.nightly
 def test_compile_makes_plans_of_recorded_graphs_and_of_calls(tmp_path: Path) -> None:
     program, graphs, calls = tmp_path / "program.py", tmp_path / "graphs.json", tmp_path / "calls.json"
     program.write_text(PROGRAM)
@@ -306,6 +311,7 @@ def test_calls_in_json_write_no_files(tmp_path: Path) -> None:
     assert other.read_text() == "content"
 
 
+@pytest.mark.nightly
 def test_compile_names_what_must_change_for_an_engine(unsupported: Path, tmp_path: Path) -> None:
     done = compile_cli(unsupported, "--gpu", "h200", "-o", tmp_path / "plans", "--json", rejects=True)
     assert "cannot compile 1 graph" in done.stderr
@@ -431,6 +437,7 @@ def reports_of(program: Path, text: str, *gpus: str) -> tuple[list[list[dict[str
     return [report["graphs"] for report in json.loads(done.stdout)["gpus"]], done.returncode
 
 
+@pytest.mark.nightly
 def test_supports_names_no_change_that_does_not_compile(tmp_path: Path) -> None:
     """The heuristics offer engines for these graphs in half precision on Ampere and Ada."""
     (*older, b200), code = reports_of(tmp_path / "p.py", FLOAT8, "a100", "l4", "rtx4090", "h100", "b200")
@@ -455,6 +462,7 @@ for dtype in ("float16", "float32", "bfloat16"):
 """
 
 
+@pytest.mark.nightly
 def test_supports_does_not_know_what_cublaslt_supports(tmp_path: Path) -> None:
     """One engine for products of matrices uses cuBLASLt, which needs a GPU."""
     (t4, a100), code = reports_of(tmp_path / "p.py", PRODUCTS, "t4", "a100")
@@ -464,6 +472,7 @@ def test_supports_does_not_know_what_cublaslt_supports(tmp_path: Path) -> None:
     assert code == 0
 
 
+@pytest.mark.nightly
 def test_supports_prints_that_a_graph_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(PRODUCTS)
     command = [sys.executable, "-m", "cudnn_ct", "supports", str(tmp_path / "p.py"), "--gpu", "t4"]
@@ -523,6 +532,7 @@ def test_compile_looks_at_its_output_before_it_runs_the_program(
     assert program.read_text() == "raise SystemExit(7)\n"
 
 
+@pytest.mark.nightly
 def test_supports_marks_derived_descriptions(unsupported: Path) -> None:
     command = [sys.executable, "-m", "cudnn_ct", "supports", str(unsupported)]
     gpus = [word for gpu in ("h200", "a100", "t4") for word in ("--gpu", gpu)]

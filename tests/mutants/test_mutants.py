@@ -156,6 +156,7 @@ def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
 TEST = "tests/unit/test_values.py::test_error_has_the_builtin_class_of_its_kind"
 
 
+@pytest.mark.nightly
 def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone() -> None:
     source = (PACKAGE / "errors.py").read_bytes()
     ends = {
@@ -175,11 +176,13 @@ def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone()
     assert (PACKAGE / "errors.py").read_bytes() == source
 
 
+@pytest.mark.nightly
 def test_run_reports_a_mutant_that_no_test_reaches_as_a_survivor() -> None:
     (outcome,) = run_all(package_mutants()[:1], Reach({}, {}), 1, 60)
     assert (outcome.killer, outcome.tests) == ("", 0)
 
 
+@pytest.mark.nightly
 def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
     with copied() as root:
         reach = measure(root, ["tests/unit/test_values.py", "tests/unit/test_fork.py"], 300)
@@ -206,6 +209,7 @@ def outcomes(*killers: str) -> list[Outcome]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("found")
 @pytest.mark.parametrize(("survivors", "code"), [(0, 0), (1, 0), (2, 1)])
 def test_main_ends_with_1_when_more_than_a_twentieth_survives(

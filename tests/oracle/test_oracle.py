@@ -24,7 +24,7 @@ from .operands import Tensor, values_of
 from .run import _batch_size, compare, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
-CALLS = 1200  # .ci/nightly makes more
+CALLS = 400  # .ci/nightly makes more
 MAX_SECONDS = 240  # for one call: a large convolution on the fakes takes 25 s on an idle core
 SEED = 1 if os.environ.get("CI") else random.SystemRandom().randrange(2**31)
 
