@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -29,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("cudnn-ct doctor: interrupted", file=sys.stderr)
         return 130  # the convention of shells
     except Exception as error:  # a bug of the doctor must not look like a defect of the cuDNN
+        import traceback  # takes 2 ms
+
         bug = finding("internal-error", f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         diagnosis = Diagnosis(options.path or "this machine", (), (bug,))
         words = _written(diagnosis, options)

@@ -1,0 +1,52 @@
+"""Time the doctor on the cuDNN of this Python: python tools/doctor_time.py [--slack FACTOR].
+
+Prints the median wall time and the largest memory of several runs of each mode, and exits with 1 if one is
+more than its limit times the factor. The limits hold for two idle cores; elsewhere name a factor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+
+RUNS = 7
+# Seconds. Outside of CI, --shallow is the default.
+LIMITS = {"--static": 0.25, "--shallow": 0.5, "--deep": 1.5}
+MEMORY = 150  # MB
+
+
+def main() -> int:
+    """Run the command, and return its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--slack", type=float, default=1.0, help="a factor of the limits (default: 1)")
+    slack = parser.parse_args().slack
+    late = False
+    for mode, limit in LIMITS.items():
+        runs = [_run(mode) for _ in range(RUNS + 1)][1:]  # the first one reads the files from the disk
+        seconds, megabytes = median(row[0] for row in runs), max(row[1] for row in runs)
+        wrong = seconds > limit * slack or megabytes > MEMORY
+        late = late or wrong
+        verdict = "MISSED" if wrong else "ok"
+        print(f"{mode:10} {seconds:6.3f} s of {limit:.2f} s  {megabytes:4.0f} MB of {MEMORY} MB  {verdict}")
+    return int(late)
+
+
+def _run(mode: str) -> tuple[float, float]:
+    """Return the seconds of a run, and the megabytes of its largest process."""
+    command = [sys.executable, "-m", "cudnn_ct.doctor", mode]
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} exits with {process.returncode}")
+    return seconds, usage.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())
