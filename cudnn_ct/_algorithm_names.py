@@ -8,11 +8,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = [
-    "ALGORITHMS", "POLICIES", "RNN_ALGOS", "SYNONYMS", "NamedAlgorithm", "checked_name", "is_engine",
-    "plain_name", "with_knob_names",
-]  # fmt: skip
-
 POLICIES = ("heuristic", "autotune")
 SYNONYMS = {  # Theano's words
     "guess_once": "heuristic",

@@ -11,8 +11,6 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 
-__all__ = ["MODULES", "begin", "finish"]
-
 MODULES = ("_bindings.functions", "_bindings.enums", "ops.conv.conv")  # with their own imports: most modules
 
 

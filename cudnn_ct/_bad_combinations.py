@@ -14,8 +14,6 @@ from typing import Any
 
 from . import _files
 
-__all__ = ["defects", "rows", "table", "version_numbers", "within"]
-
 _OTHERS = ("install", "consumer")
 
 

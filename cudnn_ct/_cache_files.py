@@ -10,8 +10,6 @@ from typing import Any
 
 from ._files import UnsuitableFileError, contents
 
-__all__ = ["cache_folder", "check_permissions", "modified", "read_file", "replace_file"]
-
 
 def cache_folder(setting: Any, name: str) -> tuple[Path | None, str]:
     """Return the folder for a setting, None for "off"; and the reason if no folder can be found.

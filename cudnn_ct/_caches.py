@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["BoundedDict", "CallCache"]
-
 
 class BoundedDict(dict[Any, Any]):
     """A dict that drops its oldest entry when a new one would exceed the limit."""

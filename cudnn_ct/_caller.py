@@ -7,8 +7,6 @@ import sys
 from types import FrameType
 from typing import NamedTuple
 
-__all__ = ["Caller", "caller", "split"]
-
 _PACKAGE = __name__.partition(".")[0]
 _COMMANDS = f"{_PACKAGE}.cli."
 _INNER = (_PACKAGE, "contextlib", "functools", "threading")

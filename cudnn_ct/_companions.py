@@ -12,8 +12,6 @@ from ._installation import Installation
 from ._libraries import COMPANIONS, needs
 from .errors import LibraryLoadError, LibraryNotFoundError
 
-__all__ = ["find_nvrtc", "needed", "open_needed", "open_nvrtc"]
-
 
 def needed(installation: Installation) -> frozenset[str]:
     """Return the libraries of CUDA that the engines of a cuDNN need."""

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._variables import PREFIX, unknown_variables, variable_of
 from .errors import warn_caller
 
-__all__ = ["Config", "config"]
-
 
 def _boolean(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True}

@@ -11,8 +11,6 @@ from ._installation import Installation, world_writable
 from ._libraries import SUBLIBRARIES
 from .errors import LibraryLoadError, warn_caller
 
-__all__ = ["Lookup", "driver_version", "open_installation", "open_library"]
-
 Lookup = Callable[[str], Callable[..., object] | None]
 """Returns the C function of a name, or None if the library lacks it."""
 

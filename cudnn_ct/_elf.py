@@ -12,11 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
-__all__ = [
-    "UNREAD", "Elf", "ElfError", "Segment", "Symbols", "View", "check", "glibc_version", "machine_error",
-    "machine_here", "machine_of", "read",
-]  # fmt: skip
-
 MACHINES = {3: "32-bit x86", 21: "POWER", 40: "32-bit ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
 _PLATFORMS = {"x86_64": 62, "aarch64": 183}
 

@@ -11,12 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-__all__ = [
-    "LibraryName", "UnsuitableFileError", "bytes_of", "closed", "contents", "cudnn_files", "dangling",
-    "driver_release", "equal", "in_memory", "library_name", "mapped", "names_in", "noexec", "private",
-    "real", "resource", "search_path", "text_of",
-]  # fmt: skip
-
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 

@@ -18,12 +18,6 @@ from typing import TYPE_CHECKING, Any
 from . import _elf, _files
 from ._libraries import WHEEL_FOLDERS
 
-__all__ = [
-    "COMPANION_STEPS", "CUDNN", "CUDNN_STEPS", "DRIVER", "EXPLICIT", "TOOLKITS", "LibrarySpec",
-    "NotFoundError", "SearchContext", "SearchResult", "cublaslt", "cudart", "find_cudnn", "folders_of",
-    "mapped_files", "nvrtc", "search", "searched",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class LibrarySpec:

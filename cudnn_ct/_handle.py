@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .errors import CudnnError, CudnnWarning
 
-__all__ = ["NativeHandle", "outlive_cycles"]
-
 # Takes an object out of the garbage collector, so that its `__del__` runs only after its last reference goes.
 # The collector calls `__del__` of all objects in a cycle, in any order, before it clears any of them: memory
 # would be freed before the `__del__` of an object that orders work on it. The object must be in no cycle.

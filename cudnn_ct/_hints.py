@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from .errors import warn_caller
 
-__all__ = ["MISSING", "attribute_hint", "corrected", "dtype_hint", "known_keywords", "word_hint"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 

@@ -13,8 +13,6 @@ from ._installation import Header, Installation, companion_version, inspect
 from ._libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, dotted, needs, read_library
 from .errors import CudnnError, CudnnWarning, format_version
 
-__all__ = ["LibraryInfo", "library_info"]
-
 SCHEMA = 1  # increased when a key is removed or changes its meaning
 NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
 NOT_NEEDED = "not searched: the engines of this cuDNN do not need it"

@@ -15,11 +15,6 @@ from ._find import EXPLICIT, SearchResult
 from ._libraries import SUBLIBRARIES, Library, Version, dotted, file_name, version_number
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 
-__all__ = [
-    "Header", "Installation", "companion_version", "header_folders", "header_version", "inspect",
-    "require", "shim_error", "world_writable",
-]  # fmt: skip
-
 
 class Header(NamedTuple):
     """A ``cudnn_version.h``."""

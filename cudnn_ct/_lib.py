@@ -27,8 +27,6 @@ from .errors import (
     warn_caller,
 )
 
-__all__ = ["Library", "load", "prototypes", "version"]
-
 NOTHING = SearchResult(None, "", ())
 
 # A full cuDNN ends the process («Invalid handle. Cannot load symbol cublasLtGetVersion») if it cannot load

@@ -11,13 +11,6 @@ from typing import Tuple, TypeVar
 
 from . import _elf, _files
 
-__all__ = [
-    "COMPANIONS", "EXT", "FULL", "JIT", "SETS", "SUBLIBRARIES", "WHEEL_FOLDERS", "Companion", "Library",
-    "SubLibrary", "Version", "dotted", "file_name", "files_of", "kind_of", "lacking", "most_frequent",
-    "needs", "old_version", "part_of_header", "read_folder", "read_library", "required", "version_in",
-    "version_number",
-]  # fmt: skip
-
 Version = Tuple[int, int, int]
 
 # The sets of libraries that are a cuDNN, and the folders of their wheels. All engines of the small set are

@@ -14,8 +14,6 @@ from . import _lib
 from ._handle import NativeHandle
 from .errors import NotSupportedError
 
-__all__ = ["RawFunction", "raw"]
-
 
 def _limits(ctype: Any) -> tuple[int, int]:
     """Return the smallest and the largest value of an integer type."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["FLAGS", "PREFIX", "REMOVED", "SETTINGS", "unknown_variables", "variable_of"]
-
 PREFIX = "CUDNN_CT_"
 
 # The settings of `_config`.

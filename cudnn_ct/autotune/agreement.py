@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["DifferentResultError", "ScratchResults", "comparable", "outliers"]
-
 SAMPLES = 16  # parts of a large result that are compared, evenly spaced
 SAMPLE = 2**16  # bytes of each part
 

@@ -21,8 +21,6 @@ from ..cuda import event as events
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, without_frames
 
-__all__ = ["EngineGroup", "Time", "benchmark"]
-
 HOST_JITTER_MS = 1  # milliseconds that a descheduled host thread may add to a sample
 SLOW = 2  # candidates slower than the best by this factor are measured only once
 PRUNE_FACTOR = 10  # a group whose best is slower than the best by this factor is pruned

@@ -29,8 +29,6 @@ from .agreement import DifferentResultError
 from .request import AlgoRequest
 from .store import store
 
-__all__ = ["TRANSIENT", "CandidateSet", "heuristic_choice", "load_candidates", "store_choice", "store_key"]
-
 # Failures that do not disqualify an algorithm: a lack of memory, or an error of the device.
 TRANSIENT = (InternalError, ExecutionFailedError)
 

@@ -15,8 +15,6 @@ from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan, Problem
 from . import agreement, benchmark
 
-__all__ = ["NoRoomError", "benchmark_rows", "benchmarking", "large_workspaces_last"]
-
 LARGE_WORKSPACE = 2**28  # bytes: more than the L2 cache of any GPU, so that it goes through device memory
 FASTEST_MEMORY = 1e10  # bytes in a millisecond: 10 TB/s, more than the memory of any GPU takes
 

@@ -19,8 +19,6 @@ from .._config import config
 from .._files import UnsuitableFileError, contents
 from ..errors import warn_caller
 
-__all__ = ["Store", "export_algo_cache", "import_algo_cache", "store"]
-
 FORMAT = "cudnn_ct algo_cache 2"
 # The version is part of the names: a package that writes other rows makes its own files next to these.
 SUFFIX = ".algo_cache_2.json"

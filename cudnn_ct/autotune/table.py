@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..plans.base import Candidate, Problem
 
-__all__ = ["Algorithms"]
-
 
 class Algorithms(tuple[Candidate, ...]):
     """The candidates of a problem: usable ones first, fastest first; printed as a table.

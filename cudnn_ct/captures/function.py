@@ -26,8 +26,6 @@ from .libraries import as_array_of
 from .record import Record, can_launch, copy_of, record
 from .trees import convert, flatten, library_of, rebuild
 
-__all__ = ["CapturedFunction", "capture"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -11,8 +11,6 @@ from ..array import DeviceArray
 from ..cuda import foreign
 from ..cuda.stream import Stream
 
-__all__ = ["as_array_of", "following", "streams_in_use"]
-
 
 def as_array_of(library: str, array: DeviceArray) -> Any:
     """Return an array of a library over the same memory; the array itself if ``library`` is empty."""

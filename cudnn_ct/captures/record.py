@@ -30,8 +30,6 @@ from ..shapes.specs import UNALIGNED
 from .libraries import as_array_of, following, streams_in_use
 from .trees import PLAIN, Leaf, flatten, library_of, rebuild
 
-__all__ = ["Record", "can_launch", "copy_of", "record"]
-
 
 class Operand(NamedTuple):
     """An operand that is copied into the graph's memory at ``array`` before each launch.

@@ -12,8 +12,6 @@ from ..array import DeviceArray
 from ..cuda import interop
 from ..cuda.foreign import LIBRARIES
 
-__all__ = ["PLAIN", "Leaf", "convert", "flatten", "is_array", "library_of", "rebuild"]
-
 _NAMES = frozenset(library.module for library in LIBRARIES if library.has_streams)
 
 # Results that a replay may return as they were recorded.

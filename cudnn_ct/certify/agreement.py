@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["difference_of_graphs"]
-
 # Pointwise modes that are not continuous, or have poles: a rounding of an operand may change a few results by
 # any amount.
 ROUGH = frozenset(

@@ -19,8 +19,6 @@ from ..graph.offline import gpu_name
 from ..graph.plan_file import DEVICE, StoredPlan
 from ..graph.plan_store import folder_store, plan_store
 
-__all__ = ["PREFIX", "SHIPPED", "Certificate", "certificate_key", "digest", "find", "keep", "wrong_engines"]
-
 PREFIX = "certificate"
 SHIPPED = "certify/shipped.txt"
 MAX_KNOWN = 16_384

@@ -20,8 +20,6 @@ from ..plans.base import Plan, tensors_of
 from ..shapes.specs import TensorSpec
 from .certificates import Certificate, certificate_key, find, keep
 
-__all__ = ["RUNS", "why_varying"]
-
 RUNS = 20
 # In half precision, the rounding of a result hides most differences of its sum: about one element of this
 # number has other bits in another run. More runs replace elements, as far as they take this time.

@@ -14,8 +14,6 @@ from ..plans.elementwise import cast_plan
 from ..plans.program import ALPHA, BETA, Program, Step, Steps
 from ..plans.workspace import nbytes_of
 
-__all__ = ["NODE_BY_NODE", "nodewise_candidate", "nodewise_plan"]
-
 NODE_BY_NODE = "node by node"
 HALF = ("float16", "bfloat16")
 

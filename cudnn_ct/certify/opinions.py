@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["Opinions", "known_wrong"]
-
 SAMPLES = 64  # parts of a large result that are compared, of 64 KiB each
 FREE = 2  # temporary memory is taken from the free memory up to this part of it
 

@@ -13,8 +13,6 @@ from ..dtypes import GRAPH_DTYPES
 from ..graph.operations import Graph, Node, Tensor, tensors_of_graph
 from ..shapes.specs import ALIGNMENT, TensorSpec
 
-__all__ = ["structure_of"]
-
 TILE = 64  # elements; lengths with the same common divisor with it are in one class
 OCTAVES = 2  # lengths from one power of 4 to the next are in one class
 

@@ -23,8 +23,6 @@ from .options import Convolution, convolution_options
 from .random_array import some
 from .table import WIDTH, Column, counted, in_bytes, say, say_json, say_lines, show
 
-__all__ = ["command", "operands_of"]
-
 SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
 COLUMNS: tuple[Column, ...] = (

@@ -20,8 +20,6 @@ from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, NOTHING, fail, plainly, usage
 from .table import in_bytes, say, say_json, show
 
-__all__ = ["command"]
-
 COLUMNS = (
     ("time", True), ("algorithm", False), ("operation", False), ("line", False), ("cuDNN", False),
     ("GPU", False), ("operands", False),

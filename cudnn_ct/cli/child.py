@@ -13,8 +13,6 @@ from typing import Any
 from .._files import contents
 from ..doctor.probe import end_with
 
-__all__ = ["NoAnswerError", "answer_of", "read_request", "start", "user_file"]
-
 MAX_FILE = 64 << 20  # bytes of a program, of calls, or of recorded graphs
 
 # The child imports the same package as this process: its own search path may lead to another cudnn_ct.

@@ -16,8 +16,6 @@ from .errors import NOTHING, fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
 from .table import counted, say, say_json
 
-__all__ = ["command"]
-
 NAMES = ("graph", "operation", "line")
 
 

@@ -11,8 +11,6 @@ from ..graph import offline
 from .errors import need_gpu, plainly
 from .table import say, say_lines
 
-__all__ = ["command", "name_here"]
-
 STDOUT = "-"
 
 

@@ -14,8 +14,6 @@ from .child import user_file
 from .compile_child import SECONDS
 from .offline import PlanningError, run_child
 
-__all__ = ["NO_GRAPHS", "called", "each_graph"]
-
 NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
 
 

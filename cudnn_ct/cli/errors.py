@@ -15,11 +15,6 @@ import click
 from ..doctor.terminal import printable
 from ..errors import CudnnError, CudnnWarning
 
-__all__ = [
-    "FAILED", "NOTHING", "fail", "first_line", "need_gpu", "need_library", "note", "plain_warnings",
-    "plainly", "usage", "verdict_of", "words_of",
-]  # fmt: skip
-
 # The exit codes of all commands; click has 2 for wrong usage.
 FAILED = 1  # a problem was found
 NOTHING = 3  # nothing could be examined: no GPU, no cuDNN, no graphs

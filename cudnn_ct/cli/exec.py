@@ -9,8 +9,6 @@ import click
 from ..preloading import preload
 from .errors import fail, plainly
 
-__all__ = ["command", "environment"]
-
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 
 

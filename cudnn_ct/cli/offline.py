@@ -46,20 +46,6 @@ from .child import NoAnswerError, answer_of, read_request, start
 from .errors import first_line, note, verdict_of
 from .options import Convolution
 
-__all__ = [
-    "GPU_HELP",
-    "PlanningError",
-    "answer",
-    "answer_with",
-    "explain",
-    "gpu_option",
-    "naming",
-    "plan",
-    "read_description",
-    "read_gpu",
-    "run_child",
-]
-
 GPU_HELP = f"A GPU: {', '.join(gpu_names())}, or a file that `cudnn-ct device --export` wrote."
 SECONDS = 300.0
 MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte

@@ -14,17 +14,6 @@ from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .errors import usage
 
-__all__ = [
-    "INTS",
-    "PADDING",
-    "SHAPE",
-    "Convolution",
-    "choice",
-    "convolution_options",
-    "image_options",
-    "optional_convolution",
-]
-
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 
 F = TypeVar("F", bound=Callable[..., Any])

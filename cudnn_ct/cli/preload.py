@@ -11,8 +11,6 @@ from ..preloading import preload
 from .errors import plainly
 from .table import say, say_lines
 
-__all__ = ["command"]
-
 # Python runs each line of such a file that begins with "import" when it starts, before any program.
 LINE = "import cudnn_ct; cudnn_ct.preload(raises=False)\n"
 

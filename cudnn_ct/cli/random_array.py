@@ -12,8 +12,6 @@ from ..dtypes import as_dtype
 from ..errors import AllocationError
 from ..typing import Layout
 
-__all__ = ["some"]
-
 BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
 

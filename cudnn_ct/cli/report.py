@@ -14,8 +14,6 @@ from ..graph.plan_store import folder_store
 from .errors import NOTHING, fail, plainly
 from .table import say, show
 
-__all__ = ["command"]
-
 FORMAT = "cudnn_ct report 1"
 COLUMNS = (("engine", False), ("cuDNN", False), ("GPU", False), ("finding", False))
 

@@ -18,8 +18,6 @@ from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cel
 from .selftest_run import attempt
 from .table import progress, say, say_json, show
 
-__all__ = ["command"]
-
 
 @click.command(name="selftest")
 @click.option(

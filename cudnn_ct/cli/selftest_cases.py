@@ -22,8 +22,6 @@ from ..shapes.rnn import rnn_spec
 from ..shapes.rnn_params import rnn_parameters
 from ..typing import Layout
 
-__all__ = ["OPERATIONS", "Case", "Inputs", "cases"]
-
 LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
 
 # The largest error, divided by the largest element or 1: for a result that is rounded once; for sums of

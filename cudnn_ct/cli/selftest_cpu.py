@@ -16,8 +16,6 @@ from ..doctor.report import verdict
 from ..errors import CudnnError
 from .selftest_report import FAILED, OK, Outcome, outcome_of
 
-__all__ = ["checks"]
-
 
 def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:
     """Yield the checks by name."""

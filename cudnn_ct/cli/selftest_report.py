@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from ..errors import CudnnError, CudnnWarning, NotSupportedError
 from .table import Column
 
-__all__ = ["COLUMNS", "FAILED", "OK", "SKIPPED", "Outcome", "as_dict", "cells", "count", "outcome_of"]
-
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 SCHEMA = 1  # increased when a key is removed or changes its meaning
 

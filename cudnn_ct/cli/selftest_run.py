@@ -17,8 +17,6 @@ from ..typing import Layout, Precision
 from .selftest_cases import Case, Inputs
 from .selftest_report import FAILED, OK, Outcome, outcome_of
 
-__all__ = ["attempt"]
-
 # A GPU may lack these: bfloat16 and attention need Ampere, that of float8 Hopper, int8 products need compute
 # capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.

@@ -15,8 +15,6 @@ from .errors import NOTHING, fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
 from .table import counted, say, say_json, show
 
-__all__ = ["command", "supported"]
-
 OPERANDS = 2  # that the table shows of each graph
 
 

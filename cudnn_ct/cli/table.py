@@ -22,11 +22,6 @@ from rich.text import Text
 
 from ..doctor.terminal import printable
 
-__all__ = [
-    "WIDTH", "Column", "Tick", "counted", "in_bytes", "progress", "say", "say_json", "say_lines", "show",
-    "styled",
-]  # fmt: skip
-
 EMPTY = {"", "-"}
 WIDTH = 80  # columns of a narrow terminal
 UNLIMITED = 1 << 20  # columns of a file or a pipe

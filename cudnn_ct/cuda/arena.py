@@ -15,8 +15,6 @@ from .allocator import GRANULARITY
 from .lifetime import ExportedMemory, defer
 from .stream import Stream
 
-__all__ = ["Arena", "GraphMemory"]
-
 
 class _Pointers:
     """Device memory that is freed on ``stream`` with the last reference to this."""

@@ -6,8 +6,6 @@ from functools import lru_cache
 
 from ..shapes.specs import TensorSpec
 
-__all__ = ["ArrayKey", "array_key"]
-
 
 class ArrayKey:
     """All of an array that a prepared call depends on. Equal ones are one object, which is cheap to hash."""

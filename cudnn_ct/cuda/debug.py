@@ -15,8 +15,6 @@ from . import stream as streams
 from .launch_log import add_launch_history, record
 from .stream import Stream
 
-__all__ = ["record_launch", "watch"]
-
 # Prefixes of functions that take a handle and enqueue no work.
 NOT_ENQUEUING = (
     "cudnnGet",

@@ -19,8 +19,6 @@ from .. import _background
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
-__all__ = ["as_cudnn_error", "call", "check", "core", "driver", "is_foreign", "native"]
-
 _NATIVE_VERSION = 12000  # of the interfaces that `native` returns
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
 _FORK_ADVICE = (

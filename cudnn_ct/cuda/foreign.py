@@ -19,8 +19,6 @@ from . import stream as streams
 from .array_key import ArrayKey, array_key
 from .stream import Stream, default_stream, intern_stream
 
-__all__ = ["LIBRARIES", "Library", "current_stream", "imported", "library_of", "owner_of"]
-
 
 class Library:
     """A library of arrays.

@@ -15,18 +15,6 @@ from . import driver as cuda
 from . import stream as streams
 from .stream import Stream
 
-__all__ = [
-    "Graph",
-    "acquire_stream",
-    "capturing",
-    "check",
-    "copier",
-    "launcher",
-    "nodes_of",
-    "release_stream",
-    "uses_host",
-]
-
 _idle_streams: dict[int, list[Stream]] = {}  # by device: streams for later captures
 
 

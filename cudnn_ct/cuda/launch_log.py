@@ -11,8 +11,6 @@ from collections.abc import Hashable
 from .._config import config
 from ..errors import CudnnError
 
-__all__ = ["add_launch_history", "record"]
-
 HINT = (
     "the error may belong to work that was launched earlier: with CUDNN_CT_DEBUG_SYNC=1 each operation is "
     "waited for, and the one that failed is named"

@@ -20,9 +20,6 @@ from . import recording
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["ExportedMemory", "StreamUses", "defer", "noting", "release_finished"]
-
-
 # Held while a use is recorded. Reentrant, because a finalizer that records a use may run in the same thread.
 noting = threading.RLock()
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from . import driver as cuda
 from . import stream as streams
 
-__all__ = ["Address", "Allocation", "address_of", "allocation_at", "refuse_address"]
-
 # Values of CUmemorytype and CUpointer_attribute.
 HOST, DEVICE = 1, 2
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE = 2, 8, 9, 11, 12

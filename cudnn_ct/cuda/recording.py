@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .arena import Arena
     from .stream import Stream
 
-__all__ = ["Recording", "current", "keep", "note_read", "note_written", "refuse", "refuse_device"]
-
 
 class _Thread(threading.local):
     """The recording of this thread."""

@@ -16,18 +16,6 @@ from . import stream as streams
 from .graph import Graph
 from .stream import Stream
 
-__all__ = [
-    "NoRoomError",
-    "Replay",
-    "ReplayPool",
-    "ReplayTable",
-    "capture",
-    "check_nodes",
-    "count_nodes",
-    "has_room",
-    "launcher",
-]
-
 MAX_NODES = 1024  # of all replays of a device in this process; a node takes about 80 kB of device memory
 
 

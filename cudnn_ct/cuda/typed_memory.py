@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import CapsuleType
 
-__all__ = ["TypedMemory"]
-
 
 class TypedMemory:
     """Device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`.

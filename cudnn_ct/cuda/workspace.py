@@ -13,8 +13,6 @@ from .lifetime import ExportedMemory
 from .replay import Replay
 from .stream import Stream
 
-__all__ = ["LentMemory", "Workspace"]
-
 
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.

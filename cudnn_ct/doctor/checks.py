@@ -13,8 +13,6 @@ from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
-__all__ = ["CHECKS", "FILE_CODES", "coverage"]
-
 # Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {
     "cudnnGetLibConfig", "cudnnGetModuleForDescriptor", "cudnnGetTime", "cudnnGetTimeDiffString",

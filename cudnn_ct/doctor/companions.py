@@ -19,8 +19,6 @@ from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .repair import consistent
 
-__all__ = ["check", "find", "missing_library"]
-
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {
     "libz.so.1": ("zlib1g", ("ZLIB_",)),

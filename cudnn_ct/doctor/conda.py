@@ -15,8 +15,6 @@ from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .repair import meets
 
-__all__ = ["check"]
-
 OURS = ("cudnn", "libcudnn")  # packages of cuDNN itself
 
 

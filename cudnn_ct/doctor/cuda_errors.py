@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["COPIES", "CudaError", "error_of"]
-
 
 class CudaError(NamedTuple):
     """One CUresult."""

@@ -32,8 +32,6 @@ from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
 
-__all__ = ["Diagnosis", "diagnose", "sort", "static", "verdict_lines"]
-
 
 @dataclass(frozen=True)
 class Diagnosis:

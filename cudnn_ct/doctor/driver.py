@@ -14,8 +14,6 @@ from .libraryset import LibrarySet
 from .requirements import Requirements
 from .sandbox import Report
 
-__all__ = ["OLDEST", "check", "describe", "judge"]
-
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from .. import _elf
 from . import pe
 
-__all__ = ["DeviceCode", "read"]
-
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
 BLANK = 0  # in place of the kind of an entry that does not exist

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from .. import _files
 
-__all__ = ["AGAIN", "Code", "Finding", "Fix", "Severity", "codes", "finding"]
-
 
 class Severity(IntEnum):
     """The severity of a finding; sorts the most severe first."""

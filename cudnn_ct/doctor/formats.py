@@ -16,8 +16,6 @@ from .libraryset import LibrarySet, write
 from .sha256 import of_text
 from .terminal import printable
 
-__all__ = ["FORMATS", "SCHEMA", "as_dict"]
-
 SCHEMA = 1  # increased when a key is removed or changes its meaning; new keys may be added
 
 PAGE = "https://pypi.org/project/cudnn-ct/"  # of the documentation of this package

@@ -17,8 +17,6 @@ from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, re
 from . import fatbin, pe, pip, records, repair
 from .finding import Finding, Fix, finding
 
-__all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
-
 MAX_CODE = 64 << 10  # bytes of one function
 
 # Programs and libraries of which an image has at least one.

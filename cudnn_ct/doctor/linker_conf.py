@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from .. import _files
 
-__all__ = ["folders"]
-
 MAX_FILES = 100
 
 

@@ -19,8 +19,6 @@ from .libraryset import LibrarySet, write
 from .requirements import Requirements
 from .sandbox import Report
 
-__all__ = ["check", "check_libc", "check_memory", "describe", "judge", "why_not"]
-
 # Statuses of cuDNN 9 that broken installations cause.
 STATUSES = {
     1001: "NOT_INITIALIZED",

@@ -19,8 +19,6 @@ from . import pip
 from .finding import Finding, Fix, Severity, finding
 from .records import owner_of, site_of
 
-__all__ = ["CannotLookError", "Place", "Places", "named", "usual"]
-
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
 SECONDS = 10.0

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from .. import _files
 from .repair import meets
 
-__all__ = ["Packages", "canonical", "requirements"]
-
 _HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 _FEW_REQUIREMENTS = 200
 _WHEEL = r"nvidia[-_.](?:cudnn[-_.]cu\d+|(?:cublas|cuda[-_.]nvrtc|cuda[-_.]runtime)(?:[-_.]cu\d+)?)"

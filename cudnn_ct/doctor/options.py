@@ -16,8 +16,6 @@ from . import formats, report
 from .finding import Severity, codes
 from .requirements import Requirements
 
-__all__ = ["USAGE", "capabilities", "parse", "requirements_of", "version"]
-
 USAGE = 2  # as in all commands
 TABLE = "cudnn-doctor"
 SEVERITIES = {severity.word: severity for severity in Severity}

@@ -19,8 +19,6 @@ from .records import OURS, Distribution, site_of
 from .repair import Need, meets
 from .sha256 import sha256, sha256_of
 
-__all__ = ["check_dependents", "check_records", "known_bad", "known_defects", "needs"]
-
 FEW = 3  # files that are reported one by one
 SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
 

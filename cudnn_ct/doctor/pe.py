@@ -10,8 +10,6 @@ from functools import cached_property
 from .. import _elf
 from .._elf import ElfError, Segment, Symbols, View
 
-__all__ = ["Pe", "fatbin", "read"]
-
 _MACHINES = {0x8664: 62, 0xAA64: 183, 0x14C: 3, 0x1C0: 40}  # to e_machine
 EXPORTS, IMPORTS, SECURITY, DELAYED = 0, 1, 4, 13  # data directories
 FATBIN = 2  # the kind of the section with device code

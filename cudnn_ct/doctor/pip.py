@@ -12,8 +12,6 @@ from subprocess import list2cmdline
 
 from .. import _files
 
-__all__ = ["Pip", "inside", "of", "windows_commands"]
-
 _LAYOUT = re.compile(r"(.*)/lib(?:64)?/python(3(?:\.\d+)?)t?/(site|dist)-packages")
 STORE = ".cudnn-doctor"  # a folder in the site-packages, which other users cannot write
 

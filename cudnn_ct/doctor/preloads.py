@@ -11,8 +11,6 @@ from .._find import LibrarySpec, SearchContext, searched
 from .finding import Finding, finding
 from .libraryset import LibrarySet
 
-__all__ = ["check"]
-
 FILE = "/etc/ld.so.preload"
 
 

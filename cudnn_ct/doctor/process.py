@@ -15,8 +15,6 @@ from .libraryset import LibrarySet, write
 from .load_check import SILENT
 from .requirements import Requirements
 
-__all__ = ["diagnose_process", "here"]
-
 
 def here() -> Diagnosis:
     """Examine the cuDNN that this process has loaded. Opens no library and raises no error."""

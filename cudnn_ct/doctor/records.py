@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from .. import _files
 from .._bad_combinations import version_numbers
 
-__all__ = [
-    "OURS", "WHEEL_FOLDERS", "Distribution", "RecordError", "in_use", "installed", "live",
-    "of_windows", "owner_of", "owners", "parse_record", "prefix_of", "site_of", "wheel_folder",
-]  # fmt: skip
-
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
 

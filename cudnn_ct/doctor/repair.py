@@ -16,8 +16,6 @@ from .finding import AGAIN, Fix
 if TYPE_CHECKING:
     from .libraryset import LibrarySet
 
-__all__ = ["Need", "consistent", "divided", "fix", "meets", "target"]
-
 
 class Need(NamedTuple):
     """A requirement for a cuDNN."""

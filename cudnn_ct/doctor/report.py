@@ -15,8 +15,6 @@ from .finding import Severity, codes
 from .libraryset import LibrarySet, write
 from .terminal import printable
 
-__all__ = ["explanation", "text", "verdict", "verified", "wants_colour"]
-
 WIDTH = 100
 FEW = 5  # messages of one code that are shown without --verbose
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}

@@ -14,8 +14,6 @@ from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, read_library, write
 from .repair import Need, consistent, meets
 
-__all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code"]
-
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 
 

@@ -11,8 +11,6 @@ from . import linker_conf
 from .finding import Finding
 from .libraryset import Library, LibrarySet
 
-__all__ = ["check", "folders"]
-
 # The libraries that open others by their names; all others find them loaded.
 OPENERS = ("", "graph")
 

@@ -18,8 +18,6 @@ from .. import _files
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
-__all__ = ["SETTINGS", "Report", "lost_answer", "not_started", "run"]
-
 NEEDS = "raise the limits of this process (ulimit -a), or use a Python that can start child processes"
 
 # No more processes, files or memory; a system call that a sandbox forbids; a module that a Python lacks.

@@ -16,8 +16,6 @@ from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import SETTINGS
 
-__all__ = ["check_competition", "check_headers", "check_settings"]
-
 # GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 

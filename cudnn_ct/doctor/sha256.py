@@ -13,8 +13,6 @@ from typing import Any
 
 from .. import _elf, _files
 
-__all__ = ["of_text", "sha256", "sha256_of"]
-
 _BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 _LIBRARIES = re.compile(r"lib(z|crypto|ssl)\.so[.\d]*")
 

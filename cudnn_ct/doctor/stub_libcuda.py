@@ -13,8 +13,6 @@ from itertools import accumulate
 from .. import _files
 from .._elf import machine_here
 
-__all__ = ["in_memory", "make"]
-
 # return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
 CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}
 # Write a pointer to the first argument, and return 0. cuDNN rejects a null pointer.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable"]
-
 _UNDECODED = re.compile("[\\udc80-\\udcff]+")  # how Python keeps bytes that it cannot decode
 
 

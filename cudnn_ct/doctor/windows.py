@@ -11,8 +11,6 @@ from . import libraryset, pip, records
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 
-__all__ = ["check_companions", "check_competition", "is_misplaced", "misplaced"]
-
 # Windows searches these before the folders of Python packages and of PATH.
 SYSTEM = ("Windows/System32", "Windows")
 

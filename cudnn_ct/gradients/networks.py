@@ -16,8 +16,6 @@ from ..shapes.sequences import check_rnn_operands
 from ..shapes.specs import TensorSpec
 from .row import Backward, Param, Row
 
-__all__ = ["NETWORKS", "PARAMS", "body", "network_results", "spec_of_network"]
-
 _NETWORK = {
     "hidden_size": Param("int"),
     "mode": Param("str", "lstm"),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Backward", "Needs", "Param", "Row", "arguments", "needs_of", "saved_names"]
-
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from . import formulas as f
 from .row import Needs, Param, Row
 
-__all__ = ["OPERATIONS"]
-
 
 def _all_of(names: tuple[str, ...], read: tuple[str, ...]) -> Needs:
     return dict.fromkeys(names, read)

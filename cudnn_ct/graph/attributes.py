@@ -17,8 +17,6 @@ from .._bindings import enums, types
 from .._bindings.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from ..dtypes import GRAPH_DTYPES, as_dtype
 
-__all__ = ["Attribute", "DescriptorType", "Element", "kind"]
-
 
 class Attribute(NamedTuple):
     """One attribute: its code, and the type of its elements in C and in Python."""

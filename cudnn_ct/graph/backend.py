@@ -13,8 +13,6 @@ from ..errors import NotInitializedError, NotSupportedError
 from . import attributes
 from .attributes import Attribute, Element, kind
 
-__all__ = ["BackendDescriptor", "KernelCache"]
-
 NOT_INITIALIZED = 1001
 _PLANNED = ("operation", "execution_plan")  # made after the handle, which needs a usable GPU
 _SINGLE, _INTS, _LISTS = {int, float, bool, str}, {int}, {tuple, list}

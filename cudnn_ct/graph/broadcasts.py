@@ -17,17 +17,6 @@ from ..shapes.specs import TensorSpec, packed_strides
 if TYPE_CHECKING:
     from .operations import Graph, Node, Tensor
 
-__all__ = [
-    "CONVOLUTIONS",
-    "in_words",
-    "is_channels_last",
-    "needed_by_products",
-    "result_of",
-    "tensors_of_node",
-    "wrong_broadcasts",
-    "wrong_conversions",
-]
-
 WORD = 4  # bytes
 
 # Operations that take computed operands, and the name of their result.

@@ -18,8 +18,6 @@ from .modes import heuristic_modes
 from .offline import Planner, describe_device
 from .operations import Graph, Node, Tensor, operation_graph, tensors_of_graph
 
-__all__ = ["COMPUTE", "supported_changes"]
-
 FLOATS = ("float16", "bfloat16", "float32")
 COMPUTE = ("comp_type", "math_prec")  # attributes of the parameters of operations
 CAPABILITIES = ((8, 0), (9, 0), (10, 0))

@@ -19,8 +19,6 @@ from .recording import PlanRequest
 from .rules import EngineRules
 from .stored import CompiledPlan, to_store
 
-__all__ = ["compile_request", "usable_candidates", "why_not_named"]
-
 
 def compile_request(request: PlanRequest, planner: Planner) -> StoredPlan:
     """Return the compiled plan of a graph.

@@ -17,8 +17,6 @@ from .plan_file import StoredPlan, decode, encode
 from .plan_store import PlanStore, folder_store, plan_store
 from .recording import RecordedPlans
 
-__all__ = ["export_plans", "import_plans", "import_to", "record_plans"]
-
 MAX_FILE = 2 << 30  # bytes
 
 

@@ -18,8 +18,6 @@ from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
 from .translations import TRANSLATIONS, Translation
 
-__all__ = ["explain_graph", "explanation_of_rejection", "facts_of", "translated"]
-
 KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
 MAX_KNOWN = 64  # explanations that are kept for further errors

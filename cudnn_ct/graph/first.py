@@ -15,8 +15,6 @@ from .plan import GraphPlan
 from .recording import PlanRequest
 from .stored import CompiledPlan, graph_plan
 
-__all__ = ["first_engine", "first_plan"]
-
 
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
     """Return a plan of the first engine that supports the graph, from the store if it has one.

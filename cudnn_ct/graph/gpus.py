@@ -13,8 +13,6 @@ from typing import Any
 
 from .. import _files
 
-__all__ = ["DERIVED_NOTE", "description_of", "gpu_names", "is_derived", "sources_of"]
-
 DERIVED_NOTE = "described from public sources, not recorded on a device"
 
 

@@ -13,8 +13,6 @@ from ..shapes.specs import TensorSpec
 from .attributes import AsDouble, AsInt32
 from .operations import OPERATIONS, Graph, Node, Tensor, tensors_of_graph
 
-__all__ = ["graph_from_json", "graph_text", "graph_to_json"]
-
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
     """Return a graph as JSON: its tensors by uid, its nodes, and the uids of its operands."""

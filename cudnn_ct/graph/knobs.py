@@ -9,8 +9,6 @@ from .engines import Engine
 from .offline import Planner, target
 from .operations import Graph, operation_graph
 
-__all__ = ["knob_ranges", "neighbours"]
-
 
 def knob_ranges(graph: Graph, number: int, context: Context | Planner) -> dict[int, range]:
     """Return the choices of each knob of an engine by the knob's type; not all settings are supported.

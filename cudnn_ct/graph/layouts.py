@@ -30,8 +30,6 @@ from .broadcasts import (
 if TYPE_CHECKING:
     from .operations import Graph, Node, Tensor
 
-__all__ = ["BROADCASTS", "CONDITIONS", "CONVERSIONS", "NATIVE", "check_layouts", "known"]
-
 NATIVE = "native graph"  # the operation of these facts
 BROADCASTS, CONVERSIONS = "a broadcast that engines read wrong", "rows of part words converted for a product"
 

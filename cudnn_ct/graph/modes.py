@@ -8,8 +8,6 @@ from .engines import HEURISTICS
 from .offline import Planner, ShapesOnly, target_of
 from .operations import Graph
 
-__all__ = ["heuristic_modes"]
-
 
 def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tuple[str, ...]:
     """Return the heuristic modes for a graph, best first: facts of the kind ``modes`` exclude some."""

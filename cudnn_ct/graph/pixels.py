@@ -9,8 +9,6 @@ from ..plans.base import Plan
 from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
-__all__ = ["in_pixels", "pixels"]
-
 # Elements of a pixel. With 51 million elements in one pixel, engines need a grid that is too large.
 CHANNELS = 1024
 

@@ -15,8 +15,6 @@ from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
 from .operations import Graph, Tensor, tensors_of_graph
 
-__all__ = ["GraphPlan", "place_scratch"]
-
 MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresses
 
 

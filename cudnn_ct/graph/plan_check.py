@@ -20,8 +20,6 @@ from .plan_store import plan_store
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["CheckedPlan"]
-
 
 class CheckedPlan(GraphPlan):
     """A plan that was imported with ``verify=True``.

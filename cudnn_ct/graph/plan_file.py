@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-__all__ = ["DESCRIPTION", "DEVICE", "FORMAT", "StoredPlan", "decode", "encode"]
-
 FORMAT = "cudnn_ct plan 1"
 DEVICE, DESCRIPTION = "device", "description"  # origins of an entry
 MAX_HEADER = 1024  # bytes

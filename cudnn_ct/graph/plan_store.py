@@ -24,8 +24,6 @@ from .._config import config
 from ..errors import warn_caller
 from .plan_file import StoredPlan, decode, encode
 
-__all__ = ["PlanStore", "file_name", "folder_store", "is_timing", "plan_store", "timing", "uses_plans"]
-
 ROOT = 0  # the user who may write any file
 SUFFIX = ".plan_1"  # plans of other formats have other names
 MAX_PLAN = 64 << 20  # bytes of one plan

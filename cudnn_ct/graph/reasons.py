@@ -22,8 +22,6 @@ from .engines import Knobs, engine_config, engine_descriptor
 from .offline import Planner
 from .operations import Graph, operation_graph
 
-__all__ = ["EngineLines", "lines_of_graph", "parse", "recorded"]
-
 LEVELS = 1 << 1 | 1 << 2  # errors and warnings; the level below also prints every argument of every call
 _HEAD = re.compile(r"\s*(?:Warning|Error): (CUDNN_STATUS_\w+); Reason: (.*)", re.DOTALL)
 _ADDRESS = re.compile(r"0x[0-9a-f]+")

@@ -17,20 +17,6 @@ from .operations import Graph
 from .plan_file import StoredPlan
 from .rules import Named, Rejection, named_from_json, rejection_from_json
 
-__all__ = [
-    "PlanRequest",
-    "RecordedPlans",
-    "active",
-    "begin",
-    "begin_choice",
-    "end",
-    "note_choice",
-    "note_entry",
-    "read_requests",
-    "record",
-    "unplanned",
-]
-
 FORMAT = "cudnn_ct graphs 1"
 
 

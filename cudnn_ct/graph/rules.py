@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from ..facts import Arch, on_gpu
 from .engines import Engine
 
-__all__ = ["ALL_GPUS", "EngineRules", "Named", "Rejection"]
-
 ALL_GPUS: Arch = ((), ())
 
 

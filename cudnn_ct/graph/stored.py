@@ -25,17 +25,6 @@ from .plan_file import DESCRIPTION, DEVICE, StoredPlan
 from .plan_store import PlanStore, is_timing, plan_store, uses_plans
 from .recording import PlanRequest, active, record
 
-__all__ = [
-    "CompiledPlan",
-    "candidate_from_json",
-    "choice_entry",
-    "choice_key",
-    "graph_plan",
-    "plan_key",
-    "read_back",
-    "to_store",
-]
-
 CompiledPlan = tuple[BackendDescriptor, Candidate]
 """A native execution plan, and its engine."""
 

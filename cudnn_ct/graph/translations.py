@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["TRANSLATIONS", "Translation"]
-
 
 class Translation(NamedTuple):
     """A kind of line: what must change, in words, and the versions of cuDNN that printed the line.

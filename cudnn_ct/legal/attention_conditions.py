@@ -9,8 +9,6 @@ from ..shapes.attention import AttentionProblem
 from ..shapes.epilogue import FLOAT8
 from ..shapes.scaled_attention import ScaledAttentionProblem
 
-__all__ = ["CONDITIONS", "NO_LENGTHS", "narrow_values"]
-
 Problem = AttentionProblem | ScaledAttentionProblem
 Condition = Callable[[AttentionProblem], bool]
 

@@ -15,8 +15,6 @@ from ..shapes.graph.pointwise import LOGICAL
 from .order import size_names
 from .subjects import Convolution, Norm, Product, convolutions_of
 
-__all__ = ["FAMILIES", "conditions_of", "why_unknown"]
-
 Condition = Callable[[Any], bool]
 
 _OF_FAMILY = {

@@ -12,8 +12,6 @@ from ..shapes.conv import ConvProblem, conv_problem, written_as
 from ..shapes.specs import TensorSpec
 from .subjects import Convolution
 
-__all__ = ["prefer_winograd", "size_names", "sizes_of"]
-
 TILE = 128  # rows and columns of the result tiles of the larger kernels
 THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
 

@@ -17,17 +17,6 @@ from .conditions import FAMILIES, conditions_of, is_exact, rounds_to, why_unknow
 from .order import sizes_of
 from .subjects import Subject, subjects_of
 
-__all__ = [
-    "applying",
-    "engine_rules",
-    "forget",
-    "more_engines",
-    "rejection_of",
-    "rules_of_subjects",
-    "warn",
-    "without_wrong_tf32",
-]
-
 _COARSE = frozenset({"tensor_core", "down_convert_inputs"})
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from ..shapes.conv import ROLES, ConvProblem
 
-__all__ = ["DIRECTIONS", "Convolution", "Norm", "Product", "Subject", "convolutions_of", "subjects_of"]
-
 Subject = tuple[str, Any]
 """The name of an operation in facts.json, and the value that its conditions read."""
 

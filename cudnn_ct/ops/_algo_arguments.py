@@ -9,8 +9,6 @@ from ..autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
 from ..plans.base import Problem
 from ._graph_source import check_engine_name
 
-__all__ = ["AlgoArguments"]
-
 
 class AlgoArguments(NamedTuple):
     """Arguments of a call that select an engine, as the caller wrote them; None stands for a setting."""

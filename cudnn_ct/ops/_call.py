@@ -26,8 +26,6 @@ from ._shapes import call_on_shapes
 if TYPE_CHECKING:
     from ._state import CallState
 
-__all__ = ["NO_VARIANT", "ONE", "ZERO", "check_beta", "execute", "parse_scaling", "run"]
-
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 UNSCALED = (False, False)
 NO_VARIANT: tuple[str, ...] = ()

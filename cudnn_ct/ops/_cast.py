@@ -11,8 +11,6 @@ from ..plans.elementwise import copy_plan
 from ..plans.program import Program, Step, chained
 from ..shapes.specs import TensorSpec
 
-__all__ = ["cast_by_graph", "conversion_graph"]
-
 
 def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
     """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.

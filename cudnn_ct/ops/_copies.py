@@ -11,8 +11,6 @@ from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import TensorSpec
 from ._operands import unexpanded
 
-__all__ = ["OnCopies", "copies_of"]
-
 
 def copies_of(
     specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]

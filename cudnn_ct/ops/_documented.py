@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from .._hints import known_keywords
 
-__all__ = ["documented"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PARAMETERS = """\

@@ -11,8 +11,6 @@ from ..graph.pixels import in_pixels
 from ..plans.base import Plan
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides
 
-__all__ = ["elementwise_plan", "has_legacy_calls", "in_one_order"]
-
 DTYPES = ("float16", "bfloat16", "float32")  # no engine computes float64
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from ..graph.operations import Node, Tensor, node
 from ..typing import MatmulActivation
 
-__all__ = ["nodes_with_epilogue"]
-
 # The mode of the pointwise node of an activation, and its parameters.
 MODES: dict[str, tuple[str, dict[str, float]]] = {
     "relu": ("relu_fwd", {}),

@@ -16,8 +16,6 @@ from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
 
-__all__ = ["FirstSupported", "Implementation", "by_engines", "of_problem", "usable", "with_bfloat16"]
-
 
 class Implementation(NamedTuple):
     """One way to compute a kind of problem.

@@ -24,8 +24,6 @@ from ..plans.program import Program, Step, chained
 from ..plans.tiling import MAX_CALLS, sliced
 from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
 
-__all__ = ["DTYPES_OF_ENGINES", "Formulas", "Matrix", "Term", "in_slices", "matrix_of", "pointwise", "total"]
-
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
 LONGEST = 2**20  # elements of a row: engines need a grid that is too large for 50 times as many
 PIXEL = 4096  # elements of a row of an array that is reduced to one element

@@ -31,9 +31,6 @@ from ..plans.base import Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import on_operands_of
 
-__all__ = ["GraphSource", "check_engine_name"]
-
-
 FIRST_MODE = "first"  # stands for the first heuristic mode that may be queried
 ENOUGH = 4  # with this many candidates, engines of the fallback mode are not timed
 

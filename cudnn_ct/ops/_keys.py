@@ -9,8 +9,6 @@ from typing import Any
 from ..array import DeviceArray
 from ..shapes.parse import as_list
 
-__all__ = ["PLAIN", "as_key", "enum_names", "freeze", "scaling_kind"]
-
 
 def as_key(value: Any) -> Any:
     """Return a hashable form of an argument: lists become tuples, at every depth.

@@ -17,8 +17,6 @@ from ._operation import PreparedCall
 from ._replay import replayed
 from ._state import PerContext
 
-__all__ = ["ThreadPlan", "launch_known", "run_known"]
-
 
 class ThreadPlan:
     """Prepared call of one thread for a plan, with the arrays and the settings that were checked last.

@@ -18,20 +18,6 @@ from ..dtypes import DTYPES
 from ..shapes.checks import result_spec
 from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
 
-__all__ = [
-    "byte_extent",
-    "check_writable",
-    "import_arrays",
-    "read_arrays",
-    "read_or_import",
-    "refuse_overlap",
-    "representable",
-    "results_of_calls",
-    "stream_of",
-    "unexpanded",
-    "wrap_arrays",
-]
-
 
 def check_writable(out: TensorSpec | None, name: str = "out") -> None:
     """Raise if a descriptor cannot hold the strides of an output, or if its elements share memory."""

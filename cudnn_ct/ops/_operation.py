@@ -19,8 +19,6 @@ from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, representable, unexpanded
 from ._pieces import Independent, InPieces, Piece, pieces_of
 
-__all__ = ["NEW", "CallSignature", "Operation", "PreparedCall", "Select"]
-
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls
 MAX_POINTER_SETS = 256  # sets of pointers of which a call counts the runs
 

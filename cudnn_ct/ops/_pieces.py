@@ -18,8 +18,6 @@ from ..plans.program import run_all
 from ..plans.tiling import MAX_CALLS
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 
-__all__ = ["InPieces", "Independent", "Piece", "Split", "along", "every_axis", "pieces_of"]
-
 Split = dict[str, int]
 """Names of the tensors that are split, each with its axis; the other tensors belong to all pieces."""
 

@@ -14,8 +14,6 @@ from ..plans.base import DYNAMIC_SHAPES, Candidate, Heuristic, Plan, tensors_of
 from ..plans.workspace import room_of
 from ..plans.wrappers import on_operands_of
 
-__all__ = ["ReducedSource", "packed_source"]
-
 _COMPILED = ("runtime_compilation",)
 
 

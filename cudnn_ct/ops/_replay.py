@@ -18,8 +18,6 @@ from ..shapes.specs import UNALIGNED
 if TYPE_CHECKING:
     from ._operation import PreparedCall
 
-__all__ = ["count_run", "replayed"]
-
 REPEATS = 8  # runs with the same pointers before the next one is recorded, which takes as long as 20 runs
 SOON, LATER = -8, -64  # counts of runs after which a recording is tried again
 NEVER = -(2**62)  # a count of runs that does not reach REPEATS

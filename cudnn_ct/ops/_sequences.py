@@ -15,8 +15,6 @@ from ..plans.base import Plan
 from ..plans.tiling import sliced
 from ..shapes.specs import TensorSpec
 
-__all__ = ["DeviceFloats", "DeviceInts", "not_on_stream", "plan_for_sequences"]
-
 
 class DeviceInts:
     """int32 numbers on the device, owned by the default stream because they outlive the other streams."""

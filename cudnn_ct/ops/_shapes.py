@@ -17,8 +17,6 @@ from ._operands import check_writable
 from ._operation import CallSignature, Operation
 from ._pieces import pieces_of
 
-__all__ = ["call_on_shapes"]
-
 
 def call_on_shapes(
     op: Operation,

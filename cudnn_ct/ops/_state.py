@@ -13,8 +13,6 @@ from ..cuda.stream import Stream
 from ._call import run
 from ._operation import PreparedCall
 
-__all__ = ["CallState", "OwnedCache", "PerContext"]
-
 T = TypeVar("T")
 
 

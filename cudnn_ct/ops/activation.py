@@ -30,8 +30,6 @@ from ._operation import Operation
 from ._pieces import every_axis
 from .conv.graph_nodes import MODES
 
-__all__ = ["activation", "activation_backward"]
-
 
 @documented()
 def activation(

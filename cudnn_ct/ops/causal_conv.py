@@ -37,8 +37,6 @@ from ._fallback import of_problem
 from ._operation import Operation
 from ._pieces import along
 
-__all__ = ["causal_conv1d", "causal_conv1d_backward"]
-
 WIDEST_OF_ADJACENT_CHANNELS = 128  # window of the Nwh functions, as cuDNN 9.28 checks it
 
 # In the order of the C functions.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["DropoutMask", "DropoutResult", "DropoutState", "dropout", "dropout_backward"]
-
 MAX_CALLS = 256  # that a thread keeps for a state
 
 

@@ -26,8 +26,6 @@ from ._formulas import Formulas, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import along
 
-__all__ = ["lrn", "lrn_backward"]
-
 
 @documented()
 def lrn(

@@ -25,8 +25,6 @@ from ._formulas import Formulas, in_slices, matrix_of, pointwise, total
 from ._operation import Operation
 from ._pieces import Split, along
 
-__all__ = ["softmax", "softmax_backward"]
-
 
 @documented()
 def softmax(

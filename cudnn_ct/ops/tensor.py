@@ -42,8 +42,6 @@ from ._operation import Operation
 from ._pieces import every_axis
 from ._state import CallState
 
-__all__ = ["add", "fill", "op_tensor", "scale", "transform"]
-
 
 @documented()
 def op_tensor(

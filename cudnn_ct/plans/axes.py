@@ -9,8 +9,6 @@ from ..errors import NotSupportedError
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec, packed_strides
 from ..typing import Layout
 
-__all__ = ["Axis", "canonical_strides", "coalesce", "collapse", "images", "is_contiguous", "pad_to_two_axes"]
-
 
 class Axis(NamedTuple):
     """One axis of several tensors: its length and stride in each. The first has the full length."""

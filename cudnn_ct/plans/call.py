@@ -11,8 +11,6 @@ from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec
 from .scalars import scalar_type
 
-__all__ = ["ArgumentTemplate", "CallPlan", "PointerSlot"]
-
 
 class CallPlan:
     """The call ``f(handle, *head, alpha, (descriptor, pointer) of each input, beta, those of the result)``.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["difference", "tolerance_of"]
-
 # Largest difference of two results, relative to the largest magnitude in the tensor: several roundings of
 # each dtype. Float32 may be computed with TF32 tensor cores.
 TOLERANCE = {

@@ -24,24 +24,6 @@ from .strided_copy import StridedCopy
 from .tiling import tile
 from .workspace import append, nbytes_of
 
-__all__ = [
-    "ScalarPlan",
-    "cast_or_copy_plan",
-    "cast_plan",
-    "constant_plan",
-    "copy_plan",
-    "duplicate_plan",
-    "expand_plan",
-    "fill_plan",
-    "into_copy",
-    "op_tensor",
-    "op_tensor_of",
-    "scale_plan",
-    "scaled_copy_plan",
-    "scaling_by_op_tensor",
-    "transform_plan",
-]
-
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
     """Return a plan of ``cudnnOpTensor``, also for factors of 0."""

@@ -11,8 +11,6 @@ from .base import Plan, tensors_of
 from .elementwise import cast_plan
 from .program import Step, chained
 
-__all__ = ["PlanMaker", "on_float32", "widened"]
-
 # Returns a plan for a problem, or None if the implementation does not apply to it.
 PlanMaker = Callable[[Any, Context], Plan | None]
 

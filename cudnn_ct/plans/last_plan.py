@@ -8,8 +8,6 @@ from .. import array_shapes, context
 from ..cuda import stream as streams
 from .base import Candidate
 
-__all__ = ["PlanDescription", "last_plan"]
-
 
 class PlanDescription(NamedTuple):
     """The plan of a call; see :func:`last_plan`.

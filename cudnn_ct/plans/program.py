@@ -14,19 +14,6 @@ from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan
 from .workspace import align_after, append
 
-__all__ = [
-    "ALPHA",
-    "BETA",
-    "NO_STEP",
-    "Case",
-    "Program",
-    "Step",
-    "Steps",
-    "chained",
-    "partial_write_error",
-    "run_all",
-]
-
 NO_STEP = -1  # no step of a chain is scaled
 MAX_LINES = 64  # sets of misaligned operands for which a program keeps its steps
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..dtypes import DTYPES
 
-__all__ = ["scalar_bytes", "scalar_type"]
-
 
 @cache
 def scalar_type(compute: str) -> Any:

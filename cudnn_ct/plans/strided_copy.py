@@ -26,8 +26,6 @@ from .program import run_all
 from .tiling import MAX_CALLS, tile
 from .workspace import align_after
 
-__all__ = ["Move", "StridedCopy", "moves"]
-
 SOURCE, TARGET, FIRST, SECOND = range(4)  # the memory that a move reads or writes: the last two are temporary
 WIDE_ROW = 64  # bytes; the driver copies shorter rows one by one
 MAX_ROW_CALLS = 16  # copies of rows that replace one call of cuDNN

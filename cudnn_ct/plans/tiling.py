@@ -13,8 +13,6 @@ from .axes import Axis, canonical_strides, coalesce, images
 from .base import Plan
 from .program import ALPHA, BETA, Program, Step, Steps
 
-__all__ = ["pad_axes_to_4d", "sliced", "tile"]
-
 MAX_CALL_AXES = 5  # axes of an elementwise call
 MAX_CALLS = 4096  # calls for one operation; each takes microseconds of host time
 

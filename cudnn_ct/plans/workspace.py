@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec
 
-__all__ = ["align_after", "append", "nbytes_of", "room_of"]
-
 COPY_ALIGNMENT = 256  # bytes
 
 

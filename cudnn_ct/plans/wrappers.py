@@ -20,8 +20,6 @@ from .elementwise import (
 from .program import ALPHA, BETA, Case, Program, Step, Steps
 from .workspace import nbytes_of
 
-__all__ = ["on_copies", "on_operands_of", "scaled_after", "zero_or_scale", "zero_results"]
-
 
 class _Move(NamedTuple):
     """The copy of one operand: its bytes, the plans that copy the operand there and back, and its kind."""

@@ -11,18 +11,6 @@ from .parse import as_choice
 from .shape_hints import batch_hint, image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
 
-__all__ = [
-    "WIDTHS",
-    "WITHOUT_BIAS",
-    "CausalActivation",
-    "CausalConvGradients",
-    "CausalConvProblem",
-    "causal_activation",
-    "causal_conv_problem",
-    "causal_conv_shape",
-    "causal_gradient_dtype",
-]
-
 T = TypeVar("T")
 
 CausalActivation = Literal["silu"]

@@ -10,20 +10,6 @@ from .checks import Outs, Specs, result_spec
 from .parse import as_choice
 from .specs import TensorSpec
 
-__all__ = [
-    "ACTIVATIONS",
-    "FLOAT8",
-    "HALF",
-    "WITHOUT_AMAX",
-    "activation_name",
-    "amax_spec",
-    "bias_dtypes",
-    "check_dtype",
-    "check_float8",
-    "float8_result_dtype",
-    "scales_of",
-]
-
 ACTIVATIONS: tuple[MatmulActivation, ...] = (
     "identity", "relu", "gelu", "gelu_tanh", "silu", "swish", "sigmoid", "tanh",
 )  # fmt: skip

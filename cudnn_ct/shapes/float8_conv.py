@@ -20,8 +20,6 @@ from .parse import as_int
 from .scaled_conv import ConvParameters, channel_operand
 from .specs import TensorSpec
 
-__all__ = ["Float8Conv", "ScaledConvResult", "float8_conv_problem"]
-
 T = TypeVar("T")
 
 

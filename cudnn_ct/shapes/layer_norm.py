@@ -11,23 +11,6 @@ from .norm import check_epsilon
 from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
 
-__all__ = [
-    "DTYPES",
-    "WITHOUT_DBIAS",
-    "WITHOUT_STATISTICS",
-    "LayerNormGradients",
-    "LayerNormMode",
-    "LayerNormResult",
-    "RMSNormGradients",
-    "RMSNormResult",
-    "RowNorm",
-    "RowNormGradient",
-    "RowNormShape",
-    "row_norm",
-    "row_norm_gradient",
-    "row_norm_shape",
-]
-
 T = TypeVar("T")
 
 LayerNormMode = Literal["layer_norm", "rms_norm", "ada_layer_norm"]

@@ -25,17 +25,6 @@ from .parse import as_float
 from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
 
-__all__ = [
-    "WITHOUT_DBIAS",
-    "MatmulGradients",
-    "MatmulProblem",
-    "ScaledMatmulResult",
-    "check_gradient",
-    "matmul_problem",
-    "matmul_shape",
-    "scaled_matmul_problem",
-]
-
 T = TypeVar("T")
 
 WITHOUT_DBIAS = "bias_gradient is not set"  # why a gradient has no dbias

@@ -11,8 +11,6 @@ from .checks import Outs, Specs, result_spec
 from .layer import describe
 from .specs import TensorSpec
 
-__all__ = ["PaddingProblem", "padding_problem"]
-
 DTYPES = ("float16", "bfloat16", "float32")
 LONGEST = 2**24  # places are compared in float32
 

@@ -15,16 +15,6 @@ from .layer import describe
 from .parse import as_bool
 from .specs import Shape, TensorSpec
 
-__all__ = [
-    "HEAD_MULTIPLE",
-    "SCALES",
-    "WEIGHT_SCALE",
-    "ScaledAttentionProblem",
-    "ScaledAttentionResult",
-    "scaled_attention_problem",
-    "scaled_attention_slots",
-]
-
 T = TypeVar("T")
 
 # Dtypes of a result. cuDNN 9.28 has engines for half precision on GPUs of compute capability 10.x alone.

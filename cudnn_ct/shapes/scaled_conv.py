@@ -12,8 +12,6 @@ from .layer import describe
 from .parse import as_float
 from .specs import Shape, TensorSpec
 
-__all__ = ["DTYPES", "ConvParameters", "ScaledConv", "channel_operand", "scaled_conv_problem"]
-
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["batch_hint", "filter_hint", "gradient_hint", "image_hint", "swap_hint"]
-
 Axes = tuple[int, ...]
 
 

@@ -13,20 +13,6 @@ from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
 from .specs import TensorSpec
 
-__all__ = [
-    "BatchNormFinalize",
-    "BatchNormFinalizeResult",
-    "ConvBatchNormGradients",
-    "ConvStatisticsResult",
-    "DataGradient",
-    "FilterGradient",
-    "StatisticsProblem",
-    "data_gradient",
-    "filter_gradient",
-    "finalize_problem",
-    "statistics_problem",
-]
-
 T = TypeVar("T")
 
 STATISTICS_DTYPES = ("float16", "bfloat16", "float32")

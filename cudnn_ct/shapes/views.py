@@ -9,8 +9,6 @@ from typing import Any
 
 from .specs import Shape, TensorSpec, check_shape
 
-__all__ = ["index_view", "reshape_view", "resolve_shape", "transpose_view"]
-
 NEW_AXIS = 0  # stands for the stride of a new axis until the strides of the other axes are known
 
 

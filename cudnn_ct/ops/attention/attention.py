@@ -29,8 +29,6 @@ from .core import core_of
 from .operands import NO_LENGTHS, gather
 from .source import SOURCE, fills_of
 
-__all__ = ["attention", "attention_backward"]
-
 _QKV: tuple[str, ...] = ("q", "k", "v")
 _GRADIENT_OPERANDS: tuple[str, ...] = ("dy", *_QKV, "y", "stats")
 _GRADIENTS = ("out", "dk of out", "dv of out", "dbias of out")

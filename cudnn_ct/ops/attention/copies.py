@@ -12,8 +12,6 @@ from ...shapes.specs import TensorSpec
 from .._cast import cast_by_graph
 from ..reduce.legacy import ReducePlan
 
-__all__ = ["copy_into", "copy_out_of", "room_of_conversion"]
-
 
 def copy_into(context: Context, spec: TensorSpec, copy: TensorSpec) -> Plan:
     """Return the plan that writes the copy of an operand.

@@ -17,8 +17,6 @@ from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
 
-__all__ = ["Core", "Part", "core_of", "token_step", "value_head"]
-
 # The axes of queries and of keys in the operands of a batch.
 _QUERY_AXES = {
     "dy": 2,

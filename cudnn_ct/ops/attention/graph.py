@@ -14,8 +14,6 @@ from ...graph.operations import Graph, Node, Tensor, node
 from ...shapes.attention import AttentionProblem
 from ...shapes.specs import Shape, TensorSpec, packed_strides
 
-__all__ = ["OperandGraph", "graph_of", "named_graph"]
-
 MASKED = float("-inf")
 SCALAR = (1, 1, 1, 1)
 

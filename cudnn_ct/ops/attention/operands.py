@@ -24,8 +24,6 @@ from ...shapes.specs import TensorSpec
 from .._operands import representable, stream_of
 from .core import token_step, value_head
 
-__all__ = ["NO_LENGTHS", "Gathered", "gather", "is_in_host", "uploaded"]
-
 NO_LENGTHS = (0, 0)  # of sequences that are not packed
 
 INT32_MAX = 2**31 - 1

@@ -29,8 +29,6 @@ from .._operation import Operation
 from .._sequences import DeviceFloats
 from .operands import is_in_host, uploaded
 
-__all__ = ["clear_padding"]
-
 
 @documented()
 def clear_padding(

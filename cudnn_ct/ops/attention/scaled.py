@@ -25,8 +25,6 @@ from .._operation import Operation, Select
 from ..matmul.matmul import matmul
 from .scaled_source import SOURCE, fills_of
 
-__all__ = ["scaled_attention"]
-
 
 @documented(matmul)
 def scaled_attention(

@@ -13,8 +13,6 @@ from ...shapes.scaled_attention import SCALES, ScaledAttentionProblem
 from ...shapes.specs import Shape, TensorSpec
 from .graph import MASKED, SCALAR
 
-__all__ = ["scaled_attention_graph"]
-
 
 def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
     """Return the graph of a problem that has all scales and amax; it has the operands of the problem."""

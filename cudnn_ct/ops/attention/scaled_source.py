@@ -26,8 +26,6 @@ from .graph import MASKED
 from .scaled_graph import scaled_attention_graph
 from .source import FILLED
 
-__all__ = ["SOURCE", "completed", "fills_of"]
-
 ENGINES = GraphSource(scaled_attention_graph)
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 

@@ -24,8 +24,6 @@ from .copies import copy_into, copy_out_of, room_of_conversion
 from .core import Core, Part, core_of
 from .graph import MASKED, graph_of, named_graph
 
-__all__ = ["FILLED", "SOURCE", "fills_of"]
-
 ENGINES = GraphSource(graph_of)
 FILLED = "chosen: no query has a key, the results are filled"
 

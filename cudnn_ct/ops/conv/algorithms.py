@@ -33,8 +33,6 @@ from .fused import FUSED, conv_bias_activation
 from .padded_candidates import SOURCE
 from .plan import ConvPlan, SampleOperands
 
-__all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
-
 
 @documented(conv)
 def conv_algorithms(

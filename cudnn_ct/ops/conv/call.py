@@ -19,8 +19,6 @@ from .._operation import Operation, Select
 from .algorithm_names import named_algorithm
 from .padded_candidates import SOURCE
 
-__all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
-
 
 class ConvParams(NamedTuple):
     """Parameters of a convolution as the caller passed them; part of a call's cache key."""

@@ -28,8 +28,6 @@ from .algorithm_names import named_algorithm, why_not_named
 from .legacy_plans import UnfusedPlan
 from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
 
-__all__ = ["CONVOLUTIONS", "Convolutions"]
-
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 

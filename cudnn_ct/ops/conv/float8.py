@@ -28,8 +28,6 @@ from .._operation import Operation, Select
 from .float8_graph import SOURCE
 from .scaled import conv_scale_bias_activation, select
 
-__all__ = ["scaled_conv"]
-
 MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 
 

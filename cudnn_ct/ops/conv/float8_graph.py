@@ -15,8 +15,6 @@ from .._reduced_source import packed_source
 from .graph_nodes import conv_node
 from .scaled_graph import channels_last, packed_operands
 
-__all__ = ["SOURCE", "float8_conv_graph"]
-
 
 def float8_conv_graph(problem: Float8Conv) -> Graph:
     """Return the graph of a problem whose operands are contiguous with channels last."""

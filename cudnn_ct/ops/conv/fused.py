@@ -19,8 +19,6 @@ from .call import CONV, ConvParams, request_of, select
 from .conv import conv
 from .legacy_plans import UnfusedPlan
 
-__all__ = ["FUSED", "conv_bias_activation"]
-
 
 @documented(conv)
 def conv_bias_activation(

@@ -24,8 +24,6 @@ from .training import FusionParams, conv_batch_norm_statistics, selection
 from .training_formulas import data_by_formulas, filter_by_formulas
 from .training_graphs import DATA_SOURCE, FILTER_SOURCE
 
-__all__ = ["conv_backward_data_relu_batch_norm", "conv_backward_filter_scale_bias_relu"]
-
 
 @documented(conv_batch_norm_statistics)
 def conv_backward_data_relu_batch_norm(

@@ -13,8 +13,6 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec, packed_strides
 from .relayout import operands_of
 
-__all__ = ["MODES", "activation_step", "conv_node", "graph_of", "two_axes"]
-
 # The mode of the pointwise node, and its parameter that `coefficient` is.
 MODES = {
     "identity": ("identity", ""),

@@ -19,8 +19,6 @@ from .legacy_descriptors import DIRECTIONS, ConvDescriptors, requires_ieee
 from .legacy_plans import ConvolutionPlan, FusedPlan
 from .relayout import Packing, layout_conversions, relaid_out
 
-__all__ = ["candidates", "plan"]
-
 _IN_ONE_CALL = ("relu", "identity")  # activations of cudnnConvolutionBiasActivationForward
 
 

@@ -13,8 +13,6 @@ from ...plans.axes import images
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.specs import ConvolutionSpec, FilterSpec
 
-__all__ = ["DIRECTIONS", "ConvDescriptors", "requires_ieee"]
-
 
 class Direction(NamedTuple):
     """C names of one direction of a convolution; ``operands`` are roles in the order of its C functions."""

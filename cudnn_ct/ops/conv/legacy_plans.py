@@ -16,8 +16,6 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .legacy_descriptors import ConvDescriptors
 
-__all__ = ["ConvolutionPlan", "FusedPlan", "UnfusedPlan"]
-
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 
 

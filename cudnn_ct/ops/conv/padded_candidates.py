@@ -22,8 +22,6 @@ from .._reduced_source import ReducedSource
 from .candidates import CONVOLUTIONS
 from .relayout import operands_of
 
-__all__ = ["SOURCE", "PaddedConvolutions", "with_even_padding"]
-
 
 def with_even_padding(problem: Any) -> Any:
     """Return the problem on a padded image, whose padding is the same on both sides of each axis.

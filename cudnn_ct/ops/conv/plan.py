@@ -22,8 +22,6 @@ from .._operands import read_or_import, stream_of
 from .._operation import NEW, CallSignature, Operation, PreparedCall
 from .._state import PerContext
 
-__all__ = ["ConvPlan", "SampleOperands"]
-
 Result = TypeVar("Result")
 
 

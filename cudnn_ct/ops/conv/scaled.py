@@ -24,8 +24,6 @@ from .._operation import Operation, Select
 from .fused import conv_bias_activation
 from .scaled_graph import SOURCE
 
-__all__ = ["conv_scale_bias_activation", "select"]
-
 
 @documented(conv_bias_activation)
 def conv_scale_bias_activation(

@@ -13,8 +13,6 @@ from .._graph_source import GraphSource
 from .._reduced_source import packed_source
 from .graph_nodes import activation_step, conv_node, two_axes
 
-__all__ = ["SOURCE", "channels_last", "packed_operands", "scaled_conv_graph"]
-
 
 def scaled_conv_graph(problem: ScaledConv) -> Graph:
     """Return the graph of a problem whose operands are contiguous with channels last."""

@@ -32,8 +32,6 @@ from .scaled import conv_scale_bias_activation
 from .training_formulas import finalize_by_formulas
 from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
 
-__all__ = ["FusionParams", "batch_norm_finalize", "conv_batch_norm_statistics", "selection"]
-
 
 @documented(conv_scale_bias_activation)
 def conv_batch_norm_statistics(

@@ -15,8 +15,6 @@ from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
 from .padded_candidates import SOURCE
 from .relayout import operands_of
 
-__all__ = ["data_by_formulas", "filter_by_formulas", "finalize_by_formulas"]
-
 
 def finalize_by_formulas(problem: BatchNormFinalize, context: Context) -> Program | None:
     """Return a plan of the statistics of a batch from its sums."""

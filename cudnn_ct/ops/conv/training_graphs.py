@@ -14,17 +14,6 @@ from .._reduced_source import packed_source
 from .graph_nodes import conv_node
 from .scaled_graph import channels_last, packed_operands
 
-__all__ = [
-    "DATA_SOURCE",
-    "FILTER_SOURCE",
-    "FINALIZE_SOURCE",
-    "STATISTICS_SOURCE",
-    "data_graph",
-    "filter_graph",
-    "finalize_graph",
-    "statistics_graph",
-]
-
 _FINALIZED = {
     "sums": "y_sum_desc",
     "square_sums": "y_sq_sum_desc",

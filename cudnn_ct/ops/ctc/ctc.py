@@ -46,8 +46,6 @@ from .legacy import ctc_loss as ctc_plan
 from .legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
 from .legacy import ctc_loss_without_steps as ctc_plan_without_steps
 
-__all__ = ["ctc_loss"]
-
 MAX_COPIES = 64  # copies of labels and lengths that a thread keeps on the device
 
 _COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context

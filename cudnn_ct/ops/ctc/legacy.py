@@ -30,8 +30,6 @@ from ..reduce.legacy import reduction
 from ..softmax import softmax_plan
 from .underflow import log_softmax, of_activations, sum_over_symbols
 
-__all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels", "ctc_loss_without_steps"]
-
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
 

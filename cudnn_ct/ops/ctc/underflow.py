@@ -32,8 +32,6 @@ from .._sequences import plan_for_sequences
 from ..reduce.legacy import reduction
 from ..softmax import softmax_of_rows, softmax_plan
 
-__all__ = ["log_softmax", "of_activations", "sum_over_symbols"]
-
 
 class _Limits(NamedTuple):
     """The least logarithm of a probability that cuDNN gets, and the error that is accepted for it.

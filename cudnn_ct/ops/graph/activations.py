@@ -7,8 +7,6 @@ from ...shapes.parse import as_bool, as_float
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["ActivationMethods"]
-
 
 class ActivationMethods(GraphBuilder):
     """Activations, element by element, and their gradients from the operand x of the activation."""

@@ -11,8 +11,6 @@ from ...shapes.parse import as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["ArithmeticMethods"]
-
 
 class ArithmeticMethods(GraphBuilder):
     """Arithmetic, comparisons and logic, element by element."""

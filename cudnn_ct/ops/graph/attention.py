@@ -9,9 +9,6 @@ from ...shapes.parse import as_bool, as_float, as_int
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["AttentionMethods", "GraphAttentionGradients"]
-
-
 Causal = bool | Literal["top_left", "bottom_right"]
 Window = tuple[int | None, int | None]
 

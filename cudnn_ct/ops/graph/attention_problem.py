@@ -10,8 +10,6 @@ from ...shapes.attention_rules import attention_gradient_problem, attention_prob
 from ...shapes.graph.problem import GraphNode, GraphProblem
 from ...shapes.specs import TensorSpec
 
-__all__ = ["GraphAttention", "attention_of", "with_deterministic_sums"]
-
 # The fields of an `AttentionProblem` by the roles of the operations, and the axes that the fields keep.
 _OPERANDS = {
     **{name: name for name in ("q", "k", "v", "bias")},

@@ -18,9 +18,6 @@ from ...shapes.specs import LAYOUTS, Shape, TensorSpec, check_shape, packed_stri
 from ...typing import DTypeLike, Layout
 from .tensors import GraphTensor, Operand
 
-__all__ = ["GraphBuilder"]
-
-
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _HALF = ("float16", "bfloat16")
 

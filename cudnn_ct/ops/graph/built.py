@@ -28,8 +28,6 @@ from .._state import PerContext
 from .attention_problem import with_deterministic_sums
 from .source import source_of
 
-__all__ = ["BuiltGraph", "Destinations"]
-
 Results = TypeVar("Results")
 Destinations = ArrayLike | Sequence[ArrayLike | None] | Mapping[str, ArrayLike]
 """Arrays for the outputs of a graph: one, one for each in order, or by name."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
-__all__ = ["without_clips"]
-
 _CLIPS = ("relu_lower_clip", "relu_upper_clip")
 
 

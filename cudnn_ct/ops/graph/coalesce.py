@@ -12,8 +12,6 @@ from math import gcd, prod
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import Shape, TensorSpec
 
-__all__ = ["coalesced"]
-
 CHANNELS = 1024  # elements of a pixel, if a whole tensor is reduced
 
 _NORMS = {"norm_forward", "norm_backward"}

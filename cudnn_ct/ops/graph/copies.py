@@ -22,8 +22,6 @@ from ...shapes.graph.rules import broadcast
 from ...shapes.specs import TensorSpec
 from .lower import lowered
 
-__all__ = ["with_copies"]
-
 _ELEMENTWISE = ("pointwise", "pointwise_backward")
 ROUNDS = 4  # copies may make further broadcasts wrong, which are looked for again
 

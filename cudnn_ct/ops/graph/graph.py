@@ -17,8 +17,6 @@ from .norms import NormMethods
 from .products import ProductMethods
 from .tensors import GraphTensor
 
-__all__ = ["Graph"]
-
 
 class Graph(
     ArithmeticMethods, ActivationMethods, ProductMethods, NormMethods, MovingMethods, AttentionMethods

@@ -10,8 +10,6 @@ from ...shapes.graph.pointwise import LOGICAL
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
-__all__ = ["without_logic"]
-
 _OF_TWO = {"logical_and": "min", "logical_or": "max"}
 
 

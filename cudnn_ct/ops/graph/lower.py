@@ -27,8 +27,6 @@ from .logic import without_logic
 from .repeated import with_separate_inputs
 from .unreduced import without_empty_reductions
 
-__all__ = ["REWRITES", "lowered"]
-
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")
 _OF_MATRICES = ("matmul", "norm_forward", "norm_backward")

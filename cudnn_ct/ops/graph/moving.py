@@ -10,8 +10,6 @@ from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["MovingMethods"]
-
 
 class MovingMethods(GraphBuilder):
     """Reshape, transpose, slice, concatenate, load pages, draw random numbers, quantise blocks."""

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["GraphNorm", "GraphNormGradients", "Norm", "NormMethods"]
-
 Norm = Literal["layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"]
 
 

@@ -12,8 +12,6 @@ from ...typing import ConvMode, Padding, PerAxis, ReduceOp
 from .builder import GraphBuilder
 from .tensors import GraphTensor, Operand
 
-__all__ = ["Pooling", "ProductMethods", "Resampling"]
-
 Pooling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
 Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding", "bilinear"]
 

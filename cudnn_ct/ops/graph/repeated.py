@@ -10,8 +10,6 @@ from itertools import count
 
 from ...shapes.graph.problem import GraphNode, GraphProblem
 
-__all__ = ["with_separate_inputs"]
-
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _ELEMENTWISE = ("pointwise", "pointwise_backward")
 

@@ -14,8 +14,6 @@ from .attention_problem import GraphAttention, attention_of
 from .copies import with_copies
 from .lower import REWRITES, lowered
 
-__all__ = ["source_of"]
-
 ENGINES = packed_source(GraphSource(lowered, handled=REWRITES), with_copies)
 
 

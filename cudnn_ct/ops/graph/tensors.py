@@ -11,8 +11,6 @@ from ...typing import DTypeLike, Layout
 if TYPE_CHECKING:
     from .graph import Graph
 
-__all__ = ["GraphTensor", "Operand"]
-
 
 class GraphTensor:
     """A tensor of a :class:`~cudnn_ct.Graph`: an input, a constant, or the result of an operation.

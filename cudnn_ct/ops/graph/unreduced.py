@@ -5,8 +5,6 @@ from __future__ import annotations
 from ...shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ...shapes.specs import TensorSpec
 
-__all__ = ["without_empty_reductions"]
-
 _MAGNITUDES = ("amax", "norm1", "norm2")
 
 

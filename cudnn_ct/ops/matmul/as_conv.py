@@ -22,8 +22,6 @@ from .._reduced_source import ReducedSource, packed_source
 from ..conv.candidates import CONVOLUTIONS
 from ..conv.legacy_plans import UnfusedPlan
 
-__all__ = ["AS_CONVOLUTION", "convolution_of"]
-
 
 def convolution_of(problem: MatmulProblem) -> FusedConv:
     """Return the convolution that computes a product of three axes with contiguous operands."""

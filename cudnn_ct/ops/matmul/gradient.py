@@ -21,8 +21,6 @@ from ..reduce.reduce import reduce
 from ..tensor import transform
 from .matmul import matmul
 
-__all__ = ["matmul_backward"]
-
 _RESULTS = ("out", "db of out", "dbias of out")
 
 

@@ -11,8 +11,6 @@ from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from .._epilogue import nodes_with_epilogue
 
-__all__ = ["matmul_graph"]
-
 
 def matmul_graph(problem: MatmulProblem) -> Graph:
     """Return the graph of a problem; its operands have three axes, and the result's strides if its shape."""

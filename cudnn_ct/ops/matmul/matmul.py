@@ -20,8 +20,6 @@ from .._documented import documented
 from .._operation import Operation, Select
 from .source import source_of
 
-__all__ = ["matmul", "select"]
-
 
 @documented()
 def matmul(

@@ -19,8 +19,6 @@ from .._operation import Operation, Select
 from .matmul import matmul, select
 from .views import slices_of
 
-__all__ = ["scaled_matmul"]
-
 MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H200
 
 

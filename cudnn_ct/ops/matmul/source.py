@@ -19,8 +19,6 @@ from .graph import matmul_graph
 from .views import packed_operands, slices_of
 from .weights import converted_weights
 
-__all__ = ["TENSOR_CORES", "source_of"]
-
 
 def _sliced(cores: CandidateSource) -> ReducedSource:
     """Return the candidates of products of three axes, run once for each slice of a problem."""

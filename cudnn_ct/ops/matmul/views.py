@@ -16,8 +16,6 @@ from ...plans.tiling import MAX_CALLS
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import UNALIGNED, TensorSpec
 
-__all__ = ["Slices", "packed_operands", "slices_of"]
-
 _BATCHED = ("a", "b", "residual", "y")
 
 

@@ -12,8 +12,6 @@ from ...shapes.specs import TensorSpec
 from .._cast import cast_by_graph
 from .._reduced_source import ReducedSource
 
-__all__ = ["converted_weights"]
-
 
 def converted_weights(halves: CandidateSource) -> ReducedSource:
     """Return the candidates of a product in half precision, whose weights are converted in every run."""

@@ -8,8 +8,6 @@ from ...shapes.norm import NormGradient, NormInference, NormTraining, norm_param
 from ...shapes.specs import TensorSpec
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
 
-__all__ = ["gradient_by_formulas", "inference_by_formulas", "training_by_formulas"]
-
 _DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 

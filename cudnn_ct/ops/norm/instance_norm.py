@@ -35,8 +35,6 @@ from .._pieces import Split, along
 from ..reduce.reduce import reduce
 from .plans import GRADIENT, TRAINING
 
-__all__ = ["instance_norm", "instance_norm_backward"]
-
 _GRADIENTS = ("out", "dscale of out", "dbias of out")
 
 

@@ -18,8 +18,6 @@ from .row_norm import (
     row_norm_forward,
 )
 
-__all__ = ["ada_layer_norm", "ada_layer_norm_backward", "layer_norm", "layer_norm_backward"]
-
 
 @documented()
 def layer_norm(

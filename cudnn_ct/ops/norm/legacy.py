@@ -19,8 +19,6 @@ from ...plans.workspace import align_after, append
 from ...shapes.norm import NormGradient, NormInference, NormTraining
 from ...shapes.specs import INT_MAX, ActivationSpec, TensorSpec
 
-__all__ = ["GradientPlan", "InferencePlan", "Specs", "TrainingPlan"]
-
 Specs = dict[str, TensorSpec]
 
 _slot = PointerSlot  # a short name, for long lists of arguments

@@ -34,14 +34,6 @@ from .._operation import Operation
 from .._pieces import along
 from .plans import GRADIENT, INFERENCE, TRAINING
 
-__all__ = [
-    "batch_norm_backward",
-    "batch_norm_inference",
-    "batch_norm_inference_backward",
-    "batch_norm_overflow_detected",
-    "batch_norm_training",
-]
-
 _RESULTS = ("out", "mean of out", "invstd of out", "running_mean", "running_var")
 _GRADIENTS = ("out", "dscale of out", "dbias of out", "dz of out")
 

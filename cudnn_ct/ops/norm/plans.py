@@ -27,8 +27,6 @@ from .._fallback import Implementation, by_engines
 from .formulas import gradient_by_formulas, inference_by_formulas, training_by_formulas
 from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
 
-__all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
-
 Form = Callable[[Any, BatchNormMode], Specs | None]
 """Function of a problem and a cuDNN mode. It returns descriptor specs by tensor name, or None if the mode
 computes a different result."""

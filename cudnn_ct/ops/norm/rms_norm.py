@@ -13,8 +13,6 @@ from .._documented import documented
 from .layer_norm import layer_norm
 from .row_norm import RMS, RMS_GRADIENT, row_norm_backward, row_norm_forward
 
-__all__ = ["rms_norm", "rms_norm_backward"]
-
 
 @documented(layer_norm)
 def rms_norm(

@@ -9,8 +9,6 @@ from ...plans.base import tensors_of
 from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient
 from ...shapes.specs import Shape, TensorSpec
 
-__all__ = ["has_wide_parameters", "node_mode", "parameters_last_graph", "row_norm_graph", "shifted_graph"]
-
 _DATA = ("x", "y", "dy", "dx")
 _STATISTICS = ("mean", "invstd")
 

@@ -36,19 +36,6 @@ from .._reduced_source import packed_source
 from .row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
 from .shifted import LOSES_VARIANCE, SHIFTED
 
-__all__ = [
-    "ADAPTIVE",
-    "ADAPTIVE_GRADIENT",
-    "LAYER",
-    "LAYER_GRADIENT",
-    "RMS",
-    "RMS_GRADIENT",
-    "row_norm_backward",
-    "row_norm_forward",
-    "source_of",
-]
-
-
 _OPERANDS = ("x", "scale", "bias")
 
 

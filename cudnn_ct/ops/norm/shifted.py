@@ -25,8 +25,6 @@ from ...shapes.specs import TensorSpec
 from .._graph_source import GraphSource
 from .row_graphs import row_norm_graph, shifted_graph
 
-__all__ = ["LOSES_VARIANCE", "SHIFTED"]
-
 LOSES_VARIANCE = "layer-norm-variance"  # the fact that these plans compute around
 
 

@@ -20,8 +20,6 @@ from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
 from ...typing import Layout
 
-__all__ = ["channel_sum", "fast_sum"]
-
 # Thresholds from measurements on GPUs.
 MANY = 2**14  # rows; above this, pooling is faster for rows of up to SHORT elements
 SHORT = 64  # elements per row

@@ -13,8 +13,6 @@ from ...shapes.specs import INT_MAX, TensorSpec
 from ...typing import ReduceOp
 from .._formulas import DTYPES_OF_ENGINES, Formulas, Matrix, Term, in_slices, matrix_of, pointwise, total
 
-__all__ = ["reduction_by_formulas"]
-
 MAX_POSITIONS = 2**24  # float32 has all whole numbers below
 _SUMS = ("add", "avg", "norm1", "norm2")  # engines have no products
 _EXTREMES = ("max", "min", "amax")

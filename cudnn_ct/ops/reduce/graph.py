@@ -27,8 +27,6 @@ from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_stri
 from ...typing import ReduceOp
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
-__all__ = ["MatrixView", "reduction", "reduction_graph"]
-
 MIN_ELEMENTS = 2**20  # with fewer elements, the legacy call takes only tens of microseconds
 FEW = 128  # rows; with fewer, one thread block per row does not fill a GPU
 PIECES, PIECE = 1024, 256  # max number of pieces per row, and min elements per piece

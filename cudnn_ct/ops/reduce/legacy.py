@@ -20,8 +20,6 @@ from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, ReduceSpec, TensorSpec
 from ...typing import OpTensorOp, ReduceOp
 
-__all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction"]
-
 # For each extreme, the op that compares it with the sum of absolute values, and the factor of that sum.
 NAN_GUARDS: dict[str, tuple[OpTensorOp, float]] = {
     "max": ("max", -1.0),

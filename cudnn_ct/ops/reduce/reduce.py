@@ -21,8 +21,6 @@ from .formulas import reduction_by_formulas
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
 
-__all__ = ["IMPLEMENTATIONS", "kept_axes", "reduce", "reduce_with_indices"]
-
 _HALF = ("float16", "bfloat16")
 
 IMPLEMENTATIONS = (

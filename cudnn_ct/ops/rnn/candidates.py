@@ -22,8 +22,6 @@ from ..dropout import DropoutDescriptor
 from .network import Network
 from .plans import RNNAlgorithm, RNNDescriptor, step_plan
 
-__all__ = ["RNNFamily"]
-
 COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 
 BASE = 1 << 40  # the address of weights in the query for their offsets; nothing is read there

@@ -16,8 +16,6 @@ from .._documented import documented
 from .network import HasNetwork, RNNState
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 
-__all__ = ["RNNDataGradients", "RNNGradients", "RNNReserve", "rnn_result_slots"]
-
 _GRADIENTS = {"backward_data": BACKWARD_DATA, "backward_weights": BACKWARD_WEIGHTS}
 
 # Errors before anything is enqueued: the reserve is unchanged.

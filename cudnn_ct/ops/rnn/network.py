@@ -19,8 +19,6 @@ from .._operation import PreparedCall
 from .._state import CallState, OwnedCache
 from ..dropout import DropoutState
 
-__all__ = ["HasNetwork", "Network", "RNNState"]
-
 
 class Network:
     """Part of the key of each call of an RNN, by identity. A copy begins without dropout states."""

@@ -27,8 +27,6 @@ from .network import Network, RNNState
 from .plans import step_plan
 from .weights import check_weights
 
-__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams", "table"]
-
 Specs = dict[str, TensorSpec]
 Outs = Sequence[TensorSpec | None]
 

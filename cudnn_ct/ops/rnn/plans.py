@@ -21,8 +21,6 @@ from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
 from .._sequences import DeviceInts, plan_for_sequences
 
-__all__ = ["RNNAlgorithm", "RNNDataDescriptor", "RNNDescriptor", "step_plan"]
-
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
 

@@ -23,8 +23,6 @@ from .network import HasNetwork
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RNNWeights", "as_index", "check_weights"]
-
 
 class RNNWeights(HasNetwork):
     """The methods of an RNN for its weights, which are one array."""

@@ -20,8 +20,6 @@ from ...shapes.layer import LayerProblem
 from ...shapes.spatial import SampleProblem
 from ...shapes.specs import Shape, SpatialTransformerSpec, TensorSpec
 
-__all__ = ["GridPlan", "SamplePlan", "gradient_without_channels", "grid_plan", "sample_plan"]
-
 MAX_IMAGES = 65_535  # the grid of a launch has no more blocks along that axis
 MAX_CHANNELS = 1024  # a block has at most 1024 threads
 

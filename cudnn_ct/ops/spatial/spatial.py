@@ -24,15 +24,6 @@ from .._operands import results_of_calls, stream_of
 from .._operation import Operation
 from .legacy import gradient_without_channels, grid_plan, sample_plan
 
-__all__ = [
-    "affine_grid",
-    "affine_grid_backward",
-    "grid_sample",
-    "grid_sample_backward",
-    "spatial_transformer",
-    "spatial_transformer_backward",
-]
-
 
 @documented()
 def affine_grid(

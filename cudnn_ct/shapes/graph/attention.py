@@ -8,8 +8,6 @@ from ..attention_rules import check_bias
 from ..specs import Shape
 from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
 
-__all__ = ["ATTENTION"]
-
 
 def _sdpa(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     shape, q = _attended(specs), specs["q"]

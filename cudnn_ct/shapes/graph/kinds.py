@@ -10,6 +10,4 @@ from .pointwise import POINTWISE
 from .rules import Kind
 from .windows import WINDOWS
 
-__all__ = ["KINDS"]
-
 KINDS: dict[str, Kind] = {**POINTWISE, **MATRICES, **WINDOWS, **NORMS, **MOVING, **ATTENTION}

@@ -8,8 +8,6 @@ from ..checks import some_axes
 from ..specs import Shape
 from .rules import Kind, Result, Specs, broadcast, expect_dtype, expect_rank, expect_shape
 
-__all__ = ["MATRICES"]
-
 
 def _matmul(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
     a, b = specs["a"], specs["b"]

@@ -10,8 +10,6 @@ from ..parse import as_choice, as_int
 from ..specs import TensorSpec, check_shape
 from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
 
-__all__ = ["MOVING"]
-
 
 def _reshape(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
     x, shape = specs["x"], check_shape(attributes.pop("shape"))

@@ -9,8 +9,6 @@ from ..parse import as_choice
 from ..specs import Shape, TensorSpec
 from .rules import Kind, Result, Specs, expect_shape
 
-__all__ = ["NORMS", "NORM_MODES", "normalized_axes"]
-
 NORM_MODES = ("layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm")
 
 

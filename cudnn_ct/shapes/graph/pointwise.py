@@ -7,8 +7,6 @@ from typing import Any
 from .problem import GraphNode, GraphProblem
 from .rules import Kind, Result, Specs, broadcast, largest
 
-__all__ = ["BACKWARD", "BINARY", "COMPARISONS", "LOGICAL", "POINTWISE", "UNARY", "math_dtype"]
-
 UNARY = [
     "abs",
     "ceil",

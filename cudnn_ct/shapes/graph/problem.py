@@ -7,8 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from ..specs import TensorSpec
 
-__all__ = ["GraphNode", "GraphProblem", "GraphValue", "Role"]
-
 Role = Literal["input", "virtual", "output", "constant"]
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from ..specs import Shape, TensorSpec, packed_strides
 
-__all__ = ["Infer", "Kind", "Result", "broadcast", "expect_dtype", "expect_rank", "expect_shape", "ordered"]
-
 Specs = Mapping[str, TensorSpec]
 
 

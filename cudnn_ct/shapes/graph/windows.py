@@ -11,8 +11,6 @@ from ..pooling import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
 from .rules import Kind, Result, Specs, expect_rank, expect_shape
 
-__all__ = ["WINDOWS"]
-
 POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 
 
