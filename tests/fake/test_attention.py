@@ -22,6 +22,7 @@ from tests.attention_cases import (
 )
 from tests.built_attention import BUILT, BUILT_GRADIENTS, check_built, check_built_backward
 from tests.layers import Place
+from tests.nightly import some
 from tests.strategies import placing
 
 from .attention_graphs import kept_weights
@@ -46,7 +47,7 @@ def test_attention_equals_reference(place: Place, name: str) -> None:
     check_forward(CASES[name], ct.asarray)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in NO_GRADIENT])
+@pytest.mark.parametrize("name", some([name for name in CASES if name not in NO_GRADIENT], 2))
 def test_attention_backward_equals_reference(place: Place, name: str) -> None:
     check_backward(CASES[name], place)
     check_backward(CASES[name], ct.asarray, deterministic=True)
@@ -250,7 +251,7 @@ def test_built_graph_of_attention_equals_reference(name: str) -> None:
     check_built(CASES[name])
 
 
-@pytest.mark.parametrize("name", BUILT_GRADIENTS)
+@pytest.mark.parametrize("name", some(BUILT_GRADIENTS, 2))
 def test_built_graph_of_gradients_equals_reference(name: str) -> None:
     check_built_backward(CASES[name])
     check_built_backward(CASES[name], deterministic=True)

@@ -18,7 +18,7 @@ def found() -> list[Found]:
 
 
 def test_a_share_of_failing_calls_raises_or_falls_back() -> None:
-    found = run((0, 8), whole=False, rows=5)
+    found = run((0, 16), whole=False, rows=5)
     assert [one for one in found if one.outcome == "wrong"] == []
     assert {one.outcome for one in found} == {"raised", "another way"}
 

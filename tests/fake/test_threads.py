@@ -148,6 +148,7 @@ def test_dropout_of_a_thread_is_independent_of_other_threads(fake: FakeCudnn) ->
     assert [together[seed] for seed in range(THREADS)] == alone
 
 
+@pytest.mark.nightly
 def test_ended_threads_leave_no_memory(fake: FakeCudnn, host: Host) -> None:
     calls = mixed_calls(lambda case: offered_by_the_fakes(case) and not case.variant)
     in_threads(4, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))

@@ -75,7 +75,7 @@ def test_convolutions_with_scale_and_bias_become_plans() -> None:
     problems = scaled_problems()
     if planner.library.version < 91900:  # 9.10.2 has no engine for it
         del problems["without tensor cores"]
-    without = {name: why_not_planned(source, one, planner) for name, one in share(problems.items(), 4)}
+    without = {name: why_not_planned(source, one, planner) for name, one in share(problems.items(), 8)}
     assert {name: reason for name, reason in without.items() if reason} == {}
 
 

@@ -250,6 +250,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
+@pytest.mark.nightly
 def test_doctor_reports_a_driver_that_hangs_and_not_cudnn(hanging: dict[str, str], site: Site) -> None:
     start = time.monotonic()
     found = examine(site.target, ["--timeout", "3"], hanging).report["findings"]
@@ -313,6 +314,7 @@ def test_doctor_notes_a_missing_driver_unless_it_is_required(site: Site) -> None
         assert ("no-driver" in answer.codes(severity), answer.exit_code) == (True, severity == "error")
 
 
+@pytest.mark.nightly
 def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def product_of_integers() -> tuple[ct.Graph, Any]:
     return graph, graph.input((64, 64), "bfloat16") @ graph.input((64, 64), "bfloat16")
 
 
+@pytest.mark.nightly
 def test_explain_takes_a_graph_with_its_outputs_and_its_value() -> None:
     graph, product = product_of_integers()
     explanation = ct.explain(graph, product, device="h200")

@@ -181,7 +181,7 @@ def check_precision(wanted: ConvProblem, planner: Planner) -> None:
 @in_child
 def test_engines_become_plans_of_the_problem() -> None:
     planner = Planner(DEVICE)
-    for name, direction in share(CASES, 3):
+    for name, direction in share(CASES, 6):
         wanted = problem(**GRID[name], direction=direction)
         for graph in check_plans(wanted, planner):
             check_node(wanted, graph)

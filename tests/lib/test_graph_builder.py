@@ -132,8 +132,6 @@ def reason_against(graph: ct.Graph, outputs: Any, planner: Planner, *, compiled:
 # Families with a lowering of their own; compiling a plan takes a third of a second.
 PLANNED = (
     "broadcast matmul",
-    "pointwise of images",
-    "select",
     "convolution of one axis",
     "prologue",
     "reduction of axes",

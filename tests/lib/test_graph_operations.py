@@ -89,6 +89,7 @@ def norms(sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 @in_child
 def test_normalisations_of_rows_have_engines() -> None:
     planner = Planner(DEVICE)
@@ -205,7 +206,7 @@ def test_products_have_engines() -> None:
     planner = Planner(DEVICE)
     missing = {
         name: (why_not_planned if name in PLANNED else engines_missing)(TENSOR_CORES, one, planner)
-        for name, one in share(products().items(), 2)
+        for name, one in share(products().items(), 4)
     }
     without = {name for name, reason in missing.items() if reason}
     assert without <= WITHOUT_ENGINES.get(planner.library.version, set()), missing

@@ -491,6 +491,7 @@ for number in (0, 12345):
 """
 
 
+@pytest.mark.nightly
 def test_supports_follows_a_call_that_names_an_engine(tmp_path: Path) -> None:
     """An engine that does not exist is replaced unless the call is strict."""
     program = tmp_path / "program.py"
@@ -557,6 +558,7 @@ def test_supports_rejects_a_gpu_that_this_version_does_not_run_on(
     assert done.returncode == 1
 
 
+@pytest.mark.nightly
 def test_compile_makes_plans_for_a_derived_description(tmp_path: Path) -> None:
     program, output = tmp_path / "program.py", tmp_path / "plans.file"
     program.write_text(PROGRAM)

@@ -118,6 +118,7 @@ def check_others(gpu: str) -> None:
         assert plans(resampling(*described), planner) == known, (gpu, described)
 
 
+@pytest.mark.nightly
 @in_child
 def test_average_pooling_of_bfloat16_has_another_engine_than_the_wrong_one() -> None:
     planner = Planner(description_of("h100"))

@@ -42,6 +42,7 @@ def test_support_list_agrees_with_a_record_of_the_same_description(tmp_path: Pat
     assert "agrees with the device for 7 of 8" in run(tool, "--compare", record, status=1)
 
 
+@pytest.mark.nightly
 def test_support_matrix_is_what_this_version_plans(cudnn: int) -> None:
     stored = json.loads(RESULTS.read_text())
     if stored["cudnn"] != f"{cudnn // 10_000}.{cudnn // 100 % 100}.{cudnn % 100}":

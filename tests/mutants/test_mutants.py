@@ -54,6 +54,7 @@ def test_mutants_are_many_of_each_kind_in_a_fixed_order() -> None:
     assert places == sorted(set(places))
 
 
+@pytest.mark.nightly
 def test_mutants_are_python_that_differs_from_the_source() -> None:
     sources = {mutant.path: (PACKAGE / mutant.path).read_bytes() for mutant in package_mutants()}
     for mutant in package_mutants():
@@ -235,6 +236,7 @@ def test_main_ends_with_1_when_more_than_a_twentieth_survives(
         assert all(line in said for line in diff(outcome.mutant).splitlines())
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("found")
 def test_main_accepts_survivors_that_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "explanation", lambda mutant: "equivalent")

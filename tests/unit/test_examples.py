@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from tests.nightly import some
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -65,7 +66,7 @@ def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", sorted(set(TABLE) - {"07_other_libraries"}))
+@pytest.mark.parametrize("name", some(sorted(set(TABLE) - {"07_other_libraries"}), 2))
 def test_example_runs(name: str, tmp_path: Path) -> None:
     arguments, last = TABLE[name]
     picture = tmp_path / "new folder" / "a.png"
