@@ -1,4 +1,4 @@
-"""What only ``.ci/nightly`` does: there, a test computes all of its problems, elsewhere a share of them."""
+"""Select a share of the problems of a long test; ``.ci/nightly`` computes all of them."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ def total(term: Term, op: str = "sum") -> Term:
 class Formulas:
     """The steps of formulas on a matrix; pointers are those of a run, then of temporaries.
 
-    ``given`` is the number of pointers of a run. Vectors of one element are computed as two in temporaries,
-    of which the second is not used: no engine takes a single element.
+    ``given`` is the number of pointers of a run. No engine takes a single element, so vectors of one element
+    have temporaries of two, and the second element is not used.
     """
 
     def __init__(self, matrix: Matrix, given: int, context: Context) -> None:
