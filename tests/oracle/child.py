@@ -19,7 +19,6 @@ from typing import Any
 os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
 import cudnn_ct as ct
-from cudnn_ct import facts
 from cudnn_ct._bad_combinations import table
 from cudnn_ct.ops import _call, _replay
 from tests.spread import use_gpu
@@ -29,6 +28,7 @@ from .children import LOST
 from .devices import Device, Fakes, Gpu
 from .draw import SHARED, Call, draw
 from .judge import Verdict, judge
+from .without import take_out
 
 EVERY = 100  # calls, after which unreachable objects are collected
 THREADS = 4  # calls that are made at once, in one of TOGETHER groups
@@ -47,8 +47,7 @@ def main() -> None:
         use_gpu(asked["process"], count=1)
     _replay.REPEATS = 1  # the second of two equal calls is a replay
     _count_replays()
-    if asked["rejected"]:
-        facts.ignore([row["name"] for row in table() if row["kind"] == "engine"])
+    take_out([row["name"] for row in table() if row["kind"] == "engine"] if asked["rejected"] else ())
     with place() as (device, answers):
         gc.collect()
         gc.freeze()  # the libraries: collections between the calls need not look at them

@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import random
+import shlex
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +34,7 @@ from .determinism_draws import GRAPHS, LARGE, Case, GraphCase, draw_case
 from .devices import Device, Fakes
 from .judge import operands_of
 from .operands import lay_out, values_of
+from .without import take_out
 
 __all__ = ["child", "main", "repeated", "run_of", "table"]
 
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.number is not None:
         batches = iter([(options.number, options.number + 1)])
     rows = _in_pairs(asked | {"runs": options.runs}, batches, pairs)
-    text, findings = table(seed, rows, options.fakes)
+    text, findings = table(seed, rows, options.fakes, options.only)
     print(text)
     return int(findings > 0)
 
@@ -137,9 +139,11 @@ def joined(number: int, reports: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def table(seed: int, rows: list[dict[str, Any]], fakes: bool = False) -> tuple[str, int]:
+def table(
+    seed: int, rows: list[dict[str, Any]], fakes: bool = False, only: Sequence[str] = ()
+) -> tuple[str, int]:
     """Return the findings and a table of the outcomes by operation, and the number of findings."""
-    flags = " --fakes" if fakes else ""
+    flags = "".join(f" --only {shlex.quote(name)}" for name in only) + (" --fakes" if fakes else "")
     lines, counts = [], defaultdict(Counter)
     for row in rows:
         counts[row["call"].partition(":")[0]][row["outcome"]] += 1
@@ -165,6 +169,7 @@ def child() -> None:
 
 @contextmanager
 def _working(asked: dict[str, Any]) -> Iterator[Made]:
+    take_out()
     with on_fakes() if asked["fakes"] else on_gpu() as (device, answers):
 
         def make(number: int) -> tuple[str, Callable[[], dict[str, Any]]]:

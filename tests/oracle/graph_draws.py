@@ -15,7 +15,7 @@ import numpy as np
 
 import cudnn_ct as ct
 
-__all__ = ["draw_graph"]
+__all__ = ["FAMILIES", "draw_graph"]
 
 DTYPES = ("float16", "bfloat16", "float32")
 SMOOTH = ("tanh", "sigmoid", "gelu", "swish", "softplus", "elu", "relu", "abs", "neg", "sin", "cos", "erf")
@@ -347,26 +347,28 @@ def _pair(d: Draw) -> Any:
     return g.reduce(x, "amax", 0) if second == "reduce" else d.pointwise(x, 1)
 
 
-FAMILIES: tuple[tuple[Callable[[Draw], Any], int], ...] = (
-    (_chain, 5),
-    (_slope, 2),
-    (_matmul, 6),
-    (_two_dtypes, 2),
-    (_conv, 5),
-    (_conv_gradient, 3),
-    (_reduction, 2),
-    (_norm, 4),
-    (_pooling, 1),
-    (_attention, 1),
-    (_pair, 2),
-)
+FAMILIES: dict[str, tuple[Callable[[Draw], Any], int]] = {  # and how often each is drawn
+    "chain": (_chain, 5),
+    "slope": (_slope, 2),
+    "matmul": (_matmul, 6),
+    "two_dtypes": (_two_dtypes, 2),
+    "conv": (_conv, 5),
+    "conv_gradient": (_conv_gradient, 3),
+    "reduction": (_reduction, 2),
+    "norm": (_norm, 4),
+    "pooling": (_pooling, 1),
+    "attention": (_attention, 1),
+    "pair": (_pair, 2),
+}
 
 
-def draw_graph(seed: int, number: int, variant: int, *, small: bool = False) -> tuple[Any, str]:
-    """Return the value of a random graph, and its structure as text."""
+def draw_graph(
+    seed: int, number: int, variant: int, *, small: bool = False, family: str | None = None
+) -> tuple[Any, str]:
+    """Return the value of a random graph, and its structure as text; ``family`` restricts the draw."""
     d = Draw(seed, number, variant, small=small)
-    families = [family for family, weight in FAMILIES for _ in range(weight)]
-    family = d.choice(families)
-    made = family(d)
+    name = d.choice([name for name, (_, weight) in FAMILIES.items() for _ in range(weight)])
+    name = family or name
+    made = FAMILIES[name][0](d)
     outputs = made if isinstance(made, tuple) else (made,)
-    return (d.graph, outputs), f"{d.dtype}: {', '.join(d.text) or family.__name__.strip('_')}"
+    return (d.graph, outputs), f"{d.dtype}: {', '.join(d.text) or name}"

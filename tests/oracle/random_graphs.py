@@ -29,10 +29,12 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct._bad_combinations import table
 from cudnn_ct.errors import CudnnError, NotSupportedError
 
 from .graph_bounds import bounds, wrong_elements
-from .graph_draws import draw_graph
+from .graph_draws import FAMILIES, draw_graph
+from .without import take_out
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--graphs", type=int, default=300, help="number of structures")
     parser.add_argument("--graph", type=int, help="only this structure")
+    parser.add_argument("--family", choices=sorted(FAMILIES), help="only structures of this family")
     parser.add_argument("--variants", type=int, default=3, help="shapes of each structure")
     parser.add_argument("--variant", type=int, help="only this variant")
     parser.add_argument("--all-engines", action="store_true", help="run every engine that cuDNN has")
@@ -93,8 +96,7 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
         command = [sys.executable, "-m", "tests.oracle.random_graphs", "--seed", str(options.seed)]
         command += ["--child", str(first), str(count), "--variants", str(options.variants)]
         command += [f"--{name.replace('_', '-')}" for name in flags]
-        if options.variant is not None:
-            command += ["--variant", str(options.variant)]
+        command += _chosen(options)
         facts: dict[str, Any] = {"env": {**os.environ, "RANDOM_GRAPHS_SKIP": str(todo[0][1])}, "cwd": ROOT}
         try:
             limit = SECONDS * len(todo)
@@ -113,6 +115,12 @@ def _run(options: argparse.Namespace, chunk: list[int]) -> Iterator[dict[str, An
             yield {"graph": number, "variant": variant, "status": "crash", "structure": "", "text": text}
 
 
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """Return the options that restrict the draws, as arguments."""
+    chosen = {"--family": options.family, "--variant": options.variant}
+    return [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+
+
 def _variants(options: argparse.Namespace) -> list[int]:
     return [options.variant] if options.variant is not None else list(range(options.variants))
 
@@ -120,7 +128,8 @@ def _variants(options: argparse.Namespace) -> list[int]:
 def _report(options: argparse.Namespace, row: dict[str, Any]) -> None:
     flags = [f"--{name.replace('_', '-')}" for name in FLAGS if vars(options)[name]]
     command = f"python -m tests.oracle.random_graphs --seed {options.seed} --graph {row['graph']}"
-    command = " ".join([command, f"--variant {row['variant']}", *flags])
+    family = [f"--family {options.family}"] if options.family else []
+    command = " ".join([command, f"--variant {row['variant']}", *family, *flags])
     print(f"{row['status']:8} {row['structure']}\n  {row['text']}\n  {command}", flush=True)
 
 
@@ -143,8 +152,7 @@ def _summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
 
 def _child(options: argparse.Namespace) -> int:
     first, count = options.child
-    if options.unguarded:
-        _take_guards_out()
+    take_out(_guards() if options.unguarded else ())
     skip = int(os.environ.get("RANDOM_GRAPHS_SKIP", "0"))
     with ExitStack() as stack:
         judge = _judge_of(options, stack)
@@ -152,7 +160,8 @@ def _child(options: argparse.Namespace) -> int:
             for variant in _variants(options):
                 if number == first and variant < skip:
                     continue
-                made, structure = draw_graph(options.seed, number, variant, small=options.fakes)
+                drawn = options.seed, number, variant
+                made, structure = draw_graph(*drawn, small=options.fakes, family=options.family)
                 row: dict[str, Any] = {"graph": number, "variant": variant, "structure": structure}
                 row |= _judged(judge, *made)
                 print(json.dumps(row), flush=True)
@@ -161,16 +170,13 @@ def _child(options: argparse.Namespace) -> int:
     return 0
 
 
-def _take_guards_out() -> None:
-    """Let engines have operands that they read wrong, and engines be chosen that are known to be wrong.
+def _guards() -> list[str]:
+    """Return the facts that keep operands from engines that read them wrong, and wrong engines from graphs.
 
     The other checks stay: they are about the CUDA context, the process, and results that are not written.
     """
-    from cudnn_ct import facts
-    from cudnn_ct._bad_combinations import table
-
     kinds = ("engine", "reject", "rewrite")
-    facts.ignore([row["name"] for row in table() if row["kind"] in kinds and row["effect"] in WRONG])
+    return [row["name"] for row in table() if row["kind"] in kinds and row["effect"] in WRONG]
 
 
 def _judged(judge: Callable[..., dict[str, Any]], graph: Any, outputs: Any) -> dict[str, Any]:

@@ -33,12 +33,14 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 class Result:
     """Outcomes of the calls of one seed.
 
-    ``algorithms`` counts the runs of each algorithm, where each was run by itself.
+    ``only`` are the operations that were drawn from, all if empty. ``algorithms`` counts the runs of each
+    algorithm, where each was run by itself.
     ``findings`` are triples: the number of the call, the call, and what is wrong with it. ``rejections`` are
     the reasons of calls that cuDNN does not support, with an example.
     """
 
     seed: int
+    only: tuple[str, ...] = ()
     calls: int = 0
     replays: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -67,7 +69,7 @@ def compare(
     With ``algorithms``, convolutions are made once with each algorithm that cuDNN has for them; with
     ``rejected``, also with those that facts reject.
     """
-    result = Result(seed)
+    result = Result(seed, tuple(only))
     end = None if minutes is None else time.monotonic() + 60 * minutes
     asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
     asked |= {"algorithms": algorithms, "rejected": rejected}
@@ -95,8 +97,9 @@ def summary(result: Result) -> str:
     lines = [f"{count:>8} {outcome}" for outcome, count in result.outcomes.most_common()]
     for reason, numbers in sorted(result.rejections.items(), key=lambda one: -len(one[1]))[:15]:
         lines.append(f"{len(numbers):>8} not supported (such as {numbers[0]}): {reason}")
+    chosen = "".join(f" --only {name}" for name in result.only)
     for number, call, finding in result.findings:
-        command = f"python -m tests.oracle --seed {result.seed} --number {number}"
+        command = f"python -m tests.oracle --seed {result.seed} --number {number}{chosen}"
         lines.append(f"FINDING {finding}\n    {call}\n    {command}")
     lines += [f"{count:>8} runs of {algorithm}" for algorithm, count in sorted(result.algorithms.items())]
     counts = f"{result.calls} calls, {result.replays} replays, {len(result.findings)} findings"

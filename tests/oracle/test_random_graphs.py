@@ -26,6 +26,7 @@ from tests.facts.native import check_layouts
 from . import random_graphs
 from .graph_bounds import bounds, wrong_elements
 from .graph_draws import draw_graph
+from .without import take_out
 
 
 def test_random_graphs_are_right_on_the_fakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +116,7 @@ def test_unguarded_graphs_reach_engines_without_copies() -> None:
     with pytest.raises(NotSupportedError, match="is broadcast to"):
         check_layouts(lowered(problem))
     try:
-        random_graphs._take_guards_out()
+        take_out(random_graphs._guards())
         check_layouts(lowered(problem))
         assert source.ENGINES.core_of(problem) is problem
         g = ct.Graph()

@@ -1,0 +1,68 @@
+"""The command that finds known defects again with their fixes taken out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import facts
+from cudnn_ct._bad_combinations import table
+from cudnn_ct.certify import determinism
+from cudnn_ct.graph.offline import target_of
+
+from . import refind
+from .determinism_draws import GRAPHS, LARGE
+from .draw import RECIPES
+from .graph_draws import FAMILIES
+from .without import MEASUREMENT, VARIABLE, take_out
+
+
+def test_fixes_and_draws_exist() -> None:
+    names = {row["name"] for row in table()} | {MEASUREMENT}
+    drawn = {*RECIPES, *FAMILIES, *GRAPHS, *LARGE}
+    for defect in refind.DEFECTS:
+        assert names.issuperset(defect.without)
+        assert defect.draws[-1] in drawn
+
+
+def test_fixes_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = determinism._count_results
+    monkeypatch.setattr(determinism, "_count_results", measured)
+    monkeypatch.setenv(VARIABLE, f"native-broadcasts,{MEASUREMENT}")
+    fact = next(one for one in facts.facts("reject", "native graph", target_of(None)) if one.name == "native-broadcasts")
+    assert not facts.ignores(fact)
+    take_out()
+    try:
+        assert facts.ignores(fact)
+        assert determinism._count_results is not measured
+    finally:
+        facts.ignore(())
+    monkeypatch.delenv(VARIABLE)
+    take_out()
+    assert not facts.ignores(fact)
+
+
+def test_findings_of_all_draws_are_read() -> None:
+    output = """seed 3: 4 calls
+FINDING dq differs by 0.5
+    attention_backward(offsets_q=...)
+    python -m tests.oracle --seed 3 --number 7
+wrong    float16: conv filter 3, relu
+  engine 2: y[0] is 1, expected 2
+  python -m tests.oracle.random_graphs --seed 3 --graph 1 --variant 0
+rejected float16: conv data
+"""
+    found = refind._findings(output, ".")
+    assert [command.split()[-1] for _, command in found] == ["7", "0"]
+    assert found[0][0].startswith("dq differs by 0.5 attention_backward(offsets_q")
+    assert len(refind._findings(output, "conv filter")) == 1
+    assert not re.search("FINDING", found[0][0])
+
+
+def test_certificates_are_off_in_the_draws() -> None:
+    code = "import cudnn_ct as ct; print(ct.config.certify, ct.config.algo_cache)"
+    ran = refind._run(["timeit", "-n1", "-r1", code], (), refind.time.monotonic() + 60)
+    assert ran.stdout.splitlines()[0].startswith("off "), ran.stdout
+    assert ct.config.certify != "off"
