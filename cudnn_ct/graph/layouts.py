@@ -114,6 +114,15 @@ def _one_pixel(graph: Graph) -> Iterator[str]:
             yield _listed(specs)
 
 
+def _two_half_precisions(graph: Graph) -> Iterator[str]:
+    """Engines take the dtype of one operand for that of both, where the other ones reject them."""
+    for one, specs, _ in _images(graph):
+        result = CONVOLUTIONS[one.row]
+        operands = {name: spec for name, spec in specs.items() if name != result}
+        if {spec.dtype for spec in operands.values()} == {"float16", "bfloat16"}:
+            yield _listed(operands)
+
+
 def _reduction_with_gaps(graph: Graph) -> Iterator[str]:
     """The gaps are cleared too before elements are added."""
     for one in _nodes(graph, "reduction"):
@@ -210,6 +219,7 @@ CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
     CONVERSIONS: _part_words,
     "a convolution whose tensors differ in layout": _mixed_layouts,
     "a convolution to one pixel that is not in NHWC": _one_pixel,
+    "a convolution of float16 and bfloat16": _two_half_precisions,
     "a reduction to a tensor with gaps": _reduction_with_gaps,
     "sums of channels that are not float32": _narrow_sums,
     "indices of a pooling that is not in NHWC": _indices_of_pooling,

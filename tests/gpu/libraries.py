@@ -123,8 +123,9 @@ def jax(side: bool) -> Library:
 
 def jax_device() -> Any:
     """Return JAX's name of the current device; JAX itself uses the first."""
+    gpus = library("jax").devices("gpu")  # the first time, this makes its last GPU the current one
     index = streams.current_device()
-    return next(gpu for gpu in library("jax").devices("gpu") if gpu.local_hardware_id == index)
+    return next(gpu for gpu in gpus if gpu.local_hardware_id == index)
 
 
 WRITABLE = {"torch": torch, "cupy": cupy, "numba": numba}

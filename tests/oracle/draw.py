@@ -1174,6 +1174,8 @@ def _attention(source: Source) -> Recipe:
         value_head = 8 * source.randint(1, 32)
     queries, keys = source.choice((1, 2, 17, 64, 100, 130)), source.choice((2, 17, 48, 64, 100, 192))
     dtype, kind = source.choice(HALF), source.choice(("", "", "", "bias", "padded", "packed", "paged"))
+    if kind == "packed" and source.chance(0.4):  # their gradients have kernels of their own for wide heads
+        head = 8 * source.randint(24, 32)
     causal = source.choice((False, False, True, "top_left", "bottom_right"))
     arguments: dict[str, Any] = {"causal": causal, "return_stats": source.chance(0.5)}
     if kind == "bias" and causal == "bottom_right":  # a combination that is rejected

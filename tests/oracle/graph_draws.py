@@ -258,6 +258,25 @@ def _conv_gradient(d: Draw) -> Any:
     return d.pointwise(dw, steps, layout).output(layout=layout)
 
 
+def _conv_of_two_dtypes(d: Draw) -> Any:
+    """Return a convolution, or one of its gradients, of two dtypes."""
+    x, w, geometry = _images(d)
+    y = ct.conv_output_shape(x, w, **geometry)
+    first = d.choice(DTYPES)
+    dtypes = first, d.choice([dtype for dtype in DTYPES if dtype != first])
+    kind, layout = d.choice(("conv", "data", "filter")), d.choice(("nhwc", "nhwc", "nchw"))
+    shapes = {"conv": (x, w), "data": (y, w), "filter": (y, x)}[kind]
+    operands = [d.input(shape, dtype, layout=layout) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    d.text.append(f"{kind} {w[2]} stride {geometry['stride']} of {' and '.join(dtypes)}")
+    if kind == "conv":
+        made = d.graph.conv(*operands, **geometry)
+    elif kind == "data":
+        made = d.graph.conv_backward_data(*operands, x, **geometry)
+    else:
+        made = d.graph.conv_backward_filter(*operands, w, **geometry)
+    return d.pointwise(made, int(d.structure.integers(0, 3)), layout).output(layout=layout)
+
+
 def _reduction(d: Draw) -> Any:
     shape = (d.length(4, 16), d.length(64, 100), d.length(128, 256))
     op, axes = (
@@ -354,6 +373,7 @@ FAMILIES: dict[str, tuple[Callable[[Draw], Any], int]] = {  # and how often each
     "two_dtypes": (_two_dtypes, 2),
     "conv": (_conv, 5),
     "conv_gradient": (_conv_gradient, 3),
+    "conv_of_two_dtypes": (_conv_of_two_dtypes, 1),
     "reduction": (_reduction, 2),
     "norm": (_norm, 4),
     "pooling": (_pooling, 1),

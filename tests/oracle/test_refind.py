@@ -31,7 +31,11 @@ def test_fixes_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = determinism._count_results
     monkeypatch.setattr(determinism, "_count_results", measured)
     monkeypatch.setenv(VARIABLE, f"native-broadcasts,{MEASUREMENT}")
-    fact = next(one for one in facts.facts("reject", "native graph", target_of(None)) if one.name == "native-broadcasts")
+    fact = next(
+        one
+        for one in facts.facts("reject", "native graph", target_of(None))
+        if one.name == "native-broadcasts"
+    )
     assert not facts.ignores(fact)
     take_out()
     try:

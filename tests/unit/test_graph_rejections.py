@@ -140,3 +140,24 @@ def test_rows_of_products_are_not_merged_next_to_a_norm() -> None:
     x = g.input((2, 3, 4, 16, 16))
     problem = coalesced(g.define(g.rms_norm(x, g.input((16,))) @ x))
     assert problem.values[problem.outputs[0]].spec.shape == (24, 16, 16)
+
+
+@pytest.mark.parametrize("kind", ["conv", "data", "filter"])
+@pytest.mark.parametrize("dtypes", [("float16", "bfloat16"), ("bfloat16", "float16"), ("float16", "float16")])
+def test_convolutions_of_both_half_precisions(kind: str, dtypes: tuple[str, str]) -> None:
+    """The engine that accepts them reads one operand as if it had the dtype of the other one."""
+
+    def build(g: ct.Graph) -> Any:
+        x, w = (2, 8, 6, 7), (16, 8, 1, 1)
+        shapes = {"conv": (x, w), "data": ((2, 16, 6, 7), w), "filter": ((2, 16, 6, 7), x)}[kind]
+        first, second = (
+            g.input(shape, dtype, layout="nhwc") for shape, dtype in zip(shapes, dtypes, strict=True)
+        )
+        if kind == "conv":
+            return g.relu(g.conv(first, second))
+        if kind == "data":
+            return g.relu(g.conv_backward_data(first, second, x))
+        return g.relu(g.conv_backward_filter(first, second, w))
+
+    with rejection("wrong convolutions of float16 and bfloat16" if len(set(dtypes)) > 1 else ""):
+        check(build)
