@@ -270,7 +270,8 @@ def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 def hash_sources(package: Path = PACKAGE) -> str:
     """Return a SHA-256 of the names and contents of the files of the package, in order.
 
-    Caches are left out, and the doctor, which examines installations: no operation uses it.
+    Caches are left out, and the doctor, which examines installations: no operation uses it, and the loader
+    for messages alone.
     """
     files = {
         path.relative_to(package).as_posix(): path for path in package.rglob("*") if _is_source(path, package)

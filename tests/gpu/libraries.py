@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from cuda.core import Device
 
 from cudnn_ct.cuda import stream as streams
 
@@ -123,8 +124,9 @@ def jax(side: bool) -> Library:
 
 def jax_device() -> Any:
     """Return JAX's name of the current device; JAX itself uses the first."""
-    gpus = library("jax").devices("gpu")  # the first time, this makes its last GPU the current one
     index = streams.current_device()
+    gpus = library("jax").devices("gpu")
+    Device(index).set_current()  # the first call of JAX makes its last GPU the current one
     return next(gpu for gpu in gpus if gpu.local_hardware_id == index)
 
 
