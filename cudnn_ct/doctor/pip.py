@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from subprocess import list2cmdline
 
 from .. import _files
 
@@ -39,7 +38,7 @@ class Pip:
             return self.replace(pin, keep=True)
         if self.windows:
             words = [self.python, "-m", "pip", "install", *options.split(), pin]
-            return (list2cmdline(words),)
+            return (_for_windows(words),)
         return (*self._start(), f"{self._pip} install{self.flags}{options} {shlex.quote(pin)}")
 
     def upgrade(self, package: str) -> tuple[str, ...]:
@@ -124,7 +123,7 @@ def windows_commands(commands: Sequence[str], root: str) -> tuple[str, ...]:
     if root == "/" and os.name != "nt":  # files that were copied to this machine
         return tuple(commands)
     paths = [shlex.split(each)[-1] for each in commands if each.startswith("rm ")]
-    return tuple(f"del {list2cmdline([_windows_path(path)])}" for path in paths)
+    return tuple(f"del {_for_windows([_windows_path(path)])}" for path in paths)
 
 
 def _windows_path(path: str) -> str:
@@ -157,3 +156,9 @@ def _lacks_pip(site: str, prefix: str) -> bool:
         return False
     shared = "include-system-site-packages = true" in settings
     return not shared and not os.path.lexists(os.path.join(site, "pip"))
+
+
+def _for_windows(words: Sequence[str]) -> str:
+    from subprocess import list2cmdline
+
+    return list2cmdline(words)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +19,6 @@ from .finding import Finding, Severity, finding
 
 NEEDS = "raise the limits of this process (ulimit -a), or use a Python that can start child processes"
 
-# No more processes, files or memory; a system call that a sandbox forbids; a module that a Python lacks.
-_NOT_STARTED = (OSError, MemoryError, RuntimeError, ImportError, ValueError, subprocess.SubprocessError)
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 
 _REQUEST = re.compile(
@@ -98,11 +95,18 @@ def run(
                 out, err = (files.enter_context(os.fdopen(_files.in_memory(n), "rb")) for n in ("out", "err"))
                 children.append(_Child(plan, environ, stub.fileno(), out, err))
             return [child.report(end) for child in children]
-    except _NOT_STARTED as error:
+    except _not_started() as error:
         return [Report((), "refused", 0.0, str(error) or type(error).__name__)] * len(plans)
     finally:
         for child in children:  # after an interruption
             child.kill()
+
+
+def _not_started() -> tuple[type[Exception], ...]:
+    """No more processes, files or memory; a system call that is forbidden; a module that a Python lacks."""
+    from subprocess import SubprocessError
+
+    return OSError, MemoryError, RuntimeError, ImportError, ValueError, SubprocessError
 
 
 class _Child:
@@ -122,6 +126,8 @@ class _Child:
         inherited = {name: value for name, value in os.environ.items() if not SETTINGS.fullmatch(name)}
         self.out, self.err = out, err
         self.started = time.monotonic()
+        import subprocess  # takes 10 ms: not for checks of files alone
+
         self.process = subprocess.Popen(
             [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
             env={**inherited, **(debug if plan["mode"] == "cudnn" else {}), **environ},
@@ -134,10 +140,12 @@ class _Child:
         )
 
     def report(self, end: float) -> Report:
+        from subprocess import TimeoutExpired
+
         code = None
         try:
             code = self.process.wait(max(end - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self.kill()
         steps = tuple(_steps(_read(self.out)))
         lines = [line for line in _read(self.err).split("\n") if line.strip()]
@@ -158,9 +166,11 @@ class _Child:
         """Kill it with all its children."""
         if self.process.returncode is not None:
             return
+        from subprocess import TimeoutExpired
+
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a process in an uninterruptible call
+        with suppress(TimeoutExpired):  # a process in an uninterruptible call
             self.process.wait(5)
 
 
