@@ -35,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[MixedCall]:
 def test_threads_compute_on_own_and_shared_streams(calls: list[MixedCall]) -> None:
     shared, own = [0, own_stream(), own_stream()], [own_stream() for _ in range(THREADS)]
     path = os.environ.get("CUDNN_CT_RELIABILITY")
-    each = EACH if path else EACH // 10  # all of them take minutes next to other tests
+    each = EACH if path else EACH // 40  # all of them take minutes next to other tests
     begin = time.monotonic()
     in_threads(THREADS, lambda number: make_mixed(calls, each, number, (*shared, own[number])))
     seconds = round(time.monotonic() - begin, 1)
@@ -52,13 +52,13 @@ def test_ended_threads_leave_no_memory(calls: list[MixedCall]) -> None:
     calls = calls[::5]
 
     def round_of_threads() -> int:
-        in_threads(8, lambda number: make_mixed(calls, 20, number, (0,)))
+        in_threads(8, lambda number: make_mixed(calls, 8, number, (0,)))
         gc.collect()
         context.empty_cache()
         free, total = memory.memory_info(streams.current_device())
         return total - free
 
-    for _ in range(3):
+    for _ in range(2):
         before = round_of_threads()
-    after = max(round_of_threads() for _ in range(8))
-    assert after - before < 64 * 2**20, f"{after - before:,} bytes more after 64 threads"
+    after = max(round_of_threads() for _ in range(5))
+    assert after - before < 64 * 2**20, f"{after - before:,} bytes more after 40 threads"
