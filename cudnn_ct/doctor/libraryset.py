@@ -91,9 +91,14 @@ class LibrarySet(Installation):
         return self.kind == JIT
 
     def is_stray(self, library: Library) -> bool:
-        """Return whether this version does not have such a library."""
+        """Return whether this version does not have such a library.
+
+        Two others must have the version: of a single one, it may be the foreign one.
+        """
         row = SUBLIBRARIES.get(library.name)
-        return row is not None and self.version is not None and self.version < row.earliest
+        if row is None or self.version is None or self.version >= row.earliest:
+            return False
+        return sum(other.version == self.version for other in self.libraries.values()) > 1
 
     @property
     def leftovers(self) -> tuple[str, ...]:
