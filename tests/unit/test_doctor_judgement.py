@@ -17,7 +17,7 @@ from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
-from cudnn_ct._libraries import SUBLIBRARIES
+from cudnn_ct._libraries import SUBLIBRARIES, Library
 from cudnn_ct.doctor import (
     checks,
     companions,
@@ -30,6 +30,7 @@ from cudnn_ct.doctor import (
     search,
 )
 from cudnn_ct.doctor.finding import Finding, codes, finding
+from cudnn_ct.doctor.libraryset import LibrarySet
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
@@ -836,3 +837,13 @@ def test_finding_fills_the_template_of_the_fix() -> None:
     assert (private.fix, private.commands) == ("let all users read /a b", ("chmod a+rX '/a b'",))
     inside = finding("private-file", "x", path="/a", fix={"path": "/b"})
     assert inside.advice == "let all users read /b: chmod a+rX /b"
+
+
+@pytest.mark.parametrize(("others", "stray"), [(("adv",), False), (("adv", "ops"), True)])
+def test_a_library_is_not_stray_by_the_version_of_one_other(others: tuple[str, ...], stray: bool) -> None:
+    """That one may be the foreign library, and the doctor's command would delete the right one."""
+    engine = Library("engines_tensor_ir", "/lib/libcudnn_engines_tensor_ir.so.9", "")
+    parts = {name: Library(name, f"/lib/libcudnn_{name}.so.9", "", version=(9, 20, 0)) for name in others}
+    found = LibrarySet("/lib", {engine.name: engine, **parts})
+    assert found.is_stray(engine) is stray
+    assert found.leftovers == ((engine.path,) if stray else ())
