@@ -62,7 +62,7 @@ def _unreadable(site: Site) -> None:
     data = site.file("").read_bytes()
     site.write(site.file(""), data).chmod(0)
     if os.geteuid() == 0:  # modes do not stop root
-        site.prelude = "import hashlib, heapq, os, tempfile; os.setuid(65534)"
+        site.prelude = "import hashlib, heapq, os, subprocess, tempfile; os.setuid(65534)"
     for folder in (site.lib, *site.lib.parents):
         ours = folder.name.startswith(("pytest", "popen-", "test", "cudnn-ct-matrix"))
         if ours or folder.is_relative_to(site.root.parent):
