@@ -32,7 +32,10 @@ def sha256(path: str) -> str:
 
 
 def sha256_of(paths: Iterable[str]) -> dict[str, str]:
-    """Hash many files in two threads, which takes half the time on two cores."""
+    """Hash many files in two threads, which takes half the time on two cores.
+
+    Where no thread can start, because of a limit of processes, this one hashes all.
+    """
     largest = sorted(paths, key=lambda path: -os.path.getsize(path))
     done: dict[str, str] = {}
 
@@ -43,11 +46,14 @@ def sha256_of(paths: Iterable[str]) -> dict[str, str]:
                 done[path] = sha256(path)
 
     _algorithm()
-    threads = [Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    other = Thread(target=work)
+    try:
+        other.start()
+    except RuntimeError:
+        work()
+        return done
+    work()
+    other.join()
     return done
 
 

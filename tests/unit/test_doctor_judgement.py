@@ -28,6 +28,7 @@ from cudnn_ct.doctor import (
     records,
     repair,
     search,
+    sha256,
 )
 from cudnn_ct.doctor.finding import Finding, codes, finding
 from cudnn_ct.doctor.libraryset import LibrarySet
@@ -357,6 +358,19 @@ def test_driver_check_names_the_driver_that_cudnn_needs() -> None:
 
 
 # --- limits of the process ---------------------------------------------------------------------------------
+
+
+def test_files_are_hashed_where_no_thread_can_start(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    def start(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        Path(path).write_text(path)
+    expected = sha256.sha256_of(paths)
+    monkeypatch.setattr(sha256.Thread, "start", start)
+    assert sha256.sha256_of(paths) == expected
+    assert sorted(expected) == paths
 
 
 @pytest.mark.parametrize(
