@@ -11,7 +11,7 @@ from ._hints import MISSING, corrected, known_keywords
 from .array import DeviceArray
 from .cuda.array_key import ArrayKey, array_key
 from .cuda.device import as_device
-from .cuda.pointers import DEVICE, HOST, Allocation, address_of, facts_at
+from .cuda.pointers import DEVICE, HOST, address_of, allocation_at
 from .cuda.stream import resolve_stream
 from .dtypes import DTYPES, as_dtype
 from .shapes.parse import as_ints
@@ -126,8 +126,7 @@ def _layout(fixed: tuple[Any, ...], device: int, aligned: bool) -> tuple[ArrayKe
 
 def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -> None:
     """Raise ValueError unless the memory of an array exists on the device."""
-    spec, device = key.spec, key.device
-    itemsize = DTYPES[spec.dtype].itemsize
+    spec, device, itemsize = key.spec, key.device, DTYPES[key.spec.dtype].itemsize
     if not 0 < value < 2**64:
         raise ValueError(
             f"pointer is {'null' if not value else f'no address: got {value}'}; {spec} needs memory"
@@ -136,10 +135,7 @@ def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -
         raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
     if nbytes is not None and (low < 0 or high > nbytes):
         raise ValueError(f"{spec} needs bytes {low:,} to {high:,} of the Buffer, which has {nbytes:,}")
-    kind, _, where, start, room = facts = facts_at(value, device)
-    if kind == DEVICE and where == device and start <= value + low and value + high <= start + room:
-        return
-    found = Allocation(*facts)
+    found = allocation_at(value, device)
     if found.kind == HOST and not found.managed:
         raise ValueError(f"pointer {value:#x} is host memory; ct.asarray copies a NumPy array to the device")
     if found.kind != DEVICE and not found.managed:

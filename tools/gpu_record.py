@@ -26,7 +26,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cudnn_ct"
 RECORD = ROOT / "tests" / "gpu_record.json"
-DOCTOR = "doctor"
 
 COUNTS = ("passed", "failed", "skipped")
 FAILURES = "failures"
@@ -268,11 +267,7 @@ def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> 
 
 
 def hash_sources(package: Path = PACKAGE) -> str:
-    """Return a SHA-256 of the names and contents of the files of the package, in order.
-
-    Caches are left out, and the doctor, which examines installations: no operation uses it, and the loader
-    for messages alone.
-    """
+    """Return a SHA-256 of the names and contents of all files of the package except caches, in order."""
     files = {
         path.relative_to(package).as_posix(): path for path in package.rglob("*") if _is_source(path, package)
     }
@@ -297,7 +292,7 @@ def summary(counts: Mapping[str, Any]) -> str:
 def _is_source(path: Path, package: Path) -> bool:
     parts = path.relative_to(package).parts
     hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-    return path.is_file() and not hidden and parts[0] != DOCTOR and path.suffix not in (".pyc", ".pyo")
+    return path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo")
 
 
 if __name__ == "__main__":

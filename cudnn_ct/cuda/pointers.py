@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 import threading
 from typing import Any, NamedTuple
@@ -30,10 +29,10 @@ class Allocation(NamedTuple):
     """The kind of memory, the device, and the range around an address, as the driver returns them."""
 
     kind: int
-    managed: int
     device: int
     start: int
     nbytes: int
+    managed: bool
 
 
 def address_of(pointer: Any) -> Address:
@@ -89,41 +88,27 @@ class _Query(threading.local):
 
     def __init__(self) -> None:
         numbers = (_MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE)
-        self.answer = ctypes.create_string_buffer(_ANSWER.size)
-        start = ctypes.addressof(self.answer)
-        self.address = ctypes.c_uint64()
-        self.arguments = (
-            ctypes.c_uint(len(numbers)),
-            (ctypes.c_uint * len(numbers))(*numbers),
-            (ctypes.c_void_p * len(numbers))(*(start + offset for offset in _OFFSETS)),
-            self.address,
-        )
+        self.values = [
+            *(ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t())
+        ]
+        self.count = ctypes.c_uint(len(numbers))
+        self.attributes = (ctypes.c_uint * len(numbers))(*numbers)
+        self.places = (ctypes.c_void_p * len(numbers))(*map(ctypes.addressof, self.values))
 
 
-# The values of the attributes in memory: three of four bytes and two of eight.
-_ANSWER, _OFFSETS = struct.Struct("=IIi4xQQ"), (0, 4, 8, 16, 24)
-_UNKNOWN = Allocation(0, -1, 0, 0, 0)
 _query = _Query()
 
 
 def allocation_at(address: int, device: int) -> Allocation:
     """Return the facts that the driver has about an address; the kind of memory unknown to CUDA is 0."""
-    return Allocation(*facts_at(address, device))
-
-
-def facts_at(address: int, device: int) -> tuple[int, int, int, int, int]:
-    """Return the fields of an :class:`Allocation`."""
     query = _query
-    query.address.value = address
-    get = cuda.native("cuPointerGetAttributes")
-    if streams.thread.only == device:  # of the one GPU of a machine, which is current for good
-        status = get(*query.arguments)
-    else:
-        previous = streams.set_device(device)
-        try:
-            status = get(*query.arguments)
-        finally:
-            streams.restore_device(previous)
+    previous = streams.set_device(device)
+    try:
+        get = cuda.native("cuPointerGetAttributes")
+        status = get(query.count, query.attributes, query.places, ctypes.c_uint64(address))
+    finally:
+        streams.restore_device(previous)
     if status:
-        return _UNKNOWN  # some versions of the driver fail for unknown addresses
-    return _ANSWER.unpack(query.answer)
+        return Allocation(0, -1, 0, 0, False)  # some versions of the driver fail for unknown addresses
+    kind, managed, found, start, nbytes = (value.value for value in query.values)
+    return Allocation(kind, found, start, nbytes, bool(managed))

@@ -16,8 +16,6 @@ PTX, SASS = 1, 2
 BLANK = 0  # in place of the kind of an entry that does not exist
 
 HEAD = 96  # bytes that contain the header of an entry and the start of its code
-WINDOW = 1024  # bytes that are read at once
-_CONTAINER, _ENTRY = struct.Struct("<I2xHQ").unpack_from, struct.Struct("<H2xIQ10xHI").unpack_from
 PADDING = 4096  # bytes between two containers, at most
 BLOCK, MAX_GAP = 64 << 10, 4 << 20  # bytes
 
@@ -94,34 +92,29 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
 
 def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int, bool]]:
     """Yield kind, major version of the language, and architecture of each entry, and whether it is zeroed."""
-    # cuDNN's libraries have some thousand entries, a third of them near the one before.
     end = at + size
-    block, start = b"", at  # bytes of the file from a place on
     while at + 16 <= end:
-        if at + 16 > start + len(block):
-            start, block = at, view.at(at, min(WINDOW, end - at))
-        magic, header, length = _CONTAINER(block, at - start)
+        head = view.at(at, min(16 + HEAD, end - at))  # of the container and of its first entry
+        magic, header, length = struct.unpack_from("<I2xHQ", head)
         if magic != MAGIC:  # padding between two containers, or what a tool left of containers
             following = _next(view, at, end)
             if following - at > PADDING:
                 yield BLANK, 0, 0, True
             at = following
             continue
-        piece = at + header
-        at = piece + length
-        last = min(at, end) - 32
-        while piece <= last:
-            if piece + HEAD > start + len(block):
-                start, block = piece, view.at(piece, min(WINDOW, end - piece))
-            place = piece - start
-            kind, skip, payload, language, arch = _ENTRY(block, place)
+        first, at = at + header, at + header + length
+        piece = first
+        while piece + 32 <= min(at, end):
+            size = min(HEAD, end - piece)
+            start = head[header : header + size] if piece == first and header <= 16 else view.at(piece, size)
+            kind, skip, payload, language, arch = struct.unpack_from("<H2xIQ10xHI", start)
             if skip + payload == 0:
                 yield BLANK, 0, 0, True
                 break
-            code = block[place + skip : place + skip + 8]
-            if len(code) < 8:
-                code = view.at(piece + skip, min(payload, 8))
-            yield kind, language, arch, payload > 0 and not code.strip(b"\0")
+            code = (
+                start[skip : skip + 8] if skip + 8 <= len(start) else view.at(piece + skip, min(payload, 8))
+            )
+            yield kind, language, arch, payload > 0 and not any(code)
             piece += skip + payload
         at += -at % 8
 

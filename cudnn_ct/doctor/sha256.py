@@ -34,7 +34,7 @@ def sha256(path: str) -> str:
 def sha256_of(paths: Iterable[str]) -> dict[str, str]:
     """Hash many files in two threads, which takes half the time on two cores.
 
-    Where no thread can start, because of a limit of processes, this one hashes all.
+    If no thread can start, because of a limit of processes, the calling thread hashes all files.
     """
     largest = sorted(paths, key=lambda path: -os.path.getsize(path))
     done: dict[str, str] = {}

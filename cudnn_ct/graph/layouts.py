@@ -115,7 +115,7 @@ def _one_pixel(graph: Graph) -> Iterator[str]:
 
 
 def _two_half_precisions(graph: Graph) -> Iterator[str]:
-    """Engines take the dtype of one operand for that of both, where the other ones reject them."""
+    """Engine 2 accepts them and computes wrong results; all other engines reject them."""
     for one, specs, _ in _images(graph):
         result = CONVOLUTIONS[one.row]
         operands = {name: spec for name, spec in specs.items() if name != result}

@@ -114,8 +114,10 @@ def _found(defect: Defect, seed: int, jobs: int, end: float) -> tuple[str, str]:
     while time.monotonic() < end:
         for finding, command in _findings(_drawn(defect, seed + rounds, jobs, end), defect.words):
             again = shlex.split(command.removeprefix("python -m "))
-            if _run(again, (), end + 60).returncode:
-                return "WRONG WITH THE FIX TOO", f"{finding}\n    {command}"
+            status = _run(again, (), end + 60).returncode
+            if status:  # 1 is a finding; a process that was killed for its time has another status
+                verdict = "WRONG WITH THE FIX TOO" if status == 1 else "NOT REPEATED"
+                return verdict, f"{finding}\n    {command}"
             return FOUND, f"{finding}\n    {VARIABLE}={','.join(defect.without)} {command}"
         rounds += 1
     return "NOT FOUND", f"in {rounds} rounds"

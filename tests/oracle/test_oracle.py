@@ -34,7 +34,12 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
     assert not result.findings, summary(result)
     assert result.calls == CALLS
     assert result.outcomes["agrees"] > 0.8 * CALLS
-    assert len(set(RECIPES) - set(result.operations)) < 4, "few calls may draw none of an operation"
+    assert set(result.operations) <= set(RECIPES)
+
+
+def test_oracle_draws_every_operation() -> None:
+    """In more calls than it makes here: 400 calls miss an operation in one of twenty seeds."""
+    assert {draw(SEED, number, "fakes").operation for number in range(30 * len(RECIPES))} == set(RECIPES)
 
 
 @pytest.mark.parametrize("operation", sorted(RECIPES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,23 +163,3 @@ def test_run_makes_the_parts_in_order_and_stops_at_a_failure(
 def test_recorder_counts_files_that_cannot_be_collected(file: str, expected: bool) -> None:
     report = pytest.CollectReport(file, "failed", None, None)
     assert conftest._of_the_tier(report) is expected
-
-
-def test_a_change_of_the_doctor_leaves_the_record_valid(package: Path) -> None:
-    before = gpu_record.hash_sources(package)
-    (package / "doctor").mkdir()
-    (package / "doctor" / "checks.py").write_text("")
-    assert gpu_record.hash_sources(package) == before
-    (package / "checks.py").write_text("")
-    assert gpu_record.hash_sources(package) != before
-
-
-def test_no_operation_uses_the_doctor() -> None:
-    """So its files need no run on a GPU. The loader asks it which files are at fault, for a message."""
-    package = gpu_record.PACKAGE
-    users = {
-        path.relative_to(package).parts[0]
-        for path in package.rglob("*.py")
-        if any(re.match(r"\s*(from|import) \S*\bdoctor\b", line) for line in path.read_text().splitlines())
-    }
-    assert users <= {"doctor", "cli", "__main__.py", "_lib.py"}

@@ -145,7 +145,7 @@ def test_rows_of_products_are_not_merged_next_to_a_norm() -> None:
 @pytest.mark.parametrize("kind", ["conv", "data", "filter"])
 @pytest.mark.parametrize("dtypes", [("float16", "bfloat16"), ("bfloat16", "float16"), ("float16", "float16")])
 def test_convolutions_of_both_half_precisions(kind: str, dtypes: tuple[str, str]) -> None:
-    """The engine that accepts them reads one operand as if it had the dtype of the other one."""
+    """One engine accepts them, and computes wrong results."""
 
     def build(g: ct.Graph) -> Any:
         x, w = (2, 8, 6, 7), (16, 8, 1, 1)
