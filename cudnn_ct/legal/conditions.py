@@ -153,7 +153,6 @@ _PRODUCTS: dict[str, Callable[[Product], bool]] = {
     "2**23 or more sums": lambda product: product.sums >= 2**23,
 }
 _NORMS: dict[str, Callable[[Norm], bool]] = {
-    "float32": lambda norm: norm.dtype == "float32",
     "a mean that is large next to the deviation": lambda _: True,  # only the values tell
     "rows of multiples of 64": lambda norm: norm.columns % 64 == 0,
     "statistics": lambda norm: norm.statistics,
@@ -262,6 +261,10 @@ _GRAPHS: dict[str, Condition] = {
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),
     "an index of the rows of several products": _indexes_rows_of_products,
+    "an index and the gradient of filters": lambda p: (
+        any(one.attribute("mode") == "gen_index" for one in p.nodes)
+        and any(one.kind == "conv_backward_filter" for one in p.nodes)
+    ),
     "a selection and the product of a vector": _selects_beside_vector,
     "FP8": lambda p: any(value.spec.dtype.startswith("float8") for value in p.values),
     "float32 without TF32": is_exact,

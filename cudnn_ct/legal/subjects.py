@@ -29,9 +29,8 @@ class Convolution(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A normalisation of rows: the dtype of x, the elements of a row, and whether it has statistics."""
+    """A normalisation of rows: the elements of a row, and whether it has statistics."""
 
-    dtype: str
     columns: int = 1
     statistics: bool = True
 
@@ -89,11 +88,11 @@ def _attention(problem: Any) -> Iterator[Subject]:
 
 def _row_norm(problem: Any) -> Iterator[Subject]:
     statistics = problem.invstd is not None
-    yield _mode_of(problem), Norm(problem.x.dtype, problem.shape.columns, statistics)
+    yield _mode_of(problem), Norm(problem.shape.columns, statistics)
 
 
 def _row_norm_gradient(problem: Any) -> Iterator[Subject]:
-    yield f"{_mode_of(problem)}_backward", Norm(problem.x.dtype, problem.shape.columns)
+    yield f"{_mode_of(problem)}_backward", Norm(problem.shape.columns)
 
 
 def _mode_of(problem: Any) -> str:
@@ -125,8 +124,7 @@ def _graph(problem: Any) -> Iterator[Subject]:
                 Product(a.dtype, a.shape[-1], math.prod(sums.shape), others if alone else frozenset()),
             )
         elif one.kind in _NORMS:
-            x = problem.operands_of(one)["x"].spec
-            yield f"{one.attribute('mode')}{_NORMS[one.kind]}", Norm(x.dtype)
+            yield f"{one.attribute('mode')}{_NORMS[one.kind]}", Norm()
         elif one.kind in ("moe_grouped_matmul", "resample_forward"):
             yield one.kind.removesuffix("_forward"), problem
 

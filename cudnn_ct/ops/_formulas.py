@@ -25,7 +25,7 @@ from ..plans.tiling import MAX_CALLS, sliced
 from ..shapes.specs import ALIGNMENT, TensorSpec, packed_strides
 
 DTYPES_OF_ENGINES = ("float16", "bfloat16", "float32")  # no engine computes float64
-LONGEST = 2**20  # elements of a row: engines need a grid that is too large for 50 times as many
+LONGEST = 2**19  # elements of a row: the grids of engines are too large for 2**20
 PIXEL = 4096  # elements of a row of an array that is reduced to one element
 ONE = (1, 1, 1, 1)
 

@@ -20,6 +20,7 @@ from ..plans.elementwise import (
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy
+from ..plans.wrappers import on_copies
 from ..shapes.elementwise import (
     OpTensorProblem,
     OpTensorScales,
@@ -274,13 +275,15 @@ def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan 
 def scaled_by_graph(problem: Any, context: Context) -> Plan | None:
     """Return the plan of a product in place with alpha, which is written to the device."""
     x = problem.x
-    matrix = matrix_of([x], [TensorSpec.packed((1,) * len(x.shape))]) if 1 < x.size <= INT_MAX else None
+    dense = x if x.is_dense else TensorSpec.packed(x.shape, x.dtype)
+    matrix = matrix_of([dense], [TensorSpec.packed((1,) * len(x.shape))]) if 1 < x.size <= INT_MAX else None
     if matrix is None:
         return None
     one = Formulas(matrix, 1, context)
     factor = one.scalar(ScalarPlan())
     one.store(one.tensor(0, x.dtype) * factor, 0, x.dtype)
-    return one.program(scaled=0)
+    plan = one.program(scaled=0)
+    return plan if x.is_dense else on_copies(plan, [(x, dense)], updated=1)
 
 
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan), by_engines(operation_by_graph))

@@ -82,11 +82,15 @@ def scaling_by_op_tensor(*specs: TensorSpec) -> Plan:
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``.
 
-    Without that call, the driver fills a dense x.
+    Without that call, the driver fills a dense x, and one element that it copies to all places of another.
     """
-    if x.is_dense and load().lacks("ops"):
+    if not load().lacks("ops"):
+        return tile(partial(FillPlan, value), x)
+    if x.is_dense:
         return _MemsetPlan(x, value)
-    return tile(partial(FillPlan, value), x)
+    one = TensorSpec.packed((1,) * len(x.shape), x.dtype)
+    repeated = TensorSpec(x.shape, (0,) * len(x.shape), x.dtype)
+    return chained([one], [Step(_MemsetPlan(one, value), (1,)), Step(StridedCopy(repeated, x), (1, 0))])
 
 
 def constant_plan(x: TensorSpec, value: float | None = None) -> Plan:

@@ -184,10 +184,10 @@ def _merged(axes: Sequence[Axis]) -> tuple[list[Axis], int]:
 
 
 def _by_rows(outer: Sequence[Axis], row: int) -> Callable[[Context, int, int], None]:
-    """Return a function that copies the rows along the innermost axis by one call of the driver."""
-    *around, inner = outer
-    if inner.source < row or max(inner.source, inner.target) > INT_MAX:  # the driver takes no such pitch
-        around, inner = [*around, inner], Axis(1, row, row)
+    """Return a function that copies the rows along the longest axis by one call of the driver."""
+    pitched = [axis for axis in outer if row <= min(axis[1:]) and max(axis[1:]) <= INT_MAX]  # as it demands
+    inner = max(pitched, key=lambda axis: axis.length, default=Axis(1, row, row))
+    around = [axis for axis in outer if axis is not inner]
     if prod(axis.length for axis in around) > MAX_CALLS:
         raise NotSupportedError(f"a copy would take more than {MAX_CALLS:,} calls of the driver")
     offsets = [

@@ -57,6 +57,11 @@ class InPlaceProblem(NamedTuple):
         """The tensors that are written."""
         return (self.x,)
 
+    @property
+    def updated(self) -> int:
+        """Number of results, from the end, that are also read."""
+        return int(self.name == "scale")
+
     def __str__(self) -> str:
         return describe(self.name, self, "name")
 

@@ -250,7 +250,7 @@ def _products(rng: random.Random) -> Iterator[Subject]:
 
 def _norms(rng: random.Random) -> Iterator[Subject]:
     mode = rng.choice(("layer_norm", "rms_norm", "ada_layer_norm"))
-    subject = Norm(rng.choice(("float32", "float16")), rng.choice((64, 100, 128)), rng.random() < 0.5)
+    subject = Norm(rng.choice((64, 100, 128)), rng.random() < 0.5)
     yield f"{mode}{rng.choice(('', '_backward'))}", subject
     yield "norm_of_parameters_last", subject
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct._bindings.enums import BackendNormFwdPhase, BackendNormMode, DataType
+from cudnn_ct._bindings.enums import BackendNormFwdPhase, BackendNormMode
 
 FORWARD, BACKWARD = "OPERATION_NORM_FWD_", "OPERATION_NORM_BWD_"
 
@@ -14,7 +14,7 @@ FORWARD, BACKWARD = "OPERATION_NORM_FWD_", "OPERATION_NORM_BWD_"
 class NormNodes:
     """A part of the fake's graphs, computed in float64.
 
-    With ``one_pass_norms``, layer norms of float32 compute the variance as cuDNN 9.27 does: as the mean of
+    With ``one_pass_norms``, layer norms compute the variance as cuDNN 9.27 does: as the mean of
     squares minus the square of the mean, in float32.
     """
 
@@ -59,7 +59,7 @@ class NormNodes:
         training = BackendNormFwdPhase(found["PHASE"]).name == "TRAINING"
         mean = x.mean(axis, keepdims=True) * (mode != "RMS_NORM")
         variance = ((x - mean) ** 2).mean(axis, keepdims=True)
-        if self.one_pass_norms and mode == "LAYER_NORM" and self._holds_float32(found["XDESC"]):
+        if self.one_pass_norms and mode == "LAYER_NORM":
             single = x.astype(np.float32)
             square = single.mean(axis, keepdims=True) ** 2
             variance = (single * single).mean(axis, keepdims=True) - square
@@ -71,10 +71,6 @@ class NormNodes:
         for name, values in (("MEAN_DESC", mean), ("INV_VARIANCE_DESC", invstd)):
             if name in found:
                 self._write(found[name], values, *tensors)
-
-    def _holds_float32(self: Any, tensor: Any) -> bool:
-        code = self._attributes(tensor)["TENSOR_DATA_TYPE"][0]
-        return DataType(code).name == "FLOAT"
 
     def _norm_backward(self: Any, mode: str, found: dict[str, Any], axis: int, tensors: Any) -> None:
         names = ("X", "DY", "SCALE_", "INV_VARIANCE_")

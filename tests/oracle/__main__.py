@@ -2,6 +2,7 @@
 
 python -m tests.oracle --minutes 5 --jobs 10        # on a GPU, against PyTorch in float64
 python -m tests.oracle --fakes --calls 3000         # without a GPU, on the fakes, against plain loops
+python -m tests.oracle --fakes jit --only matmul    # the same without legacy calls, as with a JIT wheel
 python -m tests.oracle --seed 7 --number 1234       # one call again, as a finding prints it
 python -m tests.oracle --algorithms --minutes 5     # convolutions, each with every algorithm
 
@@ -31,9 +32,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="how long to make calls")
     parser.add_argument("--seed", type=int, help="by default a new one")
     parser.add_argument("--number", type=int, help="make this call of the seed alone")
-    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
+    parser.add_argument(
+        *("--fakes",),
+        nargs="?",
+        const="full",
+        default="",
+        choices=("full", "jit"),
+        help="on the fakes, without a GPU, with a set of libraries (default: full)",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", action="append", default=[], choices=sorted(RECIPES), metavar="OPERATION")
+    parser.add_argument("--like", default="", metavar="PATTERN", help="make only calls whose text matches")
     parser.add_argument(
         "--algorithms", action="store_true", help="make convolutions with each algorithm that cuDNN has"
     )
@@ -51,6 +60,7 @@ def main() -> int:
         fakes=options.fakes,
         jobs=options.jobs,
         only=only,
+        like=options.like,
         numbers=numbers,
         algorithms=options.algorithms,
         rejected=options.rejected,

@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
@@ -42,7 +44,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # once: filters must not change while threads run
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    place = on_fakes if asked["fakes"] else on_gpu
+    place = partial(on_fakes, asked["fakes"]) if asked["fakes"] else on_gpu
     if not asked["fakes"]:
         use_gpu(asked["process"], count=1)
     _replay.REPEATS = 1  # the second of two equal calls is a replay
@@ -83,8 +85,13 @@ def _count_replays() -> None:
 
 
 def groups(asked: dict[str, Any], kind: str) -> Iterator[list[int]]:
-    """The numbers of calls, one at a time or as many as are made at once."""
+    """The numbers of calls that match a pattern, one at a time or as many as are made at once."""
     first, end = asked["numbers"]
+    if asked["like"]:
+        for number in range(first, end):
+            if re.search(asked["like"], str(draw(asked["seed"], number, kind, asked["only"], SHARED))):
+                yield [number]
+        return
     number = first
     while number < end:
         together = number % (THREADS * TOGETHER) == 0 and number + THREADS <= end
@@ -147,13 +154,16 @@ def each_algorithm(
 
 
 @contextmanager
-def on_fakes() -> Iterator[tuple[Device, dict[str, Any]]]:
-    """On the fake cuDNN, against plain loops."""
+def on_fakes(libraries: str) -> Iterator[tuple[Device, dict[str, Any]]]:
+    """On the fake cuDNN with a set of libraries, against plain loops."""
+    from tests.fake.cudnn import FakeLibrary
     from tests.fake.installed import cudnn_installed, host_installed
 
     from .by_loops import ANSWERS
 
+    FakeLibrary.kind = libraries
     with host_installed() as host, cudnn_installed(host) as fake:
+        fake.engines = fake.engines or libraries == "jit"
         device = Fakes(host)
         settle = device.settle
 

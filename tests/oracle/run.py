@@ -33,14 +33,15 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 class Result:
     """Outcomes of the calls of one seed.
 
-    ``only`` are the operations that were drawn from, all if empty. ``algorithms`` counts the runs of each
-    algorithm, where each was run by itself.
+    ``only`` are the operations that were drawn from, all if empty; ``fakes`` is as in `compare`.
+    ``algorithms`` counts the runs of each algorithm, where each was run by itself.
     ``findings`` are triples: the number of the call, the call, and what is wrong with it. ``rejections`` are
     the reasons of calls that cuDNN does not support, with an example.
     """
 
     seed: int
     only: tuple[str, ...] = ()
+    fakes: str = ""
     calls: int = 0
     replays: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -55,9 +56,10 @@ def compare(
     *,
     calls: int | None = None,
     minutes: float | None = None,
-    fakes: bool = False,
+    fakes: str = "",
     jobs: int = 1,
     only: Sequence[str] = (),
+    like: str = "",
     numbers: tuple[int, int] | None = None,
     seconds: int = 60,
     algorithms: bool = False,
@@ -65,14 +67,16 @@ def compare(
 ) -> Result:
     """Make drawn calls in ``jobs`` processes until there are ``calls`` of them or ``minutes`` are over.
 
-    ``numbers`` is a range of calls of the seed to make instead; ``seconds`` is the time limit of one call.
+    ``fakes`` is the set of libraries of the fakes, "full" or "jit"; empty for a GPU. ``numbers`` is a range
+    of calls of the seed to make instead; ``seconds`` is the time limit of one call. Calls whose text does not
+    match the pattern ``like`` are not made.
     With ``algorithms``, convolutions are made once with each algorithm that cuDNN has for them; with
     ``rejected``, also with those that facts reject.
     """
-    result = Result(seed, tuple(only))
+    result = Result(seed, tuple(only), fakes)
     end = None if minutes is None else time.monotonic() + 60 * minutes
     asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
-    asked |= {"algorithms": algorithms, "rejected": rejected}
+    asked |= {"like": like, "algorithms": algorithms, "rejected": rejected}
     batches = iter([numbers]) if numbers else _batches(calls, end, _batch_size(calls, jobs, fakes))
     lock = threading.Lock()
 
@@ -97,7 +101,9 @@ def summary(result: Result) -> str:
     lines = [f"{count:>8} {outcome}" for outcome, count in result.outcomes.most_common()]
     for reason, numbers in sorted(result.rejections.items(), key=lambda one: -len(one[1]))[:15]:
         lines.append(f"{len(numbers):>8} not supported (such as {numbers[0]}): {reason}")
-    chosen = "".join(f" --only {name}" for name in result.only)
+    chosen = "".join(f" --only {name}" for name in result.only) + f" --fakes {result.fakes}" * bool(
+        result.fakes
+    )
     for number, call, finding in result.findings:
         command = f"python -m tests.oracle --seed {result.seed} --number {number}{chosen}"
         lines.append(f"FINDING {finding}\n    {call}\n    {command}")
@@ -107,7 +113,7 @@ def summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _batch_size(calls: int | None, jobs: int, fakes: bool) -> int:
+def _batch_size(calls: int | None, jobs: int, fakes: str) -> int:
     """Return the number of calls of a child. Each process has two children or more, so that all end alike."""
     most = FAKE_BATCH if fakes else GPU_BATCH
     return most if calls is None else min(most, max(BATCH, ceil(calls / jobs / 2)))

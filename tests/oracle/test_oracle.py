@@ -30,7 +30,7 @@ SEED = 1 if os.environ.get("CI") else random.SystemRandom().randrange(2**31)
 
 
 def test_oracle_finds_nothing_on_the_fakes() -> None:
-    result = compare(SEED, calls=CALLS, fakes=True, jobs=2, seconds=MAX_SECONDS)
+    result = compare(SEED, calls=CALLS, fakes="full", jobs=2, seconds=MAX_SECONDS)
     assert not result.findings, summary(result)
     assert result.calls == CALLS
     assert result.outcomes["agrees"] > 0.8 * CALLS
@@ -64,9 +64,9 @@ def test_draws_share_a_problem_when_its_kernels_are_compiled() -> None:
 
 
 def test_batches_end_alike_when_many_processes_share_the_calls() -> None:
-    assert _batch_size(200_000, 64, fakes=False) == 1563
-    assert _batch_size(None, 64, fakes=False) == 2000
-    assert _batch_size(1000, 64, fakes=False) == 200
+    assert _batch_size(200_000, 64, fakes="") == 1563
+    assert _batch_size(None, 64, fakes="") == 2000
+    assert _batch_size(1000, 64, fakes="") == 200
 
 
 def test_children_get_the_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

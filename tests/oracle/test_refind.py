@@ -14,7 +14,7 @@ from cudnn_ct.graph.offline import target_of
 
 from . import refind
 from .determinism_draws import GRAPHS, LARGE
-from .draw import RECIPES
+from .draw import RECIPES, SHARED, draw
 from .graph_draws import FAMILIES
 from .without import MEASUREMENT, VARIABLE, take_out
 
@@ -24,7 +24,14 @@ def test_fixes_and_draws_exist() -> None:
     drawn = {*RECIPES, *FAMILIES, *GRAPHS, *LARGE}
     for defect in refind.DEFECTS:
         assert names.issuperset(defect.without)
-        assert defect.draws[-1] in drawn
+        assert drawn.intersection(defect.draws)
+
+
+def test_calls_of_the_wide_heads_are_drawn() -> None:
+    texts = (str(draw(0, number, "gpu", ["attention_backward"], SHARED)) for number in range(refind.RARE))
+    wide = [text for text in texts if re.search(refind.WIDE, text)]
+    assert len(wide) > 50
+    assert all("offsets_q" in text for text in wide)
 
 
 def test_fixes_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class _Fused(_TwoRuns):
 
 
 class _Separate(_TwoRuns):
-    """The same engine runs on x, and on a copy from which the mean was subtracted."""
+    """An engine runs on x, and again on a float32 copy from which the mean was subtracted."""
 
     def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run; calls on shapes record the form that has engines."""
@@ -69,11 +69,13 @@ class _Separate(_TwoRuns):
         return super().plan(problem, candidate, context)
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
-        places, temporaries = _places(problem, whole, shifted=whole.x, rest=_statistics(whole))
+        shifted = _in_float32(whole).x
+        first = second if shifted == whole.x else first_plan(row_norm_graph(whole), context)
+        places, temporaries = _places(problem, whole, shifted=shifted, rest=_statistics(whole))
         again = places | {"x": places["shifted"], "mean": places["rest"]}
         names = tuple(tensors_of(whole))
         steps = [
-            Step(second, tuple(places[name] for name in names)),
+            Step(first, tuple(places[name] for name in names)),
             Step(_difference(whole, context), (places["x"], places["mean"], places["shifted"])),
             Step(second, tuple(again[name] for name in names)),
         ]
@@ -81,7 +83,7 @@ class _Separate(_TwoRuns):
 
 
 SHIFTED = _Separate(
-    lambda problem: row_norm_graph(_with_statistics(problem)),
+    lambda problem: row_norm_graph(_in_float32(_with_statistics(problem))),
     handled=(LOSES_VARIANCE,),
     before=_Fused(lambda problem: shifted_graph(_with_statistics(problem)), handled=(LOSES_VARIANCE,)),
 )
@@ -96,6 +98,11 @@ def _with_statistics(problem: RowNorm) -> RowNorm:
     return problem._replace(mean=_statistics(problem), invstd=_statistics(problem))
 
 
+def _in_float32(problem: RowNorm) -> RowNorm:
+    """Return the problem of a float32 x: the difference from a mean needs more digits than x."""
+    return problem._replace(x=problem.x._replace(dtype="float32"))
+
+
 def _places(problem: RowNorm, whole: RowNorm, **more: TensorSpec) -> tuple[dict[str, int], list[TensorSpec]]:
     """Return the places of tensors in a chain, and its temporaries: unwanted statistics, then ``more``."""
     wanted = tensors_of(problem)
@@ -107,14 +114,17 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
     """Return a plan that subtracts the mean of each row from x; the legacy call needs no compilation."""
     columns = problem.shape.columns
     rows = problem.x.size // columns
-    x, mean = (TensorSpec.packed((1, rows, length), "float32") for length in (columns, 1))
+    mean, y = (TensorSpec.packed((1, rows, length), "float32") for length in (1, columns))
+    x = y._replace(dtype=problem.x.dtype)
     try:
-        return op_tensor_of("add", x, mean, x, alpha2=-1.0)
+        if x == y:
+            return op_tensor_of("add", x, mean, y, alpha2=-1.0)
     except (LibraryLoadError, NotSupportedError):  # libraries without legacy calls, or too many elements
-        return first_plan(_difference_graph(x, mean), context)
+        pass
+    return first_plan(_difference_graph(x, mean, y), context)
 
 
-def _difference_graph(x: TensorSpec, mean: TensorSpec) -> Graph:
-    given, row, result = (Tensor(uid, spec) for uid, spec in enumerate((x, mean, x), 1))
+def _difference_graph(x: TensorSpec, mean: TensorSpec, y: TensorSpec) -> Graph:
+    given, row, result = (Tensor(uid, spec) for uid, spec in enumerate((x, mean, y), 1))
     step = node("pointwise", mode="sub", math_prec="float32", xdesc=given, bdesc=row, ydesc=result)
     return Graph((step,), (given, row, result))
