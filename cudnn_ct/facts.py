@@ -153,8 +153,13 @@ def ignore(names: Collection[str]) -> None:
 
 def ignores(fact: Fact) -> bool:
     """Return whether a fact that holds for a problem is ignored, and note that it held."""
-    if fact.name in _ignored:
-        _ignored[fact.name] = True
+    return ignores_name(fact.name)
+
+
+def ignores_name(name: str) -> bool:
+    """Return whether the fact of a name, which holds for a problem, is ignored, and note that it held."""
+    if name in _ignored:
+        _ignored[name] = True
         return True
     return False
 

@@ -200,6 +200,15 @@ def _other_strides(graph: Graph) -> Iterator[str]:
                 yield f"got {spec} and {result}"
 
 
+def _shared_element(graph: Graph) -> Iterator[str]:
+    products = (one.attributes["cdesc"].spec.shape for one in _nodes(graph, "matmul"))
+    if any(shape[-1] == 1 < prod(shape[:-2]) for shape in products):
+        for one in _nodes(graph, "pointwise"):
+            for _, tensor in tensors_of_node(one):
+                if tensor.spec.size == 1 and tensor.value is None and not tensor.virtual:
+                    yield f"got {tensor.spec}"
+
+
 def _broadcasts(graph: Graph) -> Iterator[str]:
     return (f"{tensor.spec} is broadcast to {result}" for tensor, result in wrong_broadcasts(graph))
 
@@ -220,6 +229,7 @@ CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
     "a convolution whose tensors differ in layout": _mixed_layouts,
     "a convolution to one pixel that is not in NHWC": _one_pixel,
     "a convolution of float16 and bfloat16": _two_half_precisions,
+    "one element beside several products of one column": _shared_element,
     "a reduction to a tensor with gaps": _reduction_with_gaps,
     "sums of channels that are not float32": _narrow_sums,
     "indices of a pooling that is not in NHWC": _indices_of_pooling,

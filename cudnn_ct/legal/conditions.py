@@ -148,6 +148,7 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
 _PRODUCTS: dict[str, Callable[[Product], bool]] = {
     "half precision": lambda product: GRAPH_DTYPES[product.dtype].itemsize == 2,
     "exact gelu": _has("gelu_fwd"),
+    "one element that several matrices of one column share": lambda product: product.shares_one,
     "at most 256 terms": lambda product: product.terms <= 256,
     "more than 64 terms": lambda product: product.terms > 64,
     "2**23 or more sums": lambda product: product.sums >= 2**23,

@@ -36,12 +36,16 @@ class Norm(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of matrices: the dtype and the columns of a, the elements of the result, and other nodes."""
+    """A product of matrices: the dtype and the columns of a, the elements of the result, and other nodes.
+
+    ``shares_one`` is set if several matrices of one column share an operand of one element.
+    """
 
     dtype: str
     terms: int
     sums: int
     nodes: frozenset[str] = frozenset()
+    shares_one: bool = False
 
 
 def subjects_of(problem: Any) -> tuple[Subject, ...]:
@@ -77,8 +81,12 @@ def _of_training(*nodes: str) -> Callable[[Any], Iterator[Subject]]:
 
 
 def _product(problem: Any) -> Iterator[Subject]:
-    nodes = frozenset({f"{problem.activation}_fwd"})
-    yield "matmul", Product(problem.a.dtype, problem.terms, math.prod(problem.y.shape), nodes)
+    nodes, sums = frozenset({f"{problem.activation}_fwd"}), math.prod(problem.y.shape)
+    one_column = problem.b.shape[1:][-1:] in ((), (1,))
+    several = sums > math.prod(problem.a.shape[-2:-1])
+    ones = [one for one in (problem.bias, problem.b_scale, problem.descale_a, problem.descale_b) if one]
+    shares_one = one_column and several and any(one.size == 1 for one in ones)
+    yield "matmul", Product(problem.a.dtype, problem.terms, sums, nodes, shares_one)
 
 
 def _attention(problem: Any) -> Iterator[Subject]:

@@ -242,8 +242,11 @@ def _float8(rng: random.Random) -> Iterator[Subject]:
 
 def _products(rng: random.Random) -> Iterator[Subject]:
     dtype = rng.choice(("float32", "float16", "bfloat16"))
-    m, k, n = (rng.choice((8, 64, 128, 256, 512, 4096)) for _ in "mkn")
-    specs = {"a": TensorSpec.packed((m, k), dtype), "b": TensorSpec.packed((k, n), dtype)}
+    m, k, n = (rng.choice((1, 8, 64, 128, 256, 512, 4096)) for _ in "mkn")
+    batch = rng.choice(((), (), (2,)))
+    specs = {"a": TensorSpec.packed((*batch, m, k), dtype), "b": TensorSpec.packed((*batch, k, n), dtype)}
+    if rng.random() < 0.5:
+        specs["bias"] = TensorSpec.packed((n,), dtype)
     activation = rng.choice(("identity", "gelu", "relu"))
     yield from subjects_of(matmul_problem(specs, (None,), activation, 1.0, None, None))
 

@@ -16,6 +16,7 @@ from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.graph.stored import choice_key
+from cudnn_ct.legal import rules
 from cudnn_ct.ops.conv import gradients, training
 from tests.jit_cases import BY_GRAPHS, OTHERS, failures
 from tests.strategies import lay_out, own, shifted
@@ -229,3 +230,42 @@ def test_pooling_gradient_of_a_large_window_is_rejected(jit: FakeCudnn) -> None:
     y = ct.pool(x, window=12)
     with pytest.raises(NotSupportedError, match="needs libcudnn_ops"):
         ct.pool_backward(y, x, y, window=12)
+
+
+@pytest.mark.parametrize(("version", "runs"), [(91900, 1), (92700, 2)])
+def test_products_of_one_column_share_a_bias_one_at_a_time(
+    jit: FakeCudnn, monkeypatch: pytest.MonkeyPatch, version: int, runs: int
+) -> None:
+    """Engines of 9.27 read behind a bias of one element."""
+    rules.forget()
+    monkeypatch.setattr(_lib.load(), "version", version)
+    a, b, bias = np.ones((2, 8, 4), np.float32), np.ones((2, 4, 1), np.float32), np.ones(1, np.float32)
+    y = ct.matmul(*map(ct.asarray, (a, b)), bias=ct.asarray(bias))
+    np.testing.assert_array_equal(y.numpy(), a @ b + bias)
+    assert jit.names().count("cudnnBackendExecute") == runs
+
+
+def test_scale_reads_misaligned_operands_and_views(jit: FakeCudnn) -> None:
+    x = np.arange(48, dtype=np.float32).reshape(6, 8)
+    for part in (np.s_[1:, :], np.s_[:, 1:], np.s_[::2, ::3]):
+        whole = ct.asarray(x.copy())
+        ct.scale(whole[part], alpha=2)
+        want = x.copy()
+        want[part] *= 2
+        np.testing.assert_array_equal(whole.numpy(), want)
+
+
+def test_driver_copies_rows_along_the_longest_axis(jit: FakeCudnn) -> None:
+    """It would take 8,192 calls along the innermost one, which are too many."""
+    x = random(2, 4, 16, 128)
+    out = ct.empty((128, 16, 4, 2)).transpose(3, 2, 1, 0)
+    ct.transform(ct.asarray(x), out=out)
+    np.testing.assert_array_equal(out.numpy(), x)
+
+
+def test_driver_fills_views(jit: FakeCudnn) -> None:
+    whole = ct.zeros((6, 8))
+    ct.fill(whole[::2, 1::3], 3)
+    want = np.zeros((6, 8))
+    want[::2, 1::3] = 3
+    np.testing.assert_array_equal(whole.numpy(), want)

@@ -114,7 +114,7 @@ def test_graphs_equal_reference_on_other_shapes(name: str, offset: int) -> None:
     assert_close(got, want, f"{name}, offset {offset}")
 
 
-SIZES = ((2, 1), (1, 2), (3, 2), (1, 100_003), (100_003, 3), (70_000, 64), (3, 2**19), (3, 2**20), (257, 1023))
+SIZES = ((2, 1), (1, 2), (3, 2), (1, 100_003), (100_003, 3), (70_000, 64), (3, 2**19), (3, 2**20))
 MATRICES: dict[str, Any] = {
     "softmax of rows": lambda ops, x: ops.softmax(x, axis=1),
     "softmax of columns": lambda ops, x: ops.softmax(x, axis=0),

@@ -37,6 +37,12 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
     assert set(result.operations) <= set(RECIPES)
 
 
+def test_oracle_finds_nothing_without_legacy_calls() -> None:
+    result = compare(SEED, calls=CALLS // 4, fakes="jit", jobs=2, seconds=MAX_SECONDS)
+    assert not result.findings, summary(result)
+    assert result.outcomes["agrees"] > 0.5 * CALLS // 4
+
+
 def test_oracle_draws_every_operation() -> None:
     """In more calls than it makes here: 400 calls miss an operation in one of twenty seeds."""
     assert {draw(SEED, number, "fakes").operation for number in range(30 * len(RECIPES))} == set(RECIPES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...dtypes import DTYPES
-from ...facts import Target
+from ...facts import Target, ignores_name
 from ...legal.attention_conditions import NO_LENGTHS, narrow_values
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
@@ -18,6 +18,7 @@ from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
 
 # The axes of queries and of keys in the operands of a batch.
+NARROW = "attention-narrow-values"  # the fact that wider values avoid
 _QUERY_AXES = {
     "dy": 2,
     "q": 2,
@@ -116,9 +117,10 @@ def core_of(problem: AttentionProblem, version: int) -> Core:
 def value_head(head: int, value_head: int, *, gradient: bool, packed: bool) -> int:
     """Return the columns of v, y and dy in a graph; those behind ``value_head`` are zeros.
 
-    Values as wide as the keys avoid the fact ``attention-narrow-values``, which is about the only engine.
+    Values as wide as the keys avoid the fact `NARROW`, which is about the only engine.
     """
-    return head if gradient and packed and narrow_values(head, value_head) else value_head
+    widens = gradient and packed and narrow_values(head, value_head) and not ignores_name(NARROW)
+    return head if widens else value_head
 
 
 def _needs_lengths(problem: AttentionProblem, version: int) -> bool:

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
+from ...graph.offline import target_of
+from ...legal.rules import applying
+from ...legal.subjects import subjects_of
 from ...plans.base import tensors_of
 from ...plans.tiling import MAX_CALLS
 from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import UNALIGNED, TensorSpec
 
+READS_BEHIND = "product-shared-element"  # the fact that slices compute around
 _BATCHED = ("a", "b", "residual", "y")
 
 
@@ -57,7 +61,7 @@ def slices_of(problem: MatmulProblem) -> Slices:
     matrices, axes = _folded(matrices, axes)
     places = {name: at for at, name in enumerate(matrices)}
     axes.sort(key=lambda axis: axis.length)
-    inner = axes.pop() if axes else _Axis(1, (0,) * len(places))
+    inner = axes.pop() if axes and not _reads_behind(problem) else _Axis(1, (0,) * len(places))
     count = prod(axis.length for axis in axes)
     if count > MAX_CALLS:
         raise NotSupportedError(
@@ -79,6 +83,12 @@ def slices_of(problem: MatmulProblem) -> Slices:
     )
     aligned = problem.aligned and not any(offset & UNALIGNED for one in offsets for offset in one)
     return Slices(problem._replace(**cores, aligned=aligned), offsets)
+
+
+def _reads_behind(problem: MatmulProblem) -> bool:
+    """Return whether engines would read a number for each matrix where they share one."""
+    (subject,) = subjects_of(problem)
+    return any(one.name == READS_BEHIND for one in applying("rewrite", subject, target_of(None)))
 
 
 def packed_operands(problem: MatmulProblem) -> MatmulProblem:
