@@ -49,6 +49,8 @@ def filter_hint(x: Axes, w: Axes, groups: int) -> str:
         if _fits(_permuted(x, x_order), _permuted(w, w_order), groups):
             wrong = [pair for pair in (("x", x_order), ("w", w_order)) if pair[1] != as_is]
             views = " and ".join(f"{name}.transpose{order}" for name, order in wrong)
+            if x_order == as_is and _fits(_permuted(x, last), _permuted(w, w_order), groups):
+                views += f", and x.transpose{last} if the channels of x are on its last axis"  # fits either way
             return f"; the channels seem to be on another axis: pass {views} (permute in torch)"
     if _fits(w, x, groups):
         return swap_hint("x", "w")

@@ -146,6 +146,10 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
         "x.transpose(0, 3, 1, 2) and w.transpose(0, 3, 1, 2)",
     ),
     "hwio-w": (lambda: ct.conv(X, zeros(3, 3, 8, 4)), "pass w.transpose(3, 2, 0, 1)"),
+    "hwio-w-and-nhwc-x": (
+        lambda: ct.conv(zeros(2, 8, 8, 8), zeros(3, 3, 8, 4)),
+        "pass w.transpose(3, 2, 0, 1), and x.transpose(0, 3, 1, 2) if the channels of x are on its last axis",
+    ),
     "no-batch": (lambda: ct.conv(zeros(8, 16, 16), W), "pass x.reshape(1, 8, 16, 16)"),
     "swapped": (lambda: ct.conv(W, X), "x and w seem to be swapped"),
     "swapped-channels": (lambda: ct.conv(zeros(4, 8, 3, 3), zeros(2, 8, 16, 16)), "seem to be swapped"),
