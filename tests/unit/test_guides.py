@@ -98,6 +98,27 @@ def test_dockerfiles_have_whole_instructions(page: str, code: str) -> None:
             subprocess.run(["sh", "-n", "-c", line[4:]], check=True)
 
 
+@pytest.mark.parametrize(("page", "code"), [*blocks("yaml"), *blocks("dockerfile")])
+def test_jobs_of_ci_install_the_package_of_this_version_and_no_checkout(page: str, code: str) -> None:
+    (series,) = re.findall(r'pip install [^"\n]*"cudnn-ct(?:\[cu12\])?~=([\d.]+)"', code)
+    assert f"{ct.__version__}.".startswith(f"{series}.")
+    assert "COPY" not in code
+
+
+def test_linters_get_all_jobs_of_ci_and_dockerfiles(tmp_path: Path) -> None:
+    """.ci/linters installs public linters for them, and .ci/run runs it."""
+    command = [sys.executable, str(ROOT / "tools" / "ci_snippets.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    kinds = {folder.name: len(list(folder.iterdir())) for folder in tmp_path.iterdir()}
+    assert kinds.keys() == {"github", "gitlab", "dockerfile"}
+    assert sum(kinds.values()) >= len(blocks("yaml")) + len(blocks("dockerfile"))
+    for path in [*tmp_path.glob("git*/*"), *tmp_path.glob("dockerfile/*")]:
+        assert "doctor" in path.read_text(encoding="utf-8")
+    linters = (ROOT / ".ci" / "linters").read_text(encoding="utf-8")
+    assert all(f'"$folder"/{kind}/*' in linters for kind in kinds)
+    assert '.ci/linters "$work' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
 def test_readme_and_guides_are_short() -> None:
     words = {page: len((ROOT / page).read_text(encoding="utf-8").split()) for page in PAGES}
     assert words.pop("README.md") <= WORDS_OF_README
