@@ -18,6 +18,11 @@ if not PAGE.is_file():
     pytest.skip("docs/ is not next to these tests", allow_module_level=True)
 
 
+def test_first_snippet_of_the_page_needs_no_device() -> None:
+    first = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    exec(compile(first, str(PAGE), "exec"), {})
+
+
 def test_snippets_of_the_page_run(
     door: FakeCudnn, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
