@@ -256,10 +256,9 @@ def _by_position(function: Callable[..., Any], more: int) -> TypeError:
     kinds = {one.name: one.kind for one in parameters.values() if one.name != "self"}
     keywords = [one for one, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
     meant = _ORDER[name].split() if name in _ORDER else keywords
-    taken = len(kinds) - len(keywords)
     advice = "; ".join(_advice(name, keyword, list(kinds)) for keyword in meant[:more])
-    plural = "s" * (taken != 1)
-    return TypeError(f"{name}() takes {taken} positional argument{plural}: got {taken + more}; {advice}")
+    taken = len(kinds) - len(keywords)
+    return TypeError(f"{name}() got {taken + more} positional arguments, expected {taken}; {advice}")
 
 
 def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:

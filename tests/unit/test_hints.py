@@ -127,14 +127,18 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
 
 # Calls with more arguments by position than the function takes, by the end of their error.
 POSITIONS: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
-    "pool": (ct.pool, (X, 2), "pool() takes 1 positional argument: got 2; write window="),
-    "pool-stride": (ct.pool, (X, 2, 2), "1 positional argument: got 3; write window=; write stride="),
+    "pool": (ct.pool, (X, 2), "pool() got 2 positional arguments, expected 1; write window="),
+    "pool-stride": (
+        ct.pool,
+        (X, 2, 2),
+        "got 3 positional arguments, expected 1; write window=; write stride=",
+    ),
     "conv": (
         ct.conv,
         (X, W, V, 1),
-        "got 4; call ct.conv_bias_activation(x, w, bias, activation='identity');",
+        "got 4 positional arguments, expected 2; call ct.conv_bias_activation(x, w, bias, ",
     ),
-    "attention": (ct.attention, (X, X, X, X), "takes 3 positional arguments: got 4; write bias="),
+    "attention": (ct.attention, (X, X, X, X), "got 4 positional arguments, expected 3; write bias="),
     "activation": (ct.activation, (X, "tanh"), "write mode="),
     "transform": (ct.transform, (X, "nhwc"), "write layout="),
     "op_tensor": (ct.op_tensor, (X, X, "mul"), "write op="),
@@ -143,7 +147,11 @@ POSITIONS: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
     "grid_sample": (ct.grid_sample, (X, X, "bilinear"), "the interpolation is bilinear"),
     "pool_output_shape": (ct.pool_output_shape, ((1, 1, 4), 2), "write window="),
     "zeros": (ct.zeros, ((1,), "float32", "cuda"), "write layout="),
-    "RNN": (ct.RNN, ("lstm", 4, 4, 2, True), "RNN() takes 4 positional arguments: got 5; write direction="),
+    "RNN": (
+        ct.RNN,
+        ("lstm", 4, 4, 2, True),
+        "RNN() got 5 positional arguments, expected 4; write direction=",
+    ),
 }
 
 B, Z = zeros(4), zeros(2, 4, 14, 14) + 1
@@ -304,7 +312,7 @@ def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
     if keywords and not function.__module__.startswith(ERRORS_OF_PYTHON):
         taken = len([one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD])
         with pytest.raises(
-            TypeError, match=rf"^{name}\(\) takes {taken} positional arguments?: got {taken + 1}; "
+            TypeError, match=rf"^{name}\(\) got {taken + 1} positional arguments, expected {taken}; "
         ):
             function(*[None] * (taken + 1))
 
