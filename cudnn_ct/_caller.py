@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 _PACKAGE = __name__.partition(".")[0]
 _COMMANDS = f"{_PACKAGE}.cli."
-_INNER = (_PACKAGE, "contextlib", "functools", "threading")
+_INNER = (_PACKAGE, "contextlib", "functools", "threading", "torch", "jax")
 _AT = " at "
 
 

@@ -72,6 +72,22 @@ _FORMER = {
     "conv_scale_bias_activation": {"z": "residual"},
 }
 
+# Keywords that other libraries take by position after the operands; by default the function's own, in order.
+_ORDER = {
+    "conv": "bias stride padding dilation groups",
+    "conv_transpose": "bias stride padding output_padding groups dilation",
+    **dict.fromkeys(("softmax", "reduce", "reduce_with_indices"), "axis"),
+    "attention": "bias dropout causal scale",
+    "grid_sample": "mode padding_mode align_corners",
+    "affine_grid": "align_corners",
+}
+_WINDOW_OF_W = {
+    "kernel_size": "the window is that of w, (K, C / groups, *window)",
+    "dim": "the number of spatial axes is that of x, (N, C, *spatial)",
+    "eps": "call ct.batch_norm_inference for a normalisation",
+}
+_AXES_OF_SCALE = dict.fromkeys(("axis", "dim", "normalized_shape"), "the axes are the last, those of scale")
+
 # Keywords without a counterpart in the function: what to do instead, by function or for all ("").
 _ADVICE: dict[str, dict[str, str]] = {
     "": {
@@ -88,17 +104,20 @@ _ADVICE: dict[str, dict[str, str]] = {
         "training": "call ct.batch_norm_training or ct.batch_norm_inference",
     },
     "conv": {
+        **_WINDOW_OF_W,
         "bias": "call ct.conv_bias_activation(x, w, bias, activation='identity')",
         "activation": "call ct.conv_bias_activation(x, w, bias, activation='relu')",
         "lhs_dilation": "call ct.conv_transpose(x, w, stride=...)",
         "padding_mode": "padding is zeros: pad x first for other modes",
     },
-    "conv_transpose": {"bias": "call ct.add(y, bias) with a bias of shape (1, K, 1, ...)"},
+    "conv_bias_activation": _WINDOW_OF_W,
+    "conv_transpose": {**_WINDOW_OF_W, "bias": "call ct.add(y, bias) with a bias of shape (1, K, 1, ...)"},
     "pool": {"padding_mode": "padding is ignored by 'max' and 'average_exc_pad'"},
     "reduce": {"dtype": "cast with x.astype(dtype) first", "where": "multiply by a mask first"},
     "softmax": {"dtype": "cast with x.astype(dtype) first", "temperature": "divide x by it first"},
     "attention": {"enable_gqa": "q may have a multiple of the heads of k and v"},
-    "layer_norm": {"normalized_shape": "the axes are those of scale, the last ones of x"},
+    "layer_norm": _AXES_OF_SCALE,
+    "rms_norm": _AXES_OF_SCALE,
     "grid_sample": {
         "align_corners": "corners are aligned, as by align_corners=True",
         "padding_mode": "points outside of x are 0",
@@ -186,15 +205,15 @@ _DTYPES = _inverted(
 
 
 def known_keywords(function: Function) -> Function:
-    """Let a function see wrong keywords and missing arguments, for which it calls :func:`corrected`.
+    """Let a function see wrong, superfluous and missing arguments, for which it calls :func:`corrected`.
 
     Required parameters get the default ``MISSING``: otherwise Python reports a missing argument before the
-    function sees the keyword that was meant for it. The signature shows neither it nor ``**unknown``.
+    function sees the keyword that was meant for it. The signature has no ``*more`` and ``**unknown``.
     """
     import inspect
 
     signature = inspect.signature(function)
-    accepted = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    accepted = [one for one in signature.parameters.values() if one.name not in ("more", "unknown")]
     if len(accepted) == len(signature.parameters):
         return function
     function.__signature__ = signature.replace(parameters=accepted)  # type: ignore[attr-defined]
@@ -210,6 +229,8 @@ def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Resu
     ``given`` are its local variables. The error has the right spelling of a keyword, or missing arguments.
     """
     known, former = dict(given), _FORMER.get(function.__name__.removesuffix("_plan"), {})
+    if more := known.pop("more", ()):
+        raise _by_position(function, len(more))
     for name, value in known.pop("unknown").items():
         new = former.get(name)
         if new is None or not (known[new] is MISSING or known[new] is None):
@@ -219,24 +240,47 @@ def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Resu
     if given["unknown"]:
         return function(**known)
     missing = [repr(name) for name, value in given.items() if value is MISSING]
-    name = function.__qualname__.removesuffix(".__init__")
+    name = _name(function)
     raise TypeError(f"{name}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(missing)}")
 
 
-def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:
-    import difflib  # only for an error
-    import inspect
+def _name(function: Callable[..., Any]) -> str:
+    return function.__qualname__.removesuffix(".__init__")
 
-    accepted = inspect.signature(function).parameters
-    name = function.__qualname__.removesuffix(".__init__")
+
+def _by_position(function: Callable[..., Any], more: int) -> TypeError:
+    """Return the error for ``more`` arguments by position than the function has, with their keywords."""
+    import inspect  # only for an error
+
+    name, parameters = _name(function), inspect.signature(function).parameters
+    kinds = {one.name: one.kind for one in parameters.values() if one.name != "self"}
+    keywords = [one for one, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    meant = _ORDER[name].split() if name in _ORDER else keywords
+    advice = "; ".join(_advice(name, keyword, list(kinds)) for keyword in meant[:more])
+    taken = len(kinds) - len(keywords)
+    return TypeError(f"{name}() got {taken + more} positional arguments, expected {taken}; {advice}")
+
+
+def _unknown_keyword(function: Callable[..., Any], keyword: str) -> TypeError:
+    import inspect  # only for an error
+
+    name = _name(function)
+    advice = _advice(name, keyword, list(inspect.signature(function).parameters))
+    return TypeError(f"{name}() got an unexpected keyword argument {keyword!r}; {advice}")
+
+
+def _advice(name: str, keyword: str, accepted: list[str]) -> str:
+    """Return how a keyword of another library is written for the function of this name."""
+    import difflib  # only for an error
+
     advice = _ADVICE.get(name, {}).get(keyword)
-    meant = next((one for one in _KEYWORDS.get(keyword, ()) if one in accepted), None)
+    meant = next((one for one in (keyword, *_KEYWORDS.get(keyword, ())) if one in accepted), None)
     if advice is None and meant is None:
         advice = _ADVICE[""].get(keyword)
     if advice is None:
         close = [meant] if meant else difflib.get_close_matches(keyword, accepted, 1, 0.7)
         advice = f"write {close[0]}=" if close else f"expected one of {', '.join(accepted)}"
-    return TypeError(f"{name}() got an unexpected keyword argument {keyword!r}; {advice}")
+    return advice
 
 
 def attribute_hint(name: str, public: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ NO_NUMBERS = "cSUOmM"
 def empty(
     shape: Shape,
     dtype: DTypeLike = "float32",
-    *,
+    *more: Never,
     layout: Layout = "nchw",
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -61,7 +61,7 @@ def empty(
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
-    if unknown or shape is MISSING:
+    if more or unknown or shape is MISSING:
         return corrected(empty, locals())
     lengths: Any = shape
     if not isinstance(shape, tuple | list):
@@ -80,7 +80,7 @@ def full(
     shape: Shape,
     value: float,
     dtype: DTypeLike = "float32",
-    *,
+    *more: Never,
     layout: Layout = "nchw",
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -108,7 +108,7 @@ def full(
     >>> ct.full((2,), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if unknown or shape is MISSING or value is MISSING:
+    if more or unknown or shape is MISSING or value is MISSING:
         return corrected(full, locals())
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
@@ -118,7 +118,7 @@ def full(
 def zeros(
     shape: Shape,
     dtype: DTypeLike = "float32",
-    *,
+    *more: Never,
     layout: Layout = "nchw",
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -144,7 +144,7 @@ def zeros(
     >>> ct.zeros((3,), "int32").numpy()
     array([0, 0, 0], dtype=int32)
     """
-    if unknown or shape is MISSING:
+    if more or unknown or shape is MISSING:
         return corrected(zeros, locals())
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
@@ -153,7 +153,7 @@ def zeros(
 def asarray(
     obj: object,
     dtype: DTypeLike | None = None,
-    *,
+    *more: Never,
     layout: Layout | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -199,7 +199,7 @@ def asarray(
     >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
-    if unknown or obj is MISSING:
+    if more or unknown or obj is MISSING:
         return corrected(asarray, locals())
     refuse_address(obj)
     kind = None if dtype is None else as_dtype(dtype)

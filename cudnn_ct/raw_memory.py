@@ -36,7 +36,7 @@ def from_pointer(
     pointer: PointerLike,
     shape: Shape,
     dtype: DTypeLike,
-    *,
+    *more: Never,
     strides: Sequence[SupportsIndex] | None = None,
     owner: object = None,
     device: SupportsIndex = 0,
@@ -87,7 +87,7 @@ def from_pointer(
     >>> ct.from_pointer(memory.pointer, (2, 2), "float32", strides=(3, 1), owner=memory)
     DeviceArray(float32[2, 2], strides (3, 1), device 0)
     """
-    if unknown or pointer is MISSING or shape is MISSING or dtype is MISSING:
+    if more or unknown or pointer is MISSING or shape is MISSING or dtype is MISSING:
         return corrected(from_pointer, locals())
     address, nbytes, memory = (pointer, None, None) if type(pointer) is int else address_of(pointer)
     number = 0 if array_shapes.active() else as_device(device)

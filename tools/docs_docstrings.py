@@ -36,7 +36,10 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read g
     """Convert the docstring of each object that griffe finds."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Rewrite the docstring of an object."""
+        """Rewrite the docstring of an object; remove the parameters that take wrong arguments."""
+        for name in ("more", "unknown"):
+            if isinstance(obj, griffe.Function) and name in obj.parameters:
+                del obj.parameters[name]
         if obj.docstring:
             obj.docstring.value = markdown(_complete(obj), obj.path)
 

@@ -21,7 +21,7 @@ from .errors import need_gpu, plainly, usage
 from .offline import gpu_option, naming, plan, read_gpu
 from .options import Convolution, convolution_options
 from .random_array import some
-from .table import WIDTH, Column, counted, in_bytes, say, say_json, say_lines, show
+from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
 
 SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
@@ -85,8 +85,7 @@ def command(
             }
         say_json(report)
         return
-    for line in textwrap.wrap(problem, WIDTH):
-        say(line)
+    _say_folded(problem)
     say(f"on {where}{'' if gpu is None else ', planned without a GPU'}")
     say()
     fastest = min((row.time_ms for row in rows if row.time_ms is not None), default=None)
@@ -99,7 +98,7 @@ def command(
         say(SKIPPED)
     if explanation is not None:
         say()
-        say_lines(explanation)
+        _say_folded(explanation)
 
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
@@ -110,6 +109,13 @@ def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | N
         some(shapes[name], convolution.dtype, convolution.layout, seed) for seed, name in enumerate(inputs)
     )
     return first, second, None if convolution.direction == "forward" else shapes[result]
+
+
+def _say_folded(text: object) -> None:
+    """Print each line of a text, folded at the width of a narrow terminal."""
+    for line in str(text).splitlines():
+        for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False):
+            say(part)
 
 
 def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:

@@ -18,6 +18,7 @@ from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, NOTHING, fail, plainly, usage
+from .options import OUTPUT
 from .table import in_bytes, say, say_json, show
 
 COLUMNS = (
@@ -96,7 +97,7 @@ def clear() -> None:
 
 
 @command.command("export")
-@click.argument("file", type=click.Path(dir_okay=False, writable=True))
+@click.argument("file", type=OUTPUT)
 @plainly
 def export_(file: str) -> None:
     """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
@@ -117,7 +118,7 @@ def import_(file: str) -> None:
 
 
 @command.command("export-plans")
-@click.argument("file", type=click.Path(dir_okay=False, writable=True))
+@click.argument("file", type=OUTPUT)
 @plainly
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""

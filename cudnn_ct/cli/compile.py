@@ -14,6 +14,7 @@ from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, called, each_graph
 from .errors import NOTHING, fail, plainly, usage
 from .offline import GPU_HELP, naming, read_gpu
+from .options import OUTPUT
 from .table import counted, say, say_json
 
 NAMES = ("graph", "operation", "line")
@@ -32,7 +33,7 @@ NAMES = ("graph", "operation", "line")
     "-o",
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, writable=True),
+    type=OUTPUT,
     help="The file of compiled plans to write.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")

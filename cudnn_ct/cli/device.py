@@ -9,6 +9,7 @@ from ..cuda import device as devices
 from ..cuda import stream as streams
 from ..graph import offline
 from .errors import need_gpu, plainly
+from .options import OUTPUT
 from .table import say, say_lines
 
 STDOUT = "-"
@@ -19,6 +20,7 @@ STDOUT = "-"
     "--export",
     is_flag=False,
     flag_value=STDOUT,
+    type=OUTPUT,
     metavar="[FILE]",
     help="Write cuDNN's description of the GPU to FILE, or to stdout.",
 )

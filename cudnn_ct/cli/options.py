@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -69,7 +70,17 @@ class Padding(Ints):
         return tuple(map(tuple, pairs))
 
 
-SHAPE, INTS, PADDING = Shape(), Ints(), Padding()
+class OutputFile(click.Path):
+    """A file to write: a regular file or a new one, because the write to a pipe waits for its reader."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if os.path.exists(value) and not os.path.isfile(value):
+            kind = "a folder" if os.path.isdir(value) else "a pipe or a device"
+            self.fail(f"{os.fspath(value)!r} is {kind}: expected a regular file or a new one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+SHAPE, INTS, PADDING, OUTPUT = Shape(), Ints(), Padding(), OutputFile(writable=True)
 
 
 class Convolution(NamedTuple):

@@ -12,6 +12,7 @@ from .._cache_files import replace_file
 from ..certify.certificates import wrong_engines
 from ..graph.plan_store import folder_store
 from .errors import NOTHING, fail, plainly
+from .options import OUTPUT
 from .table import say, show
 
 FORMAT = "cudnn_ct report 1"
@@ -19,7 +20,7 @@ COLUMNS = (("engine", False), ("cuDNN", False), ("GPU", False), ("finding", Fals
 
 
 @click.command(name="report")
-@click.argument("path", default="cudnn-ct-report.json", type=click.Path(dir_okay=False))
+@click.argument("path", default="cudnn-ct-report.json", type=OUTPUT)
 @plainly
 def command(path: str) -> None:
     """Write the engines whose results differed from a second opinion to PATH, for a bug report.

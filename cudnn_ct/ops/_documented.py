@@ -87,7 +87,9 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
             described.pop("out", None)
         known |= described
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
-    parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "unknown")]
+    parameters = [
+        name for name in inspect.signature(function).parameters if name not in ("self", "more", "unknown")
+    ]
     sections["Parameters"] = "".join(known[name] for name in parameters)
     sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())

@@ -34,7 +34,7 @@ from .conv.graph_nodes import MODES
 @documented()
 def activation(
     x: ArrayLike,
-    *,
+    *more: Never,
     mode: Activation = "relu",
     coefficient: float = 0,
     propagate_nan: bool = True,
@@ -72,7 +72,7 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coefficient=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    if unknown or x is MISSING:
+    if more or unknown or x is MISSING:
         return corrected(activation, locals())
     return execute(
         _ACTIVATION, ("x",), (x,), (mode, coefficient, propagate_nan), alpha, beta, (out,), stream
@@ -84,7 +84,7 @@ def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
     y: ArrayLike,
-    *,
+    *more: Never,
     mode: Activation = "relu",
     coefficient: float = 0,
     alpha: float = 1,
@@ -118,7 +118,7 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or y is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or y is MISSING:
         return corrected(activation_backward, locals())
     return execute(
         _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coefficient, True), alpha, beta, (out,), stream

@@ -48,7 +48,7 @@ def causal_conv1d(
     x: ArrayLike,
     w: ArrayLike,
     bias: ArrayLike | None = None,
-    *,
+    *more: Never,
     activation: CausalActivation | None = None,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
@@ -85,7 +85,7 @@ def causal_conv1d(
     >>> ct.causal_conv1d(x, w).numpy()
     array([[[ 1., 12., 23., 34.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is MISSING or w is MISSING:
         return corrected(causal_conv1d, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
     names, arrays = tuple(operands), tuple(operands.values())
@@ -98,7 +98,7 @@ def causal_conv1d_backward(
     x: ArrayLike,
     w: ArrayLike,
     bias: ArrayLike | None = None,
-    *,
+    *more: Never,
     activation: CausalActivation | None = None,
     out: OutLike | None = None,
     stream: StreamLike | None = None,
@@ -131,7 +131,7 @@ def causal_conv1d_backward(
     >>> dx.numpy(), dw.numpy()
     (array([[[ 0., 10.,  1.,  0.]]], dtype=float32), array([[2., 3.]], dtype=float32))
     """
-    if unknown or dy is MISSING or x is MISSING or w is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or w is MISSING:
         return corrected(causal_conv1d_backward, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias}) | {"dy": dy}
     names, arrays = tuple(operands), tuple(operands.values())

@@ -192,7 +192,7 @@ class DropoutState:
 def dropout(
     x: ArrayLike,
     state: DropoutState,
-    *,
+    *more: Never,
     out: ArrayLike | tuple[ArrayLike | None, DropoutMask | None] | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -225,7 +225,7 @@ def dropout(
     >>> np.unique(y.numpy())
     array([0., 2.], dtype=float32)
     """
-    if unknown or x is MISSING or state is MISSING:
+    if more or unknown or x is MISSING or state is MISSING:
         return corrected(dropout, locals())
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
@@ -244,7 +244,7 @@ def dropout_backward(
     dy: ArrayLike,
     mask: DropoutMask,
     state: DropoutState,
-    *,
+    *more: Never,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -276,7 +276,7 @@ def dropout_backward(
     >>> np.array_equal(ct.dropout_backward(x, mask, state).numpy(), y.numpy())
     True
     """
-    if unknown or dy is MISSING or mask is MISSING or state is MISSING:
+    if more or unknown or dy is MISSING or mask is MISSING or state is MISSING:
         return corrected(dropout_backward, locals())
     _check_state(state)
     _check_mask(mask, state)

@@ -30,7 +30,7 @@ from ._pieces import along
 @documented()
 def lrn(
     x: ArrayLike,
-    *,
+    *more: Never,
     n: int = 5,
     lrn_alpha: float = 1e-4,
     lrn_beta: float = 0.75,
@@ -68,7 +68,7 @@ def lrn(
     >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
     array([0.5, 0.4, 0.3], dtype=float32)
     """
-    if unknown or x is MISSING:
+    if more or unknown or x is MISSING:
         return corrected(lrn, locals())
     return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
@@ -78,7 +78,7 @@ def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
     y: ArrayLike,
-    *,
+    *more: Never,
     n: int = 5,
     lrn_alpha: float = 1e-4,
     lrn_beta: float = 0.75,
@@ -107,7 +107,7 @@ def lrn_backward(
     >>> ct.lrn_backward(dy, x, ct.lrn(x, **factors), **factors).numpy()
     array([[[-3.]]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or y is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or y is MISSING:
         return corrected(lrn_backward, locals())
     arguments = (n, lrn_alpha, lrn_beta, k)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

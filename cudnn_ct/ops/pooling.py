@@ -38,7 +38,7 @@ __all__ = ["pool", "pool_backward", "pool_output_shape"]
 @documented()
 def pool(
     x: ArrayLike,
-    *,
+    *more: Never,
     window: PerAxis,
     stride: PerAxis | None = None,
     padding: Padding = 0,
@@ -84,7 +84,7 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
-    if unknown or x is MISSING or window is MISSING:
+    if more or unknown or x is MISSING or window is MISSING:
         return corrected(pool, locals())
     return execute(
         _POOL, ("x",), (x,), (window, stride, padding, mode, propagate_nan), alpha, beta, (out,), stream
@@ -96,7 +96,7 @@ def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
     y: ArrayLike,
-    *,
+    *more: Never,
     window: PerAxis,
     stride: PerAxis | None = None,
     padding: Padding = 0,
@@ -131,7 +131,7 @@ def pool_backward(
     >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or y is MISSING or window is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or y is MISSING or window is MISSING:
         return corrected(pool_backward, locals())
     arguments = (window, stride, padding, mode, propagate_nan)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

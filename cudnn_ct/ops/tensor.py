@@ -48,7 +48,7 @@ from ._state import CallState
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
-    *,
+    *more: Never,
     op: OpTensorOp = "add",
     alpha1: float = 1,
     alpha2: float = 1,
@@ -89,7 +89,7 @@ def op_tensor(
     >>> ct.op_tensor(a, b, op="max").numpy()
     array([[3., 5.]], dtype=float32)
     """
-    if unknown or a is MISSING:
+    if more or unknown or a is MISSING:
         return corrected(op_tensor, locals())
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
@@ -102,7 +102,7 @@ def op_tensor(
 def add(
     a: ArrayLike,
     b: ArrayLike,
-    *,
+    *more: Never,
     alpha: float = 1,
     beta: float = 0,
     out: ArrayLike | None = None,
@@ -131,13 +131,15 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    if unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is MISSING or b is MISSING:
         return corrected(add, locals())
     return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
 
 @documented()
-def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
+def scale(
+    x: ArrayLike, *more: Never, alpha: float, stream: StreamLike | None = None, **unknown: Never
+) -> DeviceArray:
     """Multiply an array by a number, in place.
 
     Parameters
@@ -161,13 +163,15 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None, **unk
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
-    if unknown or x is MISSING or alpha is MISSING:
+    if more or unknown or x is MISSING or alpha is MISSING:
         return corrected(scale, locals())
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
 @documented(scale)
-def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unknown: Never) -> DeviceArray:
+def fill(
+    x: ArrayLike, value: float, *more: Never, stream: StreamLike | None = None, **unknown: Never
+) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
     Parameters
@@ -187,7 +191,7 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None, **unkn
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if unknown or x is MISSING or value is MISSING:
+    if more or unknown or x is MISSING or value is MISSING:
         return corrected(fill, locals())
     return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
 
@@ -206,7 +210,7 @@ class FillState(CallState):
 @documented()
 def transform(
     x: ArrayLike,
-    *,
+    *more: Never,
     layout: Layout | None = None,
     strides: Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
@@ -246,7 +250,7 @@ def transform(
     >>> ct.transform(x, dtype="float16").numpy()
     array([[1., 2.]], dtype=float16)
     """
-    if unknown or x is MISSING:
+    if more or unknown or x is MISSING:
         return corrected(transform, locals())
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 

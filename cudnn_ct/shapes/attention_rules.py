@@ -10,7 +10,7 @@ from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
 from .checks import Outs, Specs
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
-from .shape_hints import batch_hint
+from .shape_hints import batch_hint, heads_hint
 from .specs import Shape, TensorSpec, packed_strides
 
 ATTENTION_DTYPES = ("float16", "bfloat16")
@@ -221,6 +221,7 @@ def _check_heads(problem: AttentionProblem) -> None:
         raise ValueError(
             f"k has the wrong number of heads: got {sizes.kv_heads}, expected a divisor of "
             f"{sizes.heads}, the number of heads of q"
+            f"{heads_hint(problem.q.shape, problem.k.shape) if problem.page_table is None else ''}"
         )
     for name, size in (("q", sizes.head), ("v", sizes.value_head)):
         if size % HEAD_MULTIPLE or not size:

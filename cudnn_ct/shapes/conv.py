@@ -123,7 +123,7 @@ def written_as(spec: TensorSpec, problem: ConvProblem) -> Layout:
 def conv_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -159,7 +159,7 @@ def conv_output_shape(
     >>> conv_output_shape((1, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2)
     (1, 64, 112, 112)
     """
-    if unknown or x_shape is MISSING or w_shape is MISSING:
+    if more or unknown or x_shape is MISSING or w_shape is MISSING:
         return corrected(conv_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
@@ -233,7 +233,7 @@ def conv_problem(
 def conv_transpose_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -268,7 +268,7 @@ def conv_transpose_output_shape(
     >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
-    if unknown or x_shape is MISSING or w_shape is MISSING:
+    if more or unknown or x_shape is MISSING or w_shape is MISSING:
         return corrected(conv_transpose_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if not 3 <= len(x) <= 5 or len(w) != len(x):

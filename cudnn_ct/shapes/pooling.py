@@ -65,7 +65,7 @@ def pool_problem(
 @known_keywords
 def pool_output_shape(
     x_shape: Iterable[int],
-    *,
+    *more: Never,
     window: PerAxis,
     stride: PerAxis | None = None,
     padding: Padding = 0,
@@ -96,7 +96,7 @@ def pool_output_shape(
     >>> pool_output_shape((8, 2048, 7, 7), window="global")
     (8, 2048, 1, 1)
     """
-    if unknown or x_shape is MISSING or window is MISSING:
+    if more or unknown or x_shape is MISSING or window is MISSING:
         return corrected(pool_output_shape, locals())
     windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
     x = check_images(x_shape)

@@ -49,12 +49,21 @@ def filter_hint(x: Axes, w: Axes, groups: int) -> str:
         if _fits(_permuted(x, x_order), _permuted(w, w_order), groups):
             wrong = [pair for pair in (("x", x_order), ("w", w_order)) if pair[1] != as_is]
             views = " and ".join(f"{name}.transpose{order}" for name, order in wrong)
+            if x_order == as_is and _fits(_permuted(x, last), _permuted(w, w_order), groups):  # x is a square
+                views += f", and x.transpose{last} if the channels of x are on its last axis"
             return f"; the channels seem to be on another axis: pass {views} (permute in torch)"
     if _fits(w, x, groups):
         return swap_hint("x", "w")
     if w[1] == 1 and x[1] and w[0] % x[1] == 0:
         return f"; write groups={x[1]} for a depthwise convolution"
     return ""
+
+
+def heads_hint(q: Axes, k: Axes) -> str:
+    """Return that operands are (B, S, H, D) if heads then fit, and are fewer than the keys; else nothing."""
+    fits = 0 < k[2] < k[1] and q[2] % k[2] == 0
+    view = "q.transpose(0, 2, 1, 3), and k and v alike (permute in torch)"
+    return f"; the operands seem to be (B, S, H, D): pass {view}" if fits else ""
 
 
 def _permuted(shape: Axes, order: Axes) -> Axes:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .checks import Outs, Specs, one_dtype, result_spec
 from .layer import LayerProblem, describe
 from .parse import as_float
-from .shape_hints import batch_hint
+from .shape_hints import batch_hint, swap_hint
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -39,17 +39,18 @@ def affine_grid_shape(theta_shape: Iterable[int], shape: Iterable[int]) -> Shape
     return (result[0], *result[-2:], 2)
 
 
-def check_grid(grid_shape: Iterable[int], name: str = "grid") -> Shape:
+def check_grid(grid_shape: Iterable[int], name: str = "grid", hint: str = "") -> Shape:
     """Return the shape (N, H, W, 2) of a grid as a tuple of ints."""
     grid = check_shape(grid_shape, f"{name}_shape")
     if len(grid) != 4 or grid[-1] != 2 or 0 in grid[1:3]:
-        raise ValueError(f"{name} has shape {grid}; expected (N, H, W, 2), H and W of at least 1")
+        raise ValueError(f"{name} has shape {grid}; expected (N, H, W, 2), H and W of at least 1{hint}")
     return grid
 
 
 def grid_sample_shape(x_shape: Iterable[int], grid_shape: Iterable[int]) -> Shape:
     """Return the shape of ``grid_sample(x, grid)``."""
-    x, grid = _image(x_shape), check_grid(grid_shape)
+    x = _image(x_shape)
+    grid = check_grid(grid_shape, hint=swap_hint("x", "grid") if x[-1] == 2 else "")
     if x[0] != grid[0]:
         raise ValueError(f"x and grid differ in batch size: got {x[0]} and {grid[0]}")
     return (*x[:2], *grid[1:3])

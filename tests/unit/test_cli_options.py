@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -389,3 +390,13 @@ def test_recorded_graphs_have_the_operation_and_the_line_of_the_program() -> Non
     (request,) = recorded.requests.values()
     assert re.fullmatch(r"matmul at test_cli_options\.py:\d+", request.call)
     assert _caller.split(request.call).operation == "matmul"
+
+
+@pytest.mark.parametrize("module", ["torch._ops", "torch.nn.modules.module", "jax._src.core"])
+def test_line_of_a_call_inside_another_library_is_that_of_the_program(module: str) -> None:
+    library: dict[str, Any] = {"__name__": module}
+    exec("def call(function, *arguments):\n    return function(*arguments)", library)
+    with ct.record_plans(shapes_only=True) as recorded:
+        library["call"](ct.matmul, ct.zeros((64, 64), "float16"), ct.zeros((64, 64), "float16"))
+    (request,) = recorded.requests.values()
+    assert re.fullmatch(r"matmul at test_cli_options\.py:\d+", request.call)

@@ -53,13 +53,24 @@ def test_snippets_of_other_pages_run_as_pasted(page: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("page", guides.others())
 def test_snippets_about_other_libraries_run_as_pasted(page: str, tmp_path: Path) -> None:
     """If the environment has the library and what that needs; elsewhere they are compiled."""
-    assert {one.needs for one in guides.snippets(page)} <= guides.NEEDS.keys()
+    assert {one.needs for one in guides.snippets(page)} - {""} <= guides.NEEDS.keys()
     run(page, tmp_path)
 
 
-@each_page
-def test_page_opens_with_code_that_needs_nothing(page: str) -> None:
-    assert guides.snippets(page)[0].needs == ""
+@pytest.mark.parametrize("page", [*PAGES, *guides.others()])
+def test_page_opens_with_code_that_needs_no_device(page: str) -> None:
+    assert guides.snippets(page)[0].needs == ("jax" if page == "docs/jax.md" else "")
+
+
+def test_ci_runs_the_pages_of_jax_and_pytorch() -> None:
+    """With JAX and PyTorch for CPUs, in environments of their own."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for folder, page in (("jax_door", "tests/unit/test_guides.py"), ("torch_door", "")):
+        ((name, command),) = re.findall(
+            rf"(door_to_\w+)\(\) \((?:\n    .*)*?\n(.* tests/{folder}.*)\n", script
+        )
+        assert page in command
+        assert re.search(rf"^step .* {name}$", script, re.MULTILINE)
 
 
 @each_page
@@ -98,8 +109,30 @@ def test_dockerfiles_have_whole_instructions(page: str, code: str) -> None:
             subprocess.run(["sh", "-n", "-c", line[4:]], check=True)
 
 
+@pytest.mark.parametrize(("page", "code"), [*blocks("yaml"), *blocks("dockerfile")])
+def test_jobs_of_ci_install_the_package_of_this_version_and_no_checkout(page: str, code: str) -> None:
+    (series,) = re.findall(r'pip install [^"\n]*"cudnn-ct(?:\[cu12\])?~=([\d.]+)"', code)
+    assert f"{ct.__version__}.".startswith(f"{series}.")
+    assert "COPY" not in code
+
+
+def test_linters_get_all_jobs_of_ci_and_dockerfiles(tmp_path: Path) -> None:
+    """.ci/linters installs public linters for them, and .ci/run runs it."""
+    command = [sys.executable, str(ROOT / "tools" / "ci_snippets.py"), str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    kinds = {folder.name: len(list(folder.iterdir())) for folder in tmp_path.iterdir()}
+    assert kinds.keys() == {"github", "gitlab", "dockerfile"}
+    assert sum(kinds.values()) >= len(blocks("yaml")) + len(blocks("dockerfile"))
+    for path in [*tmp_path.glob("git*/*"), *tmp_path.glob("dockerfile/*")]:
+        assert "doctor" in path.read_text(encoding="utf-8")
+    linters = (ROOT / ".ci" / "linters").read_text(encoding="utf-8")
+    assert all(f'"$folder"/{kind}/*' in linters for kind in kinds)
+    assert '.ci/linters "$work' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
 def test_readme_and_guides_are_short() -> None:
-    words = {page: len((ROOT / page).read_text(encoding="utf-8").split()) for page in PAGES}
+    pages = [*PAGES, *guides.others(), "docs/pytorch.md"]
+    words = {page: len((ROOT / page).read_text(encoding="utf-8").split()) for page in pages}
     assert words.pop("README.md") <= WORDS_OF_README
     assert sum(words.values()) <= WORDS_OF_GUIDES
 

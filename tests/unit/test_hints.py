@@ -19,6 +19,8 @@ from cudnn_ct.shapes.reduction import as_reduce_op
 from cudnn_ct.shapes.shape_hints import filter_hint
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
+# Their functions have no ``*more``: Python reports a superfluous argument, without its keyword.
+ERRORS_OF_PYTHON = ("cudnn_ct.ops.norm.", "cudnn_ct.ops.reduce.", "cudnn_ct.ops.softmax")
 FUNCTIONS = {
     name: value
     for name in ct.__all__
@@ -70,6 +72,12 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "sum-keepdim": (lambda: ct.reduce(X, keepdim=True), "write keepdims="),
     "ctc_loss-zero_infinity": (lambda: ct.ctc_loss(X, [1], [1], [1], zero_infinity=True), "out_of_bound="),
     "ctc_loss-reduction": (lambda: ct.ctc_loss(X, [1], [1], [1], reduction="mean"), "one loss per sequence"),
+    "conv2d-kernel_size": (lambda: ct.conv(X, W, kernel_size=3), "the window is that of w"),
+    "conv-dim": (lambda: ct.conv(X, W, dim=2), "that of x, (N, C, *spatial)"),
+    "conv-eps": (lambda: ct.conv(X, W, eps=1e-5), "call ct.batch_norm_inference"),
+    "layer_norm-dim": (lambda: ct.layer_norm(X, V, dim=-1), "the axes are the last, those of scale"),
+    "rms_norm-axis": (lambda: ct.rms_norm(X, V, axis=-1), "the axes are the last, those of scale"),
+    "pool-avg": (lambda: ct.pool(X, pooling_type="avg"), "write mode="),
     "zeros-size": (lambda: ct.zeros((1,), size=(1,)), "write shape="),
     "zeros-device": (lambda: ct.zeros((1,), device="cuda"), "with ct.use(device=0)"),
     "LSTM-bidirectional": (lambda: ct.RNN("lstm", 4, 4, bidirectional=True), "direction='bidirectional'"),
@@ -117,6 +125,35 @@ KEYWORDS: dict[str, tuple[Callable[[], object], str]] = {
     "pool-shape": (lambda: ct.pool_output_shape((1,), window=1, strides=1), "write stride="),
 }
 
+# Calls with more arguments by position than the function takes, by the end of their error.
+POSITIONS: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
+    "pool": (ct.pool, (X, 2), "pool() got 2 positional arguments, expected 1; write window="),
+    "pool-stride": (
+        ct.pool,
+        (X, 2, 2),
+        "got 3 positional arguments, expected 1; write window=; write stride=",
+    ),
+    "conv": (
+        ct.conv,
+        (X, W, V, 1),
+        "got 4 positional arguments, expected 2; call ct.conv_bias_activation(x, w, bias, ",
+    ),
+    "attention": (ct.attention, (X, X, X, X), "got 4 positional arguments, expected 3; write bias="),
+    "activation": (ct.activation, (X, "tanh"), "write mode="),
+    "transform": (ct.transform, (X, "nhwc"), "write layout="),
+    "op_tensor": (ct.op_tensor, (X, X, "mul"), "write op="),
+    "matmul": (ct.matmul, (X, X, V), "write bias="),
+    "lrn": (ct.lrn, (X, 5), "write n="),
+    "grid_sample": (ct.grid_sample, (X, X, "bilinear"), "the interpolation is bilinear"),
+    "pool_output_shape": (ct.pool_output_shape, ((1, 1, 4), 2), "write window="),
+    "zeros": (ct.zeros, ((1,), "float32", "cuda"), "write layout="),
+    "RNN": (
+        ct.RNN,
+        ("lstm", 4, 4, 2, True),
+        "RNN() got 5 positional arguments, expected 4; write direction=",
+    ),
+}
+
 B, Z = zeros(4), zeros(2, 4, 14, 14) + 1
 FORMER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "b": (lambda ct: ct.conv_bias_activation(X, W, b=B), lambda ct: ct.conv_bias_activation(X, W, B), "bias"),
@@ -146,6 +183,10 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
         "x.transpose(0, 3, 1, 2) and w.transpose(0, 3, 1, 2)",
     ),
     "hwio-w": (lambda: ct.conv(X, zeros(3, 3, 8, 4)), "pass w.transpose(3, 2, 0, 1)"),
+    "hwio-w-and-nhwc-x": (
+        lambda: ct.conv(zeros(2, 8, 8, 8), zeros(3, 3, 8, 4)),
+        "pass w.transpose(3, 2, 0, 1), and x.transpose(0, 3, 1, 2) if the channels of x are on its last axis",
+    ),
     "no-batch": (lambda: ct.conv(zeros(8, 16, 16), W), "pass x.reshape(1, 8, 16, 16)"),
     "swapped": (lambda: ct.conv(W, X), "x and w seem to be swapped"),
     "swapped-channels": (lambda: ct.conv(zeros(4, 8, 3, 3), zeros(2, 8, 16, 16)), "seem to be swapped"),
@@ -185,6 +226,11 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "matmul-swapped": (lambda: ct.matmul(zeros(3, 8), zeros(2, 3)), "a and b seem to be swapped"),
     "norm-swapped": (lambda: ct.batch_norm_training(V, X, V), "x and scale seem to be swapped"),
     "layer-swapped": (lambda: ct.layer_norm(V, X), "x and scale seem to be swapped"),
+    "grid-swapped": (lambda: ct.grid_sample(zeros(2, 5, 5, 2), zeros(2, 3, 7, 7)), "x and grid seem"),
+    "sdpa-bshd": (
+        lambda: ct.attention(*(np.zeros((2, length, 8, 64), np.float16) for length in (128, 100, 100))),
+        "the operands seem to be (B, S, H, D): pass q.transpose(0, 2, 1, 3), and k and v alike",
+    ),
     "add-bias": (lambda: ct.add(X, V), "pass b.reshape(1, 8, 1, 1) for a bias"),
     "avg": (lambda: ct.pool(X, window=2, mode="avg"), "write 'average'"),  # type: ignore[arg-type]
     "mean": (lambda: ct.reduce(X, op="mean"), "write 'average'"),  # type: ignore[arg-type]
@@ -201,6 +247,14 @@ def test_unknown_keyword_names_the_right_spelling(name: str) -> None:
     call, hint = KEYWORDS[name]
     with pytest.raises(TypeError, match=r"unexpected keyword argument .*" + re.escape(hint)) as caught:
         call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_argument_by_position_names_its_keyword(name: str) -> None:
+    function, arguments, text = POSITIONS[name]
+    with pytest.raises(TypeError, match=re.escape(text)) as caught:
+        function(*arguments)
     assert "\n" not in str(caught.value)
 
 
@@ -244,7 +298,7 @@ def test_wrong_shape_or_word_names_the_right_one(name: str) -> None:
 def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
     function = FUNCTIONS[name]
     parameters = inspect.signature(function).parameters.values()
-    assert all(one.kind is not one.VAR_KEYWORD for one in parameters)
+    assert all(one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in parameters)
     required = [one for one in parameters if one.default is one.empty]
     operands = [None for one in required if one.kind is one.POSITIONAL_OR_KEYWORD]
     named = {one.name: None for one in required if one.kind is one.KEYWORD_ONLY}
@@ -254,6 +308,13 @@ def test_every_function_hints_and_hides_its_parameter(name: str) -> None:
         function(*operands, **named, outt=None)
     with pytest.raises(TypeError, match=pattern):
         function(outt=None)
+    keywords = any(one.kind is one.KEYWORD_ONLY for one in parameters)
+    if keywords and not function.__module__.startswith(ERRORS_OF_PYTHON):
+        taken = len([one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD])
+        with pytest.raises(
+            TypeError, match=rf"^{name}\(\) got {taken + 1} positional arguments, expected {taken}; "
+        ):
+            function(*[None] * (taken + 1))
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -378,13 +439,18 @@ NO_MISTAKE: tuple[Callable[[], object], ...] = (
     lambda: ct.conv_backward_filter(zeros(2, 4, 13, 13), X, W.shape),
     lambda: ct.conv_transpose(X, zeros(7, 6, 3, 3)),
     lambda: ct.causal_conv1d(X, V),
+    lambda: ct.attention(*(np.zeros((2, heads, 128, 64), np.float16) for heads in (8, 3, 3))),
+    lambda: ct.grid_sample(zeros(2, 3, 7, 7), zeros(2, 5, 5, 3)),
     lambda: ct.attention(*(np.zeros((2, 1, 1, 1, 8), np.float16),) * 3),
 )
 
 
 @pytest.mark.parametrize("call", NO_MISTAKE)
 def test_shapes_that_no_mistake_explains_have_no_hint(call: Callable[[], object]) -> None:
-    with ct.record_plans(shapes_only=True), pytest.raises(ValueError, match=r"shape|channels|axes") as caught:
+    with (
+        ct.record_plans(shapes_only=True),
+        pytest.raises(ValueError, match=r"shape|channels|axes|heads") as caught,
+    ):
         call()
     assert "; " not in str(caught.value).partition("of shape (2, 8, 16, 16)")[2]
     assert not re.search("seem|pass ", str(caught.value))

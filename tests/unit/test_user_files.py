@@ -80,6 +80,32 @@ def test_command_rejects_a_file_that_is_not_regular(
     assert any(text in last for text in ("not a regular file", "is a directory", "Is a directory"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cache export FILE",
+        "cache export-plans FILE",
+        "compile PROGRAM --gpu h200 -o FILE",
+        "device --export FILE",
+        "report FILE",
+    ],
+)
+def test_command_rejects_an_output_that_is_not_regular_before_it_works(
+    line: str, odd_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "cache"))
+    program = tmp_path / "program.py"
+    program.write_text("raise SystemError")
+    words = line.replace("FILE", str(odd_file)).replace("PROGRAM", str(program)).split()
+    ran = CliRunner().invoke(main, words)
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    kind = "a folder" if odd_file.is_dir() else "a pipe or a device"
+    assert ran.stderr.splitlines()[-1].endswith(
+        f"{str(odd_file)!r} is {kind}: expected a regular file or a new one"
+    )
+    assert odd_file.is_dir() or not odd_file.is_file()
+
+
 def test_contents_returns_whole_files_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"1234")

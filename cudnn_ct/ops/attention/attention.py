@@ -39,7 +39,7 @@ def attention(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
-    *,
+    *more: Never,
     scale: float | None = None,
     causal: bool | Literal["top_left", "bottom_right"] = False,
     window: tuple[int | None, int | None] | None = None,
@@ -134,7 +134,7 @@ def attention(
     >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
     array([1., 2.], dtype=float16)
     """
-    if unknown or q is MISSING or k is MISSING or v is MISSING:
+    if more or unknown or q is MISSING or k is MISSING or v is MISSING:
         return corrected(attention, locals())
     absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
     outs = result_slots(out, AttentionResult._fields, absent=absent)
@@ -166,7 +166,7 @@ def attention_backward(
     v: ArrayLike,
     y: ArrayLike,
     stats: ArrayLike,
-    *,
+    *more: Never,
     scale: float | None = None,
     causal: bool | Literal["top_left", "bottom_right"] = False,
     window: tuple[int | None, int | None] | None = None,
@@ -226,7 +226,7 @@ def attention_backward(
     array([1., 1.], dtype=float16)
     """
     if (
-        unknown or dy is MISSING or q is MISSING or k is MISSING
+        more or unknown or dy is MISSING or q is MISSING or k is MISSING
         or v is MISSING or y is MISSING or stats is MISSING
     ):  # fmt: skip
         return corrected(attention_backward, locals())

@@ -34,7 +34,7 @@ from .operands import is_in_host, uploaded
 def clear_padding(
     x: ArrayLike,
     lengths: ArrayLike | Sequence[int],
-    *,
+    *more: Never,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -64,7 +64,7 @@ def clear_padding(
     >>> ct.clear_padding(v, [2]).numpy()[0, 0, :, 0]
     array([nan, nan,  0.], dtype=float16)
     """
-    if unknown or x is MISSING or lengths is MISSING:
+    if more or unknown or x is MISSING or lengths is MISSING:
         return corrected(clear_padding, locals())
     if is_in_host(lengths):
         where = stream_of(x, "x", stream)

@@ -31,7 +31,7 @@ def scaled_attention(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
-    *,
+    *more: Never,
     descale_q: ArrayLike | None = None,
     descale_k: ArrayLike | None = None,
     descale_v: ArrayLike | None = None,
@@ -113,7 +113,7 @@ def scaled_attention(
     >>> y.numpy()[0, 0, :, 0].astype("float32"), float(amax.numpy()[0])
     (array([2., 2.], dtype=float32), 2.0)
     """
-    if unknown or q is MISSING or k is MISSING or v is MISSING:
+    if more or unknown or q is MISSING or k is MISSING or v is MISSING:
         return corrected(scaled_attention, locals())
     given = {
         "q": q,

@@ -39,7 +39,7 @@ def conv_algorithms(
     first: ArrayLike,
     second: ArrayLike,
     shape: Shape | None = None,
-    *,
+    *more: Never,
     direction: Direction = "forward",
     measure: bool = True,
     padding: Padding = 0,
@@ -94,7 +94,7 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown or first is MISSING or second is MISSING:
+    if more or unknown or first is MISSING or second is MISSING:
         return corrected(conv_algorithms, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
@@ -134,7 +134,7 @@ def conv_plan(
     first: ArrayLike,
     second: ArrayLike,
     shape: Shape | None = None,
-    *,
+    *more: Never,
     direction: Direction = "forward",
     padding: Padding = 0,
     stride: PerAxis = 1,
@@ -179,7 +179,7 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if unknown or first is MISSING or second is MISSING:
+    if more or unknown or first is MISSING or second is MISSING:
         return corrected(conv_plan, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     params = (
@@ -195,7 +195,7 @@ def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
@@ -241,7 +241,7 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+    if more or unknown or x is MISSING or w is MISSING or bias is MISSING:
         return corrected(conv_bias_activation_plan, locals())
     added = ("residual", residual), ("bias", bias)
     given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}

@@ -35,7 +35,7 @@ __all__ = [
 def conv(
     x: ArrayLike,
     w: ArrayLike,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -129,7 +129,7 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is MISSING or w is MISSING:
         return corrected(conv, locals())
     params = (
         None, padding, stride, dilation, groups, mode, precision, algo,
@@ -143,7 +143,7 @@ def conv_backward_data(
     dy: ArrayLike,
     w: ArrayLike,
     x_shape: Shape,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -190,7 +190,7 @@ def conv_backward_data(
     >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
-    if unknown or dy is MISSING or w is MISSING or x_shape is MISSING:
+    if more or unknown or dy is MISSING or w is MISSING or x_shape is MISSING:
         return corrected(conv_backward_data, locals())
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -204,7 +204,7 @@ def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
     w_shape: Shape,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -249,7 +249,7 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or w_shape is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or w_shape is MISSING:
         return corrected(conv_backward_filter, locals())
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -261,7 +261,7 @@ def conv_backward_filter(
 @documented()
 def conv_backward_bias(
     dy: ArrayLike,
-    *,
+    *more: Never,
     alpha: float = 1,
     beta: float = 0,
     out: ArrayLike | None = None,
@@ -292,7 +292,7 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    if unknown or dy is MISSING:
+    if more or unknown or dy is MISSING:
         return corrected(conv_backward_bias, locals())
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
@@ -301,7 +301,7 @@ def conv_backward_bias(
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -348,7 +348,7 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is MISSING or w is MISSING:
         return corrected(conv_transpose, locals())
     params = (
         output_padding, padding, stride, dilation, groups, mode, precision, algo,

@@ -35,7 +35,7 @@ MULTIPLE = 16  # kernels load and write 16 bytes, which are 16 channels, at once
 def scaled_conv(
     x: ArrayLike,
     w: ArrayLike,
-    *,
+    *more: Never,
     descale_x: ArrayLike | None = None,
     descale_w: ArrayLike | None = None,
     scale: ArrayLike | None = None,
@@ -107,7 +107,7 @@ def scaled_conv(
     >>> y.shape, float(amax.numpy()[0])
     ((1, 32, 2, 2), 144.0)
     """
-    if unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is MISSING or w is MISSING:
         return corrected(scaled_conv, locals())
     optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}

@@ -25,7 +25,7 @@ def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
@@ -84,7 +84,7 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+    if more or unknown or x is MISSING or w is MISSING or bias is MISSING:
         return corrected(conv_bias_activation, locals())
     added = ("residual", residual), ("bias", bias)
     given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}

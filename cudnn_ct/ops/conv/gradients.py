@@ -34,7 +34,7 @@ def conv_backward_data_relu_batch_norm(
     invstd: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -97,7 +97,7 @@ def conv_backward_data_relu_batch_norm(
     (array([ 0., 10.], dtype=float16), 10.0)
     """
     if (
-        unknown or dy is MISSING or w is MISSING or x is MISSING
+        more or unknown or dy is MISSING or w is MISSING or x is MISSING
         or mean is MISSING or invstd is MISSING or scale is MISSING or bias is MISSING
     ):  # fmt: skip
         return corrected(conv_backward_data_relu_batch_norm, locals())
@@ -115,7 +115,7 @@ def conv_backward_filter_scale_bias_relu(
     scale: ArrayLike,
     bias: ArrayLike,
     w_shape: Shape,
-    *,
+    *more: Never,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
@@ -165,7 +165,10 @@ def conv_backward_filter_scale_bias_relu(
     >>> ct.conv_backward_filter_scale_bias_relu(dy, x, one, half, (8, 8, 1)).numpy()[0, 0]
     array([351.5], dtype=float16)
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING or bias is MISSING or w_shape is MISSING:
+    if (
+        more or unknown or dy is MISSING or x is MISSING
+        or scale is MISSING or bias is MISSING or w_shape is MISSING
+    ):  # fmt: skip
         return corrected(conv_backward_filter_scale_bias_relu, locals())
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
     params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))

@@ -31,7 +31,7 @@ def conv_scale_bias_activation(
     w: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
@@ -92,7 +92,7 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
-    if unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
         return corrected(conv_scale_bias_activation, locals())
     added = {} if residual is None else {"residual": residual}
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | added

@@ -37,7 +37,7 @@ from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
 def conv_batch_norm_statistics(
     x: ArrayLike,
     w: ArrayLike,
-    *,
+    *more: Never,
     scale: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     padding: Padding = 0,
@@ -94,7 +94,7 @@ def conv_batch_norm_statistics(
     >>> y.numpy(), sums.numpy(), squares.numpy()
     (array([[[-1., -2., -4.]]], dtype=float32), array([-7.], dtype=float32), array([21.], dtype=float32))
     """
-    if unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is MISSING or w is MISSING:
         return corrected(conv_batch_norm_statistics, locals())
     optional = {"scale": scale, "bias": bias}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
@@ -113,7 +113,7 @@ def batch_norm_finalize(
     running_mean: ArrayLike,
     running_var: ArrayLike,
     count: int,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     momentum: float = 0.1,
     eq_dtype: DTypeLike = "float16",
@@ -169,7 +169,7 @@ def batch_norm_finalize(
     (array([1.], dtype=float32), array([0.5], dtype=float32), array([-0.5], dtype=float32))
     """
     if (
-        unknown or sums is MISSING or square_sums is MISSING or scale is MISSING
+        more or unknown or sums is MISSING or square_sums is MISSING or scale is MISSING
         or bias is MISSING or running_mean is MISSING or running_var is MISSING or count is MISSING
     ):  # fmt: skip
         return corrected(batch_norm_finalize, locals())

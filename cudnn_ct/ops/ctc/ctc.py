@@ -58,7 +58,7 @@ def ctc_loss(
     labels: ArrayLike | Sequence[int] | Sequence[Sequence[int]],
     label_lengths: ArrayLike | Sequence[int],
     input_lengths: ArrayLike | Sequence[int],
-    *,
+    *more: Never,
     normalization: Literal["none", "softmax"] = "softmax",
     out_of_bound: Literal["zero", "skip"] = "zero",
     blank: int = 0,
@@ -132,7 +132,7 @@ def ctc_loss(
     array([0.75], dtype=float32)
     """
     if (
-        unknown or logits is MISSING or labels is MISSING
+        more or unknown or logits is MISSING or labels is MISSING
         or label_lengths is MISSING or input_lengths is MISSING
     ):  # fmt: skip
         return corrected(ctc_loss, locals())

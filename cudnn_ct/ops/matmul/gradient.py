@@ -29,7 +29,7 @@ def matmul_backward(
     dy: ArrayLike,
     a: ArrayLike,
     b: ArrayLike,
-    *,
+    *more: Never,
     alpha: float = 1,
     bias_gradient: bool = False,
     precision: Precision | None = None,
@@ -78,7 +78,7 @@ def matmul_backward(
     array([[ 7.],
            [10.]], dtype=float32)
     """
-    if unknown or dy is MISSING or a is MISSING or b is MISSING:
+    if more or unknown or dy is MISSING or a is MISSING or b is MISSING:
         return corrected(matmul_backward, locals())
     with_bias = as_bool(bias_gradient, "bias_gradient")
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)

@@ -25,7 +25,7 @@ from .source import source_of
 def matmul(
     a: ArrayLike,
     b: ArrayLike,
-    *,
+    *more: Never,
     bias: ArrayLike | None = None,
     residual: ArrayLike | None = None,
     b_scale: ArrayLike | None = None,
@@ -93,7 +93,7 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
-    if unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is MISSING or b is MISSING:
         return corrected(matmul, locals())
     optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
     given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}

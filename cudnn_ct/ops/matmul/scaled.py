@@ -26,7 +26,7 @@ MULTIPLE = 16  # a product of 2 x 2 matrices left its result unwritten on an H20
 def scaled_matmul(
     a: ArrayLike,
     b: ArrayLike,
-    *,
+    *more: Never,
     descale_a: ArrayLike | None = None,
     descale_b: ArrayLike | None = None,
     scale: ArrayLike | None = None,
@@ -88,7 +88,7 @@ def scaled_matmul(
     >>> y.shape, float(amax.numpy()[0])
     ((16, 16), 64.0)
     """
-    if unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is MISSING or b is MISSING:
         return corrected(scaled_matmul, locals())
     optional = {
         "bias": bias,

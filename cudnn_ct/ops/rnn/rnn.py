@@ -141,7 +141,7 @@ class RNN(RNNGradients, RNNWeights):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
+        *more: Never,
         direction: RNNDirection = "unidirectional",
         input_mode: Literal["linear", "skip"] = "linear",
         bias: RNNBias = "double_bias",
@@ -154,7 +154,7 @@ class RNN(RNNGradients, RNNWeights):
         seed: int = 0,
         **unknown: Never,
     ) -> None:
-        if unknown or mode is MISSING or input_size is MISSING or hidden_size is MISSING:
+        if more or unknown or mode is MISSING or input_size is MISSING or hidden_size is MISSING:
             corrected(RNN.__init__, locals())
         known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
         self.algo = algo if algo is None or isinstance(algo, Candidate) else as_choice(algo, known, "algo")

@@ -29,7 +29,7 @@ from .legacy import gradient_without_channels, grid_plan, sample_plan
 def affine_grid(
     theta: ArrayLike,
     shape: Shape,
-    *,
+    *more: Never,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -61,7 +61,7 @@ def affine_grid(
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    if unknown or theta is MISSING or shape is MISSING:
+    if more or unknown or theta is MISSING or shape is MISSING:
         return corrected(affine_grid, locals())
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
@@ -69,7 +69,7 @@ def affine_grid(
 @documented()
 def affine_grid_backward(
     dgrid: ArrayLike,
-    *,
+    *more: Never,
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
     **unknown: Never,
@@ -95,7 +95,7 @@ def affine_grid_backward(
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    if unknown or dgrid is MISSING:
+    if more or unknown or dgrid is MISSING:
         return corrected(affine_grid_backward, locals())
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
@@ -104,7 +104,7 @@ def affine_grid_backward(
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
-    *,
+    *more: Never,
     alpha: float = 1,
     beta: float = 0,
     out: ArrayLike | None = None,
@@ -138,7 +138,7 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
-    if unknown or x is MISSING or grid is MISSING:
+    if more or unknown or x is MISSING or grid is MISSING:
         return corrected(grid_sample, locals())
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
@@ -148,7 +148,7 @@ def grid_sample_backward(
     dy: ArrayLike,
     x: ArrayLike,
     grid: ArrayLike,
-    *,
+    *more: Never,
     alpha: float = 1,
     beta: float = 0,
     out: OutLike | None = None,
@@ -179,7 +179,7 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or grid is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or grid is MISSING:
         return corrected(grid_sample_backward, locals())
     names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
     results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
@@ -190,7 +190,7 @@ def grid_sample_backward(
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
-    *,
+    *more: Never,
     scale_height: float = 1,
     scale_width: float = 1,
     out: ArrayLike | None = None,
@@ -221,7 +221,7 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    if unknown or x is MISSING or theta is MISSING:
+    if more or unknown or x is MISSING or theta is MISSING:
         return corrected(spatial_transformer, locals())
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
@@ -236,7 +236,7 @@ def spatial_transformer_backward(
     dy: ArrayLike,
     x: ArrayLike,
     theta: ArrayLike,
-    *,
+    *more: Never,
     scale_height: float = 1,
     scale_width: float = 1,
     out: OutLike | None = None,
@@ -266,7 +266,7 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or theta is MISSING:
+    if more or unknown or dy is MISSING or x is MISSING or theta is MISSING:
         return corrected(spatial_transformer_backward, locals())
     where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
