@@ -89,7 +89,7 @@ class Term:
         self.mode, self.operands, self.parameters = mode, operands, parameters
         self.dtype = dtype or "float32"
         self.stored: Term | None = None  # as a vector that matrices are computed with
-        self.reduces = mode in ("sum", "max", "min", "amax")
+        self.reduces = mode in ("sum", "max", "min", "amax") and len(operands) == 1
         terms = [one for one in operands if isinstance(one, Term)]
         self.vector: bool = vector or self.reduces or (bool(terms) and all(one.vector for one in terms))
 

@@ -29,7 +29,7 @@ from ._pieces import Split, along
 @documented()
 def softmax(
     x: ArrayLike,
-    *,
+    *more: Never,
     algo: SoftmaxAlgo = "accurate",
     mode: SoftmaxMode = "channel",
     axis: int | Sequence[int] | None = None,
@@ -68,7 +68,7 @@ def softmax(
     >>> ct.softmax(x, axis=0).numpy()[0]  # any axes of any rank
     array([0.2689414, 0.2689414], dtype=float32)
     """
-    if unknown or x is MISSING:
+    if more or unknown or x is MISSING:
         return corrected(softmax, locals())
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
@@ -77,7 +77,7 @@ def softmax(
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
-    *,
+    *more: Never,
     algo: SoftmaxAlgo = "accurate",
     mode: SoftmaxMode = "channel",
     axis: int | Sequence[int] | None = None,
@@ -111,7 +111,7 @@ def softmax_backward(
     >>> ct.softmax_backward(dy, y).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
-    if unknown or dy is MISSING or y is MISSING:
+    if more or unknown or dy is MISSING or y is MISSING:
         return corrected(softmax_backward, locals())
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 

@@ -20,7 +20,7 @@ from ..plans.elementwise import (
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..plans.program import Program
 from ..plans.strided_copy import StridedCopy
-from ..plans.wrappers import on_copies
+from ..plans.wrappers import on_copies, on_operands_of
 from ..shapes.elementwise import (
     OpTensorProblem,
     OpTensorScales,
@@ -38,7 +38,7 @@ from ._cast import cast_by_graph
 from ._documented import documented
 from ._elementwise_graph import elementwise_plan
 from ._fallback import Implementation, by_engines, of_problem
-from ._formulas import Formulas, matrix_of
+from ._formulas import Formulas, Matrix, matrix_of, pointwise
 from ._operation import Operation
 from ._pieces import every_axis
 from ._state import CallState
@@ -265,7 +265,22 @@ def operation_by_graph(problem: OpTensorProblem, context: Context) -> Plan | Non
     """Return the plan of an operation without factors, for a cuDNN without ``cudnnOpTensor``."""
     if problem.op == "not" or not problem.propagate_nan:
         return None
-    return elementwise_plan(problem.op, tuple(tensors_of(problem).values()), context)
+    a, b, y = problem.a, problem.b, problem.c
+    if b is not None and b.shape != a.shape:  # engines repeat no operand of such a graph
+        whole = problem._replace(b=a._replace(dtype=b.dtype))
+        made = operation_by_graph(whole, context) if a.is_dense else None
+        return made and on_operands_of(made, problem, whole)
+    if problem.op not in ("min", "max"):
+        return elementwise_plan(problem.op, tuple(tensors_of(problem).values()), context)
+    matrix = _matrix_of(a, b, y)
+    if matrix is None:
+        return None
+    one = Formulas(matrix, 3, context)
+    first, second = (one.tensor(place, a.dtype) for place in (0, 1))
+    # Engines pass over NaN. Its tanh is NaN, all others are finite.
+    nan = (pointwise("tanh_fwd", first) + pointwise("tanh_fwd", second)) * 0.0
+    one.store(pointwise(problem.op, first, second) + nan, 2, y.dtype)
+    return one.program()
 
 
 def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan | None:
@@ -276,11 +291,18 @@ def transformed_by_graph(problem: LayerProblem[None], context: Context) -> Plan 
     return elementwise_plan("identity", (x, y), context)
 
 
+def _matrix_of(*specs: TensorSpec) -> Matrix | None:
+    """Return the matrix that contiguous tensors are for elementwise formulas; None if they are not."""
+    if not 1 < specs[0].size <= INT_MAX or {spec.shape for spec in specs} != {specs[0].shape}:
+        return None
+    return matrix_of(specs, [TensorSpec.packed((1,) * len(specs[0].shape))])
+
+
 def scaled_by_graph(problem: Any, context: Context) -> Plan | None:
     """Return the plan of a product in place with alpha, which is written to the device."""
     x = problem.x
     dense = x if x.is_dense else TensorSpec.packed(x.shape, x.dtype)
-    matrix = matrix_of([dense], [TensorSpec.packed((1,) * len(x.shape))]) if 1 < x.size <= INT_MAX else None
+    matrix = _matrix_of(dense)
     if matrix is None:
         return None
     one = Formulas(matrix, 1, context)

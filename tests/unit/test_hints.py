@@ -20,7 +20,7 @@ from cudnn_ct.shapes.shape_hints import filter_hint
 
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.", "cudnn_ct.array_creation")
 # Their functions have no ``*more``: Python reports a superfluous argument, without its keyword.
-ERRORS_OF_PYTHON = ("cudnn_ct.ops.norm.", "cudnn_ct.ops.reduce.", "cudnn_ct.ops.softmax")
+ERRORS_OF_PYTHON = "cudnn_ct.ops.norm."
 FUNCTIONS = {
     name: value
     for name in ct.__all__
@@ -139,6 +139,8 @@ POSITIONS: dict[str, tuple[Callable[..., object], tuple[object, ...], str]] = {
         "got 4 positional arguments, expected 2; call ct.conv_bias_activation(x, w, bias, ",
     ),
     "attention": (ct.attention, (X, X, X, X), "got 4 positional arguments, expected 3; write bias="),
+    "softmax": (ct.softmax, (X, 1), "softmax() got 2 positional arguments, expected 1; write axis="),
+    "reduce": (ct.reduce, (X, 0), "write axis="),
     "activation": (ct.activation, (X, "tanh"), "write mode="),
     "transform": (ct.transform, (X, "nhwc"), "write layout="),
     "op_tensor": (ct.op_tensor, (X, X, "mul"), "write op="),

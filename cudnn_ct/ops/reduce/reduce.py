@@ -55,7 +55,7 @@ _INDEXED = Operation(
 @documented()
 def reduce(
     x: ArrayLike,
-    *,
+    *more: Never,
     op: ReduceOp = "add",
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
@@ -109,7 +109,7 @@ def reduce(
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
     """
-    if unknown or x is MISSING:
+    if more or unknown or x is MISSING:
         return corrected(reduce, locals())
     params = (op, axis, keepdims, propagate_nan, deterministic)
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
@@ -118,7 +118,7 @@ def reduce(
 @documented(reduce)
 def reduce_with_indices(
     x: ArrayLike,
-    *,
+    *more: Never,
     op: Literal["min", "max"],
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
@@ -157,7 +157,7 @@ def reduce_with_indices(
     >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    if unknown or x is MISSING or op is MISSING:
+    if more or unknown or x is MISSING or op is MISSING:
         return corrected(reduce_with_indices, locals())
     params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
     return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))
