@@ -67,6 +67,8 @@ def test_doctor_exits_with_2_on_wrong_usage(arguments: str, capsys: Capture) -> 
         ("--sttic --json", "did you mean --static?"),
         ("--requre-gpu", "did you mean --require-gpu?"),
         ("--gpu h2000", "did you mean h200?"),
+        ("--format jsn", "did you mean json?"),
+        ("--fail-on warn", "did you mean warning?"),
         ("--explain no-gpus", "did you mean no-gpu?"),
         ("--qzx", "unrecognized arguments: --qzx\n"),
     ],
