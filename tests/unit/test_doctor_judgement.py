@@ -122,6 +122,17 @@ def test_load_check_finds_the_defect_of_a_run(
     assert words in findings[code]
 
 
+def test_load_check_never_advises_to_remove_a_preloaded_library(
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/else/libcudnn_ops.so.9")
+    steps = good(found, maps={"files": ["/else/libcudnn_ops.so.9"]})
+    for advice in ("see preloaded", ""):
+        findings = load_check.judge(replace(found, advice=advice), report(*steps))
+        fixes = {each.code: each.fix for each in findings}
+        assert fixes["mixed-at-run-time"] == (advice or "unset LD_PRELOAD; then run the doctor again")
+
+
 def test_load_check_advises_to_unset_only_variables_that_are_set(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
