@@ -373,6 +373,13 @@ BREAKAGES = (
             ),
         )
     ),
+    Breakage(
+        "ops is a link to the file of an older version",
+        "wrong-link",
+        _LOST + "for f in *; do ln -s $f ${f%.27.0}; done; "
+        "cp $other/libcudnn_ops.so.9 libcudnn_ops.so.9.10.2; ln -sf libcudnn_ops.so.9.10.2 libcudnn_ops.so.9",
+        layouts=IN_PLACE,
+    ),
     *(
         Breakage(
             f"files with the full version and {words}", "lost-link", _LOST + script, labels, layouts=IN_PLACE

@@ -153,7 +153,13 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     if not library.error and (not soname or soname == library.file or not of_cuda):
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
-    if owner := records.owner_of(library.path):
+    owner = records.owner_of(library.path)
+    if not owner and (right := _right(library)):
+        text = f"{library.path} is a link to {os.readlink(library.path)}, and not to {right}"
+        fix = {"path": pip.inside(library.path, found.root), "file": right}
+        yield finding("wrong-link", text, severity=_severity(library), path=library.path, fix=fix)
+        return
+    if owner:
         manager = pip.of(records.site_of(os.path.dirname(library.path)), found.root)
         again = Fix(f"install {owner} again", manager.install(owner, keep=True))
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
@@ -165,9 +171,27 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     else:
         link = f", a link to {library.real}," if library.real != library.path else ""
         code, text = "wrong-library", f"{library.path}{link} is {soname}"
-    severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     fix = {"path": pip.inside(library.path, found.root)}
-    yield finding(code, text, severity=severity, repair=again, path=library.path, fix=fix)
+    yield finding(code, text, severity=_severity(library), repair=again, path=library.path, fix=fix)
+
+
+def _severity(library: Library) -> Severity | None:
+    return Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
+
+
+def _right(library: Library) -> str:
+    """Return the file next to a link that has the name of the link inside; empty for other libraries."""
+    if not os.path.islink(library.path):
+        return ""
+    folder, start = os.path.dirname(library.path), f"{library.file}."
+    names = (name for name in _files.names_in(folder) if name.startswith(start))
+    return next((name for name in names if _soname(os.path.join(folder, name)) == library.file), "")
+
+
+def _soname(path: str) -> str | None:
+    with suppress(_elf.ElfError):
+        return _elf.read(path).soname
+    return None
 
 
 def _system_package(name: str, root: str, again: str = "") -> tuple[str, tuple[str, ...]]:

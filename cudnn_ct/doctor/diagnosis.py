@@ -173,7 +173,7 @@ def sort(findings: list[Finding]) -> tuple[Finding, ...]:
     order = {name: place for place, name in enumerate(codes())}
     causes = {found.code for found in findings if any(f"see {found.code}" in each.fix for each in findings)}
     unique = {(found.code, found.message): found for found in findings}.values()
-    return tuple(sorted(unique, key=lambda found: (found.code not in causes, found.severity, order[found.code])))
+    return tuple(sorted(unique, key=lambda each: (each.code not in causes, each.severity, order[each.code])))
 
 
 def _run(
