@@ -618,6 +618,20 @@ BREAKAGES = (
         layouts=IN_ENVIRONMENTS,
     ),
     Breakage(
+        "libcublasLt and the metadata of cuda-toolkit are gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13/lib/libcublasLt* nvidia_cublas*",
+        (OTHER, TORCH_TOOLKIT, CUDART13, *CUDA13),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "torch 2.11 over cuDNN for CUDA 12, without cuda-toolkit",
+        "consumer-mismatch",
+        "",
+        (NEW, *CUDA12, TORCH_TOOLKIT),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
         "torch and JAX exclude each other", "consumer-mismatch", "", (*_OLDER, TORCH, JAX_NEW), manual=True
     ),
     Breakage(

@@ -17,7 +17,7 @@ from . import linker_conf, pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
-from .repair import consistent
+from .repair import TOOLKIT, companion
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {
@@ -107,14 +107,17 @@ def _missing(
 ) -> Finding:
     """Return the finding for a library of CUDA; the fix installs the version that the consumers require."""
     site = records.site_of(found.folder)
-    specifiers = list(dict.fromkeys(need.versions for need in found.others if need.package == wheel))
+    installed = records.installed(site, wheel)
+    pin = f"{wheel}=={installed}" if installed else companion(found, wheel)
+    kit = pin.startswith(TOOLKIT)
     commands: tuple[str, ...] = ()
-    if site and consistent(specifiers):
-        manager, installed = pip.of(site, found.root), records.installed(site, wheel)
-        pin = f"{wheel}=={installed}" if installed else wheel + ",".join(filter(None, specifiers))
-        commands = manager.install(pin, keep=bool(installed))
+    if site and pin:
+        manager = pip.of(site, found.root)
+        # Unpacking cuda-toolkit does not install what its extras require.
+        commands = () if kit and manager.loose else manager.install(pin, keep=bool(installed))
+    fix = {"package": f"{wheel} in the version of {pin}" if kit else wheel}
     shown: dict[str, Any] = {"severity": severity, "commands": commands, "library": name}
-    return finding(code, text, package=wheel, **shown)
+    return finding(code, text, package=wheel, fix=fix, **shown)
 
 
 def find(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
