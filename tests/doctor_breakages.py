@@ -618,6 +618,13 @@ BREAKAGES = (
         layouts=IN_ENVIRONMENTS,
     ),
     Breakage(
+        "torch 2.11 and onnxruntime exclude each other, and libcublasLt is gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13/lib/libcublasLt* nvidia_cublas*",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13, ORT),
+        manual=True,
+    ),
+    Breakage(
         "libcublasLt and the metadata of cuda-toolkit are gone",
         "missing-cublaslt",
         "rm -r nvidia/cu13/lib/libcublasLt* nvidia_cublas*",

@@ -17,7 +17,7 @@ from . import linker_conf, pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
-from .repair import TOOLKIT, companion
+from .repair import TOOLKIT, companion, divided
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {
@@ -111,7 +111,7 @@ def _missing(
     pin = f"{wheel}=={installed}" if installed else companion(found, wheel)
     kit = pin.startswith(TOOLKIT)
     commands: tuple[str, ...] = ()
-    if site and pin:
+    if site and pin and not divided(found):  # else a package must move to another environment first
         manager = pip.of(site, found.root)
         # Unpacking cuda-toolkit does not install what its extras require.
         commands = () if kit and manager.loose else manager.install(pin, keep=bool(installed))

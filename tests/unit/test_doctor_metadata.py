@@ -142,3 +142,13 @@ def test_fix_names_unknown_pins_where_no_pip_installs_them(tmp_path: Path) -> No
     (missing,) = (each for each in found.findings if each.code == "missing-cublaslt")
     assert missing.fix == "install nvidia-cublas in the version of cuda-toolkit[cublas,nvrtc]==13.0.2"
     assert missing.commands == ()
+
+
+def test_packages_that_exclude_each_other_get_no_commands_of_pip(tmp_path: Path) -> None:
+    site = make_environment(tmp_path, {"torch": TORCH, "nvidia-cudnn-cu13": []})
+    for label in ("onnxruntime_gpu-1.22.0", "ctranslate2-4.4.0"):  # for CUDA 12, and for cuDNN 8
+        write_metadata(site / f"{label}.dist-info", [])
+    found = doctor.diagnose(site, run=False)
+    assert {"missing-cublaslt", "consumer-mismatch"} <= {each.code for each in found.findings}
+    assert any(each.fix.startswith("use separate environments: ") for each in found.findings)
+    assert not any(" -m pip " in each for each in found.commands)
