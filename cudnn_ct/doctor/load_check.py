@@ -203,7 +203,7 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
                 f"{unset}run the doctor again" if unset else f"remove the other copy: {path}"
             )
             shown = {"path": path, "expected": found.folder}
-            yield finding("mixed-at-run-time", text, fix={"advice": advice}, **shown)
+            yield finding("mixed-at-run-time", text, fix={"advice": advice}, path=path, expected=found.folder)
     loaded = {name.part for name in names}  # also under the names of the targets of links
     loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}
     missing = [part for part in SILENT if part not in loaded and not found.jit]
