@@ -202,7 +202,6 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
             advice = found.advice or (
                 f"{unset}run the doctor again" if unset else f"remove the other copy: {path}"
             )
-            shown = {"path": path, "expected": found.folder}
             yield finding("mixed-at-run-time", text, fix={"advice": advice}, path=path, expected=found.folder)
     loaded = {name.part for name in names}  # also under the names of the targets of links
     loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}
