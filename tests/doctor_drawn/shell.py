@@ -63,10 +63,9 @@ def run(site: Site, command: str) -> None:
         elif words[:2] == ["update-alternatives", "--set"]:
             alternative(site, words[3])
         elif name == "echo" and words[2:] == [">", "/etc/ld.so.conf.d/ld.wsl.conf"] and site.wrap:
-            site.linker = words[1]
+            site.former["ld.so.conf"] = words[1]
         elif name == "ldconfig" and site.wrap:
-            paths_of_linker = [site.linker, site.environment.get("LD_LIBRARY_PATH", "")]
-            site.environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths_of_linker))
+            site.linker = site.former["ld.so.conf"]
         elif name in ("apt-get", "apt"):
             raise UnavailableError(command)
         else:

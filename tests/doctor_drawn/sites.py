@@ -53,7 +53,7 @@ class Site:
     image: bool = False
     memory: int | None = None
     wrap: list[str] = field(default_factory=list)  # a command that runs the doctor, on another machine
-    linker: str = ""  # a folder in the configuration of the linker, until ldconfig reads it
+    linker: str = ""  # a folder that ldconfig has added to those that the linker searches
     truths: dict[str, Truth] = field(default_factory=dict)
     former: dict[str, str] = field(
         default_factory=dict
