@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -379,7 +380,7 @@ def test_files_are_hashed_where_no_thread_can_start(tmp_path: Path, monkeypatch:
     for path in paths:
         Path(path).write_text(path)
     expected = sha256.sha256_of(paths)
-    monkeypatch.setattr(sha256.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", start)
     assert sha256.sha256_of(paths) == expected
     assert sorted(expected) == paths
 
