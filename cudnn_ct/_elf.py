@@ -150,6 +150,7 @@ DT_GNU_HASH, DT_VERDEF, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
 MAX_READ = 16 << 20
 _SHORTEST = 64  # bytes that a shorter read counts for, because many short reads are slow
 _LONGEST_NAME = 16 << 10  # bytes, of a search path too
+_MOST_NAMES = 1 << 16  # that are kept in memory, ten times those of a library of cuDNN
 
 
 class View:
@@ -301,8 +302,10 @@ class _Strings:
         self._data = view.at(_file_offset(view, segments, tags[DT_STRTAB]), tags.get(DT_STRSZ, 0))
 
     def by_place(self) -> dict[int, str]:
-        """Return all names by their places; empty if one is too long, or if the table is not ASCII."""
+        """Return all names by their places; empty if the table has too many or too long ones, or no ASCII."""
         # Ten times as fast as reading ten thousand names one by one. A symbol may also point into a name.
+        if self._data.count(0) > _MOST_NAMES:
+            return {}
         *names, rest = self._data.decode("ascii", "ignore").split("\0")
         sizes = [len(name) + 1 for name in names]
         if rest or not self._data.isascii() or max(sizes, default=0) > _LONGEST_NAME:

@@ -157,7 +157,7 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
     owner = records.owner_of(library.path)
-    if not owner and (right := _right(library)):
+    if not owner and (right := _right(library, found.root)):
         text = f"{library.path} is a link to {os.readlink(library.path)}, and not to {right}"
         fix = {"path": pip.inside(library.path, found.root), "file": right}
         yield finding("wrong-link", text, severity=_severity(library), path=library.path, fix=fix)
@@ -182,19 +182,14 @@ def _severity(library: Library) -> Severity | None:
     return Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
 
 
-def _right(library: Library) -> str:
+def _right(library: Library, root: str) -> str:
     """Return the file next to a link that has the name of the link inside; empty for other libraries."""
     if not os.path.islink(library.path):
         return ""
     folder, start = os.path.dirname(library.path), f"{library.file}."
     names = (name for name in _files.names_in(folder) if name.startswith(start))
-    return next((name for name in names if _soname(os.path.join(folder, name)) == library.file), "")
-
-
-def _soname(path: str) -> str | None:
-    with suppress(_elf.ElfError):
-        return _elf.read(path).soname
-    return None
+    read = ((name, read_library(os.path.join(folder, name), root)) for name in names)
+    return next((name for name, each in read if each.elf.soname == library.file), "")
 
 
 def _system_package(name: str, root: str, again: str = "") -> tuple[str, tuple[str, ...]]:

@@ -295,6 +295,12 @@ def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> N
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
 
 
+def test_doctor_imports_no_module_that_only_other_commands_need() -> None:
+    code = "import sys, cudnn_ct.doctor.main; print({'pathlib', 'subprocess', 'threading'} & {*sys.modules})"
+    command = [sys.executable, "-S", "-c", code]  # without the modules of .pth files
+    assert subprocess.run(command, capture_output=True, text=True, env=environ()).stdout == "set()\n"
+
+
 def test_other_commands_fail_in_one_line_when_a_package_is_broken() -> None:
     done = blocked(["info"], AS_SCRIPT)
     assert done.returncode == 1
