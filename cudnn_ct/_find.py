@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _elf, _files
 from ._libraries import WHEEL_FOLDERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def find_explicit(spec: LibrarySpec, context: SearchContext) -> Path:
     """Return the path that the setting names, even if it is wrong: no other library replaces it."""
     if not context.setting:
         raise NotFoundError("not set")
-    path = Path(context.setting).expanduser()
+    path = _path(context.setting).expanduser()
     if not os.path.isdir(path):
         return path
     try:
@@ -170,7 +172,7 @@ def find_explicit(spec: LibrarySpec, context: SearchContext) -> Path:
 
 def find_mapped(spec: LibrarySpec, context: SearchContext) -> Path:
     """Find the library that this process has already loaded, for example PyTorch's: two copies would mix."""
-    files = list(map(Path, context.mapped()))
+    files = list(map(_path, context.mapped()))
     for file in files:
         if _is(file, spec):
             return file
@@ -185,7 +187,7 @@ def find_in(folders: Folders, spec: LibrarySpec, context: SearchContext) -> Path
 def find_system(spec: LibrarySpec, context: SearchContext) -> Path:
     """Find the library as the dynamic linker does, which skips libraries for other machines."""
     folders = (folder for _, folder in _system_folders(spec, context))
-    return _first(spec, [folder for folder in folders if not _foreign(Path(folder, spec.soname))])
+    return _first(spec, [folder for folder in folders if not _foreign(os.path.join(folder, spec.soname))])
 
 
 def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
@@ -207,7 +209,7 @@ def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
         raise NotFoundError(f"its process was killed by signal {-child.returncode}")
     if child.returncode:
         raise NotFoundError(child.stderr.strip())
-    answer = Path(child.stdout.splitlines()[-1])
+    answer = _path(child.stdout.splitlines()[-1])
     if not _is(answer, spec):
         raise NotFoundError(f"it found {answer}, which is another version", [answer])
     return answer
@@ -224,9 +226,11 @@ def _beside_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple
     """Yield cuDNN's own folder, and the wheels next to the wheel of cuDNN."""
     if context.beside is None:
         raise NotFoundError("no cuDNN was found")
-    site_packages = Path(context.beside).parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
+    site_packages = context.beside  # of <site-packages>/nvidia/cudnn/lib
+    for _ in range(3):
+        site_packages = os.path.dirname(site_packages)
     yield "cuDNN", context.beside
-    yield from (("cuDNN", str(site_packages / wheel)) for wheel in spec.wheels)
+    yield from (("cuDNN", os.path.join(site_packages, wheel)) for wheel in spec.wheels)
 
 
 def _wheel_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
@@ -308,7 +312,7 @@ except Exception as error:
 
 
 def _first(spec: LibrarySpec, folders: Iterable[str]) -> Path:
-    present = [folder for folder in dict.fromkeys(map(Path, folders)) if os.path.isdir(folder)]
+    present = [folder for folder in dict.fromkeys(map(_path, folders)) if os.path.isdir(folder)]
     for folder in present:
         for path in (folder / spec.soname, *_newest_first(folder.glob(f"{spec.soname}.*"))):
             if os.path.lexists(path):  # a dangling link too: `inspect` reports it
@@ -319,12 +323,18 @@ def _first(spec: LibrarySpec, folders: Iterable[str]) -> Path:
     raise NotFoundError(f"no {spec.soname} in {where}{found}", others)
 
 
+def _path(name: str | os.PathLike[str]) -> Path:
+    from pathlib import Path  # takes 7 ms, and the doctor needs none
+
+    return Path(name)
+
+
 def _absolute(folders: Iterable[str]) -> list[str]:
     """Drop relative folders: other users may write libraries to the current folder."""
     return [folder for folder in folders if os.path.isabs(folder)]
 
 
-def _foreign(file: Path) -> bool:
+def _foreign(file: str) -> bool:
     """Return whether a library is for another machine, such as the 32-bit library of a driver."""
     try:
         _elf.check(file)

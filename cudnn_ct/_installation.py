@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from . import _elf, _files, _libraries
@@ -39,7 +40,7 @@ class Installation:
         """The ``libcudnn.so.9`` that programs link with, next to its other libraries; empty if missing."""
         return self.libraries[""].path if "" in self.libraries else ""
 
-    @property
+    @cached_property
     def version(self) -> Version | None:
         """The most frequent version constant of the libraries; the graph library decides a tie."""
         return _libraries.most_frequent(iter(self.libraries.values()))

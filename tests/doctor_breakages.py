@@ -373,6 +373,13 @@ BREAKAGES = (
             ),
         )
     ),
+    Breakage(
+        "ops is a link to the file of an older version",
+        "wrong-link",
+        _LOST + "for f in *; do ln -s $f ${f%.27.0}; done; "
+        "cp $other/libcudnn_ops.so.9 libcudnn_ops.so.9.10.2; ln -sf libcudnn_ops.so.9.10.2 libcudnn_ops.so.9",
+        layouts=IN_PLACE,
+    ),
     *(
         Breakage(
             f"files with the full version and {words}", "lost-link", _LOST + script, labels, layouts=IN_PLACE
@@ -608,6 +615,27 @@ BREAKAGES = (
         "consumer-mismatch",
         f"rm -r {JAX}.dist-info; cp -r {JAX_NEW}.dist-info x; mv x {JAX_NEW}.dist-info",
         (*_OLDER, JAX, JAX_NEW, JAX_USER),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "torch 2.11 and onnxruntime exclude each other, and libcublasLt is gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13/lib/libcublasLt* nvidia_cublas*",
+        (OTHER, *_EXTRAS, CUDART13, *CUDA13, ORT),
+        manual=True,
+    ),
+    Breakage(
+        "libcublasLt and the metadata of cuda-toolkit are gone",
+        "missing-cublaslt",
+        "rm -r nvidia/cu13/lib/libcublasLt* nvidia_cublas*",
+        (OTHER, TORCH_TOOLKIT, CUDART13, *CUDA13),
+        layouts=IN_ENVIRONMENTS,
+    ),
+    Breakage(
+        "torch 2.11 over cuDNN for CUDA 12, without cuda-toolkit",
+        "consumer-mismatch",
+        "",
+        (NEW, *CUDA12, TORCH_TOOLKIT),
         layouts=IN_ENVIRONMENTS,
     ),
     Breakage(

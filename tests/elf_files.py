@@ -85,6 +85,18 @@ def make_defining(*versions: str, machine: int | None = None) -> bytes:
     return assemble({DT_STRTAB: strings, DT_VERDEF: b"".join(rows[:-1]) + last}, machine=machine)
 
 
+def make_functions(soname: str, codes: Mapping[str, bytes]) -> bytes:
+    """Return a library that exports functions with these machine codes."""
+    strings, symbols, data = b"\0" + soname.encode() + b"\0", bytes(24), b""
+    for name, code in codes.items():
+        symbols += struct.pack("<IBBHQQ", len(strings), 0x12, 0, 1, CONTENT + len(data), len(code))
+        strings, data = strings + name.encode() + b"\0", data + code
+    parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(list(codes)), DT_STRTAB: strings}
+    library = bytearray(assemble(parts, [(DT_SONAME, 1)], data=data))
+    struct.pack_into("<I", library, 64 + 4, 7)  # the segment can be executed too
+    return bytes(library)
+
+
 def gnu_hash(name: str) -> int:
     value = 5381
     for byte in name.encode():

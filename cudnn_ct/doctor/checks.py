@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
-from .._libraries import SUBLIBRARIES, required
+from .._libraries import SUBLIBRARIES, file_name, required
 from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
@@ -66,12 +66,27 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
             text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
             yield found.finding("stray-library", text, path=library.path, version=version)
-    for extra in found.extra:
-        opened = found.libraries.get(extra.part)
-        if opened and not _files.equal(_files.real(extra.path, found.root), opened.real):
-            first = opened.path
-            text = f"{extra.path} and {first} are two different files of one library"
-            yield finding("two-files", text, path=extra.path, other=first)
+
+
+def check_names(found: LibrarySet) -> Iterator[Finding]:
+    """Check that the names of each library lead to one file: the one of this version, if one is named so."""
+    own = write(found.version)
+    for part in () if found.recorders else found.libraries:
+        path, right = os.path.join(found.folder, found.file_name(part)), _named(found, part)
+        if os.path.islink(path) and right and not _files.equal(_files.real(path, found.root), right):
+            text = f"{path} is a link to {os.readlink(path)}, and not to {os.path.basename(right)}"
+            yield found.finding("wrong-link", text, path=path, fix={"file": os.path.basename(right)})
+    shim = found.libraries.get("")
+    certain = shim is not None and shim.file == found.file_name()  # else the version may be the other one
+    for name in _files.cudnn_files(found.folder):
+        first = found.libraries.get(name.part)
+        right = _named(found, name.part) or (first.real if first else "")
+        regular = name.major in (0, 9) and not os.path.islink(name.path)
+        if regular and right and not _files.equal(name.path, right):
+            text = f"{name.path} and {right} are two different files of one library"
+            unused = certain and name.version not in (own, "9", "")
+            commands = [f"rm -f {shlex.quote(pip.inside(name.path, found.root))}"] if unused else []
+            yield finding("two-files", text, path=name.path, other=right, commands=commands)
 
 
 def check_links(found: LibrarySet) -> Iterator[Finding]:
@@ -163,8 +178,8 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
 
 
 CHECKS = (
-    check_files, check_complete, check_links, check_versions, check_symbols, check_cuda, check_code,
-    check_access,
+    check_files, check_complete, check_names, check_links, check_versions, check_symbols, check_cuda,
+    check_code, check_access,
 )  # fmt: skip
 
 
@@ -204,6 +219,12 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
         symbols=len(missing),
         first=missing[:3],
     )
+
+
+def _named(found: LibrarySet, part: str) -> str:
+    """Return the file whose name has the full version of this cuDNN; empty if none exists."""
+    path = os.path.join(found.folder, f"{file_name(part).rpartition('.')[0]}.{write(found.version)}")
+    return _files.real(path, found.root) if os.path.isfile(_files.real(path, found.root)) else ""
 
 
 def _public(name: str) -> bool:

@@ -17,7 +17,7 @@ from . import linker_conf, pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
-from .repair import consistent
+from .repair import TOOLKIT, companion, divided
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
 SYSTEM = {
@@ -107,14 +107,17 @@ def _missing(
 ) -> Finding:
     """Return the finding for a library of CUDA; the fix installs the version that the consumers require."""
     site = records.site_of(found.folder)
-    specifiers = list(dict.fromkeys(need.versions for need in found.others if need.package == wheel))
+    installed = records.installed(site, wheel)
+    pin = f"{wheel}=={installed}" if installed else companion(found, wheel)
+    kit = pin.startswith(TOOLKIT)
     commands: tuple[str, ...] = ()
-    if site and consistent(specifiers):
-        manager, installed = pip.of(site, found.root), records.installed(site, wheel)
-        pin = f"{wheel}=={installed}" if installed else wheel + ",".join(filter(None, specifiers))
-        commands = manager.install(pin, keep=bool(installed))
+    if site and pin and not divided(found):  # else a package must move to another environment first
+        manager = pip.of(site, found.root)
+        # Unpacking cuda-toolkit does not install what its extras require.
+        commands = () if kit and manager.loose else manager.install(pin, keep=bool(installed))
+    fix = {"package": f"{wheel} in the version of {pin}" if kit else wheel}
     shown: dict[str, Any] = {"severity": severity, "commands": commands, "library": name}
-    return finding(code, text, package=wheel, **shown)
+    return finding(code, text, package=wheel, fix=fix, **shown)
 
 
 def find(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -153,7 +156,13 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     if not library.error and (not soname or soname == library.file or not of_cuda):
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
-    if owner := records.owner_of(library.path):
+    owner = records.owner_of(library.path)
+    if not owner and (right := _right(library, found.root)):
+        text = f"{library.path} is a link to {os.readlink(library.path)}, and not to {right}"
+        fix = {"path": pip.inside(library.path, found.root), "file": right}
+        yield finding("wrong-link", text, severity=_severity(library), path=library.path, fix=fix)
+        return
+    if owner:
         manager = pip.of(records.site_of(os.path.dirname(library.path)), found.root)
         again = Fix(f"install {owner} again", manager.install(owner, keep=True))
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
@@ -165,9 +174,22 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
     else:
         link = f", a link to {library.real}," if library.real != library.path else ""
         code, text = "wrong-library", f"{library.path}{link} is {soname}"
-    severity = Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
     fix = {"path": pip.inside(library.path, found.root)}
-    yield finding(code, text, severity=severity, repair=again, path=library.path, fix=fix)
+    yield finding(code, text, severity=_severity(library), repair=again, path=library.path, fix=fix)
+
+
+def _severity(library: Library) -> Severity | None:
+    return Severity.WARNING if library.file.startswith(("libnvrtc", "libcudart")) else None
+
+
+def _right(library: Library, root: str) -> str:
+    """Return the file next to a link that has the name of the link inside; empty for other libraries."""
+    if not os.path.islink(library.path):
+        return ""
+    folder, start = os.path.dirname(library.path), f"{library.file}."
+    names = (name for name in _files.names_in(folder) if name.startswith(start))
+    read = ((name, read_library(os.path.join(folder, name), root)) for name in names)
+    return next((name for name, each in read if each.elf.soname == library.file), "")
 
 
 def _system_package(name: str, root: str, again: str = "") -> tuple[str, tuple[str, ...]]:

@@ -39,7 +39,7 @@ class Diagnosis:
 
     subject: str  # the path or the process that was examined
     sets: tuple[LibrarySet, ...]  # each cuDNN that was read, in the order of the search
-    findings: tuple[Finding, ...]  # the most severe first
+    findings: tuple[Finding, ...]  # causes of others, then the most severe, first
     tiers: dict[str, str] = field(default_factory=dict)  # for each "done", or why it was skipped
     details: dict[str, Any] = field(default_factory=dict)  # results of the child processes, for programs
     ignored: tuple[str, ...] = ()  # the codes of findings that were left out
@@ -166,10 +166,14 @@ def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Findi
 
 
 def sort(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by severity, then in the order of the table of codes; drop duplicates."""
+    """Sort findings by severity, then in the order of the table of codes; drop duplicates.
+
+    A cause to which the fixes of other findings refer precedes them, whatever its severity.
+    """
     order = {name: place for place, name in enumerate(codes())}
+    causes = {found.code for found in findings if any(f"see {found.code}" in each.fix for each in findings)}
     unique = {(found.code, found.message): found for found in findings}.values()
-    return tuple(sorted(unique, key=lambda found: (found.severity, order[found.code])))
+    return tuple(sorted(unique, key=lambda each: (each.code not in causes, each.severity, order[each.code])))
 
 
 def _run(

@@ -15,7 +15,7 @@ MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
 BLANK = 0  # in place of the kind of an entry that does not exist
 
-HEAD = 96  # bytes that contain the header of an entry and the start of its code
+HEAD = 128  # bytes that contain the header of an entry and the start of its code
 PADDING = 4096  # bytes between two containers, at most
 BLOCK, MAX_GAP = 64 << 10, 4 << 20  # bytes
 

@@ -197,7 +197,12 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
     for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
             text = f"the cuDNN of {found.folder} loaded {path}"
-            yield finding("mixed-at-run-time", text, fix=_unset(), path=path, expected=found.folder)
+            # A variable may be the cause, and the other copy belong to a sound installation.
+            unset = _unset()["unset"]
+            advice = found.advice or (
+                f"{unset}run the doctor again" if unset else f"remove the other copy: {path}"
+            )
+            yield finding("mixed-at-run-time", text, fix={"advice": advice}, path=path, expected=found.folder)
     loaded = {name.part for name in names}  # also under the names of the targets of links
     loaded |= {part for part, library in found.libraries.items() if library.real in (files or ())}
     missing = [part for part in SILENT if part not in loaded and not found.jit]

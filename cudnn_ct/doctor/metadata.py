@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from .. import _files
-from .repair import meets
+from .repair import TOOLKIT, meets
 
 _HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 _FEW_REQUIREMENTS = 200
@@ -33,7 +33,7 @@ class Packages:
         """Yield the wheels that a package with some extras requires, and their versions.
 
         A requirement such as ``cuda-toolkit[cublas]`` is replaced by those of the extra, if the package is
-        installed.
+        installed. Without that version of cuda-toolkit it is yielded itself: only its extras have versions.
         """
         todo = [(name, extra) for extra in extras]
         seen = set(todo)
@@ -42,6 +42,8 @@ class Packages:
             for wheel, package, others, versions in requirements(self._text(name), self._environment, extra):
                 if wheel:
                     yield wheel, versions
+                elif package == TOOLKIT and not self._has(package, versions):
+                    yield f"{package}[{','.join(others)}]", versions
                 elif package in self._folders:
                     new = [(package, other) for other in others if (package, other) not in seen]
                     todo += new
@@ -51,6 +53,10 @@ class Packages:
         """List the wheels that a package requires only with an extra."""
         always = set(self.wheels(name))
         return [each for each in self.wheels(name, (extra,)) if each not in always]
+
+    def _has(self, name: str, versions: str) -> bool:
+        label = os.path.basename(self._folders.get(name, "")).rpartition(".dist-info")[0]
+        return bool(label) and meets(label.partition("-")[2], versions)
 
     def _text(self, name: str) -> str:
         if name not in self._texts:

@@ -78,10 +78,10 @@ def _parser() -> _Parser:
     add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="limit of all child processes")
     add("--ignore", type=_code, default=[], action="append", metavar="CODE", help="leave out such findings")
     fail_help = "exit with 1 for findings of this severity or worse: error, warning or note"
-    add("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=fail_help)
+    add("--fail-on", type=partial(_one_of, tuple(SEVERITIES)), metavar="SEVERITY", help=fail_help)
     add("--strict", action="store_true", help="the same as --fail-on warning")
     names = ("text", *formats.FORMATS)
-    add("--format", choices=names, metavar="FORMAT", help=", ".join(names))
+    add("--format", type=partial(_one_of, names), metavar="FORMAT", help=", ".join(names))
     add("--json", action="store_true", help="the same as --format json")
     add("--verbose", "-v", action="store_true", help="list all that was checked, and causes of notes")
     add("--explain", type=_code, metavar="CODE", help="print the cause and the fix of a code")
@@ -214,6 +214,12 @@ def _meant(word: str, known: Iterable[str]) -> str:
     names = {name.lstrip("-"): name for name in known}
     close = get_close_matches(word.lstrip("-"), list(names), 1)
     return f"; did you mean {names[close[0]]}?" if close else ""
+
+
+def _one_of(names: Sequence[str], text: str) -> str:
+    if text in names:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(names)}{_meant(text, names)}")
 
 
 def _code(text: str) -> str:

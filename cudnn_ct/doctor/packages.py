@@ -16,7 +16,7 @@ from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .metadata import Packages, canonical
 from .records import OURS, Distribution, site_of
-from .repair import Need, meets
+from .repair import Need, divided, meets
 from .sha256 import sha256, sha256_of
 
 FEW = 3  # files that are reported one by one
@@ -63,7 +63,7 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
             if not need.achievable:
                 newer = pip.of(os.path.dirname(need.path), found.root).upgrade(consumer)
-                shown["repair"] = Fix(f"install a newer {consumer}", newer)
+                shown["repair"] = Fix(f"install a newer {consumer}", () if divided(found) else newer)
             yield found.finding(
                 "consumer-mismatch", text, fix={"consumer": consumer}, path=need.path, **shown
             )

@@ -48,9 +48,17 @@ class Pip:
         return (*self._start(), f"{self._pip} install{self.flags} --upgrade {shlex.quote(package)}")
 
     def replace(
-        self, pin: str, delete: Sequence[str] = (), packages: Sequence[str] = (), keep: bool = False
+        self,
+        pin: str,
+        delete: Sequence[str] = (),
+        packages: Sequence[str] = (),
+        keep: bool = False,
+        pins: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """Delete files, uninstall packages and install a package, which is downloaded before that."""
+        """Delete files, uninstall packages and install a package, which is downloaded before that.
+
+        ``pins`` are the versions of its dependencies that other packages require.
+        """
         if self.windows:
             return ()
         store = shlex.quote(os.path.join(self.site, STORE))
@@ -69,7 +77,7 @@ class Pip:
         options = f"{self.flags} --force-reinstall --no-deps --no-index --find-links {store}"
         commands += [f"{self._pip} install{options} {quoted}", f"rm -rf {store}"]
         if not keep:  # another version or CUDA may need other dependencies
-            commands.append(f"{self._pip} install{self.flags} {quoted}")
+            commands.append(f"{self._pip} install{self.flags} {' '.join([quoted, *map(shlex.quote, pins)])}")
         return tuple(commands)
 
     def uninstall(self, packages: Sequence[str]) -> tuple[str, ...]:

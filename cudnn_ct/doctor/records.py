@@ -84,9 +84,9 @@ def owners(folder: str) -> tuple[Distribution, ...]:
         path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
-            text = _files.text_of(path)
-            ours = ours or f"{inside}/libcudnn" in text or f"{inside}/cudnn" in text
-            record = parse_record(text) if ours else {}
+            data = _files.bytes_of(path)  # thousands of lines of other packages
+            ours = ours or any(os.fsencode(f"{inside}/{name}") in data for name in ("libcudnn", "cudnn"))
+            record = parse_record(data.decode("utf-8", "replace")) if ours else {}
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
         if ours and _LABEL.fullmatch(OURS.sub(r"nvidia\1-", name)):

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from .libraryset import LibrarySet
 
 
+TOOLKIT = "cuda-toolkit"  # a package whose extras require the libraries of one CUDA
+
+# The extras that require the libraries of CUDA, by the names of their wheels without a suffix.
+EXTRAS = {"nvidia-cublas": "cublas", "nvidia-cuda-nvrtc": "nvrtc", "nvidia-cuda-runtime": "cudart"}
+
+
 class Need(NamedTuple):
     """A requirement for a cuDNN."""
 
@@ -69,12 +75,37 @@ def fix(found: LibrarySet) -> Fix:
         return Fix(text)
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
-    commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep)
-    if manager.loose and package not in have:  # no pip adds what another CUDA needs
-        suffix = package.rpartition("-")[2]
-        wheel = "nvidia-cublas" + (f"-{suffix}" if int(suffix[2:]) < 13 else "")
-        commands += () if records.installed(site, wheel) else manager.install(wheel)
+    suffix = package.rpartition("-")[2]
+    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in EXTRAS]
+    lacking = {wheel: companion(found, wheel) for wheel in wheels if not records.installed(site, wheel)}
+    pins = dict.fromkeys(each for wheel, each in lacking.items() if each not in ("", wheel))
+    commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep, [*pins])
+    blas = lacking.get(wheels[0], "")
+    if manager.loose and package not in have and blas:  # no pip adds what another CUDA needs
+        if blas.startswith(TOOLKIT):  # which is only known after its installation
+            text += f", and {wheels[0]} in the version of {blas}"
+        else:
+            commands += manager.install(blas)
     return Fix(text, commands)
+
+
+def companion(found: LibrarySet, wheel: str) -> str:
+    """Return the requirement that installs a library of CUDA in the version that all packages require.
+
+    It names cuda-toolkit if only the extras of the required one have the version. Empty if no version suits.
+    """
+    name, _, suffix = wheel.partition("-cu1")
+    cuda = int(f"1{suffix}") if suffix else 13
+    kits = [
+        need
+        for need in found.others
+        if EXTRAS.get(name) in re.split(r"[\[\],]", need.package)[1:]
+        and consistent([need.versions, f">={cuda},<{cuda + 1}"])
+    ]
+    needs = kits or [need for need in found.others if need.package == wheel]
+    specifiers = list(dict.fromkeys(need.versions for need in needs))
+    pin = (kits[0].package if kits else wheel) + ",".join(filter(None, specifiers))
+    return pin if consistent(specifiers) else ""
 
 
 def divided(found: LibrarySet) -> bool:

@@ -22,7 +22,7 @@ _INDENT = " " * 9
 
 
 def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> str:
-    """Format as text: the verdict, what was verified, then the findings, the most severe first."""
+    """Format as text: the verdict, what was verified, then the findings, in their order."""
 
     def paint(words: str, code: str) -> str:
         return f"\033[{code}m{words}\033[0m" if colour else words

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import string
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
-from threading import Thread
 from typing import Any
 
 from .. import _elf, _files
 
-_BASE64 = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _LIBRARIES = re.compile(r"lib(z|crypto|ssl)\.so[.\d]*")
 
 
@@ -36,6 +34,8 @@ def sha256_of(paths: Iterable[str]) -> dict[str, str]:
 
     If no thread can start, because of a limit of processes, the calling thread hashes all files.
     """
+    from threading import Thread  # takes 1 ms: only --deep hashes large files
+
     largest = sorted(paths, key=lambda path: -os.path.getsize(path))
     done: dict[str, str] = {}
 

@@ -363,7 +363,8 @@ class _BytesPlan:
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         if alpha == 1 and beta == 0:
             source, target = pointers
-            memories.copy_device(target, source, self._nbytes, context.stream)
+            if target != source:  # a result may be its operand
+                memories.copy_device(target, source, self._nbytes, context.stream)
         else:
             self._scaled = self._scaled or scaled_copy_plan(self._spec, self._spec)
             self._scaled.run(context, pointers, alpha, beta)

@@ -75,11 +75,12 @@ def report(rows: list[Row], seed: int, most: int) -> None:
     """Print the table and the first failures."""
     verdicts = [row.verdict for row in rows]
     broken = [each for each in verdicts if each.false_alarm is None]
-    print(f"noticed       {share([each.noticed for each in broken])}")
-    print(f"cause first   {share([each.cause for each in broken])}")
-    print(f"fix right     {share([each.fix for each in broken])}")
-    print(f"destructive   {share([each.destructive for each in broken])}")
-    print(f"false alarms  {share([each.false_alarm for each in verdicts])}")
+    print(f"noticed          {share([each.noticed for each in broken])}")
+    print(f"cause first      {share([each.cause for each in broken])}")
+    print(f"fix right        {share([each.fix for each in broken])}")
+    print(f"not carried out  {share([each.not_carried_out for each in broken])}")
+    print(f"destructive      {share([each.destructive for each in broken])}")
+    print(f"false alarms     {share([each.false_alarm for each in verdicts])}")
     wrong = [row for row in rows if not row.verdict.right]
     for title, keys in (
         ("operation", [name for row in wrong for name in row.operations]),

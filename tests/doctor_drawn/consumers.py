@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tests.doctor_drawn import files, wheels
 
 LINUX = ' ; platform_system == "Linux" and platform_machine == "x86_64"'
+LINUX_ANY = ' ; platform_system == "Linux"'
 LINUX_CUDA = ' ; sys_platform == "linux" and extra == "with-cuda"'
 
 
@@ -32,8 +34,17 @@ class Consumer:
         """Whether this package works with a cuDNN."""
         return wheel.cuda == self.cuda and wheel.version in SpecifierSet(self.allows)
 
+    def pins(self) -> list[Requirement]:
+        """Its requirements without an extra, and those of the extras of cuda-toolkit that it names."""
+        lines = [Requirement(line) for line in self.requires if "extra ==" not in line]
+        toolkits = [each for each in lines if each.name == "cuda-toolkit"]
+        extras = {extra for each in toolkits for extra in each.extras}
+        return [*lines, *(Requirement(pin) for extra, pin in wheels.TOOLKIT.items() if extra in extras)]
+
     def install(self, site: Path) -> None:
-        """Write a module and the metadata."""
+        """Write a module and the metadata, and those of cuda-toolkit if it requires that."""
+        if any(each.name == "cuda-toolkit" for each in self.pins()):
+            wheels.toolkit().install(site)
         module = f"{self.module}/__init__.py"
         files.write(site / module, b"")
         extras = set(re.findall(r"""extra == ['"]([\w-]+)""", " ".join(self.requires)))
@@ -55,6 +66,31 @@ CONSUMERS = (
             "nvidia-cuda-runtime-cu12==12.8.90" + LINUX,
             "nvidia-cudnn-cu12==9.10.2.21" + LINUX,
             "nvidia-cublas-cu12==12.8.4.1" + LINUX,
+        ),
+    ),
+    Consumer(
+        "torch",
+        "2.11.0",
+        "torch",
+        "13",
+        "==9.19.0.56",
+        (
+            "cuda-toolkit[cublas,cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvjitlink,nvrtc,nvtx]==13.0.2"
+            + LINUX_ANY,
+            "nvidia-cudnn-cu13==9.19.0.56" + LINUX_ANY,
+        ),
+    ),
+    Consumer(
+        "torch",
+        "2.12.0",
+        "torch",
+        "13",
+        "==9.20.0.48",
+        (
+            "cuda-toolkit[cudart,cufft,cufile,cupti,curand,cusolver,cusparse,nvjitlink,nvrtc,nvtx]==13.0.2"
+            + LINUX_ANY,
+            "nvidia-cublas<=13.1.1.3,>=13.1.0.3" + LINUX_ANY,
+            "nvidia-cudnn-cu13==9.20.0.48" + LINUX_ANY,
         ),
     ),
     Consumer(

@@ -18,6 +18,7 @@ class Verdict:
     noticed: bool | None = None
     cause: bool | None = None
     fix: bool | None = None
+    not_carried_out: bool = False  # the fix needs a person, or a package that the store does not have
     destructive: bool = False
     false_alarm: bool | None = None
     reasons: list[str] = field(default_factory=list)
@@ -68,11 +69,30 @@ def files_of(site: Site) -> set[Path]:
     return {path for path in files if not any(part in str(path) for part in cudnn)}
 
 
+def contradicted(site: Site) -> set[str]:
+    """The packages that an installed package of NVIDIA does not suit."""
+    if site.packages is None:
+        return set()
+    versions = {name: shell.version_of(site.packages, name) for name in wheels.store()}
+    cudnns = [
+        wheels.Wheel(name, versions[name] or "", (), "") for name in wheels.CUDNN_NAMES if versions.get(name)
+    ]
+    found = set()
+    for consumer in site.consumers:
+        if cudnns and not any(map(consumer.accepts, cudnns)):
+            found.add(f"{consumer.name}: cuDNN {consumer.allows} for CUDA {consumer.cuda}")
+        for pin in consumer.pins():
+            have = versions.get(pin.name)
+            if have is not None and have not in pin.specifier:
+                found.add(f"{consumer.name}: {pin}")
+    return found
+
+
 def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner) -> None:
     """Carry out the advice and judge what it left."""
     truths = list(site.truths.values())
     blamed = {name for truth in truths for name in truth.names}
-    before = files_of(site)
+    before, unmet = files_of(site), contradicted(site)
     paths = {name: site.environment.get(name, "") for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
     mixed = "libraries" in site.truths  # which of the files are sound is not known
     sound = (
@@ -101,8 +121,13 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
     if lost and not unknown:
         verdict.destructive = True
         verdict.reasons.append(f"destructive: deletes {sorted(map(str, lost))[:3]}")
-    if verdict.fix is False or unknown:
-        verdict.fix = verdict.fix is not False
+    if broken := contradicted(site) - unmet:
+        verdict.fix = False
+        verdict.reasons.append(f"the commands break {sorted(broken)}")
+    if verdict.fix is False:
+        return
+    if unknown:
+        verdict.not_carried_out = True
         return
     for name, value in paths.items():
         truth = site.truths.get(name)
@@ -118,8 +143,9 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
     if any(truth.operation in ("pin", "expect") for truth in hand) and not answer.report.get("commands"):
         hand = truths  # no version of cuDNN suits all packages and flags: a person must choose first
     explained = all(any(each["code"] in truth.codes for truth in hand) for each in left[:1])
-    verdict.fix = again.code == 0 or bool(hand and left and explained)
-    if not verdict.fix:
+    verdict.not_carried_out = bool(again.code and hand and left and explained)
+    verdict.fix = None if verdict.not_carried_out else again.code == 0
+    if verdict.fix is False:
         told = ", ".join(f"{each['code']} ({each['message'][:120]})" for each in left[:2])
         verdict.reasons.append(f"after the fix: {told or again.error}")
         now = {path.name for path in site.folder.glob("libcudnn*")} if site.folder.is_dir() else set()

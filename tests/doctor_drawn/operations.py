@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from tests.doctor_drawn import consumers, files, wheels
+from tests.doctor_drawn import consumers, driver, files, shell, wheels
 from tests.doctor_drawn.sites import SYSTEM_FOLDERS, Site, Truth, pinned, relabel
 
 Operation = Callable[[random.Random, Site], bool]
@@ -342,6 +342,85 @@ def nvrtc_gone(rng: random.Random, site: Site) -> bool:
     return blame(site, "nvrtc_gone", "nvrtc", {"missing-nvrtc"}, "libnvrtc", by_hand=site.packages is None)
 
 
+def toolkit_gone(rng: random.Random, site: Site) -> bool:
+    """Delete libnvrtc with its package, and the metadata of cuda-toolkit, which alone has its version."""
+    if site.packages is None or site.owner != "pip" or site.wheel.key >= (9, 21) or "nvrtc" in site.truths:
+        return False
+    if not any("cuda-toolkit" in line for each in site.consumers for line in each.requires):
+        return False
+    if shell.version_of(site.packages, "nvidia-cuda-nvrtc") is None or site.wheel.cuda != "13":
+        return False
+    shell.uninstall(site.packages, "nvidia-cuda-nvrtc")
+    shell.uninstall(site.packages, "cuda-toolkit")
+    by_hand = site.layout == "target"  # which has no pip
+    return blame(site, "toolkit_gone", "nvrtc", {"missing-nvrtc"}, "libnvrtc", by_hand=by_hand)
+
+
+def relink(rng: random.Random, site: Site) -> bool:
+    """Link the name that programs open to a file of another version, which is put next to the right one."""
+    links = {path.name for path in site.folder.glob("libcudnn*.so.9") if path.is_symlink()}
+    choices = [
+        (each, name)
+        for each in others(site)
+        for name in whole(site)
+        if name in links & each.names() and each.version != site.wheel.version
+    ]
+    if not choices or site.layout in ("annex", "farm"):
+        return False
+    other, name = rng.choice(choices)
+    file = f"{name[:-2]}.{'.'.join(other.version.split('.')[:3])}"
+    files.place(other.source(name), site.folder / file)
+    files.remove(site.folder / name)
+    (site.folder / name).symlink_to(file)
+    return blame(site, "relink", name, {"wrong-link"}, by_hand=False)
+
+
+# Statuses of cuInit, and the codes of their causes by the documentation of CUresult.
+STATUSES = {
+    0: "driver-too-old", 34: "driver-stub", 46: "gpu-unavailable", 100: "no-gpu", 304: "gpu-unavailable",
+    802: "gpu-unavailable", 803: "driver-broken", 805: "gpu-unavailable", 999: "driver-broken",
+}  # fmt: skip
+
+
+def without_driver(site: Site) -> bool:
+    """Whether a driver can be drawn: the doctor asks for one, and this machine has none."""
+    if site.image or "--static" in site.flags or {"driver", "CUDNN_CT_LIBRARY"} & site.truths.keys():
+        return False
+    return driver.drawable() and not driver.installed()
+
+
+def driver_missing(rng: random.Random, site: Site) -> bool:
+    """Require a driver, where none is."""
+    if not without_driver(site):
+        return False
+    site.flags.append("--require-driver")
+    return blame(site, "driver_missing", "driver", {"no-driver"}, "libcuda.so.1", by_hand=True)
+
+
+def driver_fails(rng: random.Random, site: Site) -> bool:
+    """Install a driver that is a stub, that is too old, or that returns an error."""
+    if not without_driver(site):
+        return False
+    status = rng.choice([*STATUSES, 46, 805])
+    folder = site.root / "driver"
+    driver.write(folder / "libcuda.so.1", status, 11040 if status == 0 else 13000)
+    old = site.environment.get("LD_LIBRARY_PATH")
+    site.environment["LD_LIBRARY_PATH"] = str(folder) + (f":{old}" if old else "")
+    site.flags += ["--require-gpu"] * (status == 100)
+    names = {0: ["CUDA 11.4"], 34: [f"{folder}"], 100: ["GPU"]}.get(status, [f"cuInit returned {status}"])
+    return blame(site, "driver_fails", "driver", {STATUSES[status]}, *names, by_hand=True)
+
+
+def driver_of_wsl(rng: random.Random, site: Site) -> bool:
+    """Run in a WSL whose linker does not search the folder of the driver."""
+    if not without_driver(site) or not driver.mountable(wheels.scratch() / "wsl"):
+        return False
+    site.wrap = driver.like_wsl(site.root / "wsl")
+    driver.write(site.root / "wsl/lib/wsl/lib/libcuda.so.1", version=13000)
+    site.flags.append("--require-driver")
+    return blame(site, "driver_of_wsl", "driver", {"no-driver"}, "/usr/lib/wsl/lib", by_hand=False)
+
+
 def other_folder(site: Site, rng: random.Random) -> tuple[Path, wheels.Wheel] | None:
     """A folder with the libraries of another version, outside of the installation."""
     choices = others(site)
@@ -623,7 +702,8 @@ def little_memory(rng: random.Random, site: Site) -> bool:
 BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
-    cublas_gone, cublas_cut, nvrtc_gone, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
+    cublas_gone, cublas_cut, nvrtc_gone, toolkit_gone, toolkit_gone, relink, driver_missing, driver_fails,
+    driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
     setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative,
 )  # fmt: skip
 HARMLESS: tuple[Operation, ...] = (

@@ -49,13 +49,16 @@ def _folder() -> TemporaryDirectory[str]:
 def environment(site: Site) -> dict[str, str]:
     """The variables of the child process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": _folder().name}
+    own = {"PYTHONDONTWRITEBYTECODE": "1", **site.environment, "PYTHONPATH": _folder().name}
+    if site.linker:
+        own["LD_LIBRARY_PATH"] = f"{own.get('LD_LIBRARY_PATH', '')}:{site.linker}".lstrip(":")
+    return {**kept, **own}
 
 
 def command(site: Site, *flags: str) -> list[str]:
     """The command line of the doctor for a site."""
     subject = [] if site.subject is None else [str(site.subject)]
-    return [site.python, "-m", "cudnn_ct.doctor", "--strict", *flags, *site.flags, *subject]
+    return [*site.wrap, site.python, "-m", "cudnn_ct.doctor", "--strict", *flags, *site.flags, *subject]
 
 
 def limit(memory: int | None) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -61,6 +62,10 @@ def run(site: Site, command: str) -> None:
             pass
         elif words[:2] == ["update-alternatives", "--set"]:
             alternative(site, words[3])
+        elif name == "echo" and words[2:] == [">", "/etc/ld.so.conf.d/ld.wsl.conf"] and site.wrap:
+            site.former["ld.so.conf"] = words[1]
+        elif name == "ldconfig" and site.wrap:
+            site.linker = site.former["ld.so.conf"]
         elif name in ("apt-get", "apt"):
             raise UnavailableError(command)
         else:
@@ -207,19 +212,30 @@ def pip(site: Site, python: str, words: list[str]) -> None:
                 files.remove(packages / "nvidia")  # pip replaces the whole top-level folder
             wheel.install(packages)
             if "--no-deps" not in options:
-                install_required(packages, wheel)
+                install_required(packages, wheel, Requirement(name).extras)
         else:
             raise CommandError(f"unknown action of pip: {action}")
 
 
-def install_required(packages: Path, wheel: wheels.Wheel) -> None:
-    """Install the requirements of a wheel that are not installed, and theirs."""
+def install_required(packages: Path, wheel: wheels.Wheel, extras: Iterable[str] = ()) -> None:
+    """Install what a wheel with extras requires, and theirs, unless a right version is installed."""
     for line in re.findall(r"(?m)^Requires-Dist: (.*)$", wheel.metadata):
-        name = Requirement(line).name
-        if not any(packages.glob(name.replace("-", "_") + "-*.dist-info")):
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        have = version_of(packages, requirement.name)
+        if have is None or have not in requirement.specifier:
             required = find(line)
+            uninstall(packages, required.name)
             required.install(packages)
-            install_required(packages, required)
+            install_required(packages, required, requirement.extras)
+
+
+def version_of(packages: Path, name: str) -> str | None:
+    """The version of an installed distribution."""
+    infos = sorted(packages.glob(name.replace("-", "_") + "-*.dist-info"))
+    return infos[0].name[: -len(".dist-info")].rpartition("-")[2] if infos else None
 
 
 def environment(site: Site, python: str, options: list[str], values: dict[str, str]) -> Path:
@@ -248,8 +264,8 @@ def find(name: str) -> wheels.Wheel:
         if wheel.version in requirement.specifier:
             return wheel
     exact = [each.version for each in requirement.specifier if each.operator == "=="]
-    if known and exact and "cudnn" not in requirement.name and "*" not in exact[0]:
-        return relabel(known[0], exact[0])
+    if known and exact and "cudnn" not in requirement.name:
+        return relabel(known[0], exact[0].removesuffix(".*"))
     raise UnavailableError(name)
 
 

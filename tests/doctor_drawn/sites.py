@@ -52,6 +52,8 @@ class Site:
     work: Path | None = None  # the current folder of the doctor
     image: bool = False
     memory: int | None = None
+    wrap: list[str] = field(default_factory=list)  # a command that runs the doctor, on another machine
+    linker: str = ""  # a folder that ldconfig has added to those that the linker searches
     truths: dict[str, Truth] = field(default_factory=dict)
     former: dict[str, str] = field(
         default_factory=dict
@@ -87,12 +89,12 @@ def relabel(wheel: wheels.Wheel, version: str) -> wheels.Wheel:
 
 
 def pinned(name: str, chosen: list[consumers.Consumer]) -> str | None:
-    """The version that a consumer pins unconditionally."""
+    """The version that a consumer pins, or the newest that it allows, unconditionally."""
     for consumer in chosen:
-        for line in consumer.requires:
-            found = re.match(rf"{re.escape(name)}\s*==([\d.]+)", line)
-            if found and "extra" not in line:
-                return found.group(1)
+        for requirement in consumer.pins():
+            for each in requirement.specifier if requirement.name == name else ():
+                if each.operator in ("==", "<="):
+                    return each.version.removesuffix(".*")
     return None
 
 

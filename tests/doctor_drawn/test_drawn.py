@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.doctor_drawn import __main__ as command
-from tests.doctor_drawn import files, judge, operations, run, shell, sites, wheels
+from tests.doctor_drawn import consumers, files, judge, operations, run, shell, sites, wheels
 
 pytestmark = pytest.mark.skipif(
     "nvidia-cudnn-cu12" not in wheels.store(), reason="needs the wheels for CUDA 12"
@@ -129,6 +130,80 @@ def test_judge_sees_a_false_alarm(site: sites.Site) -> None:
     site.truths.clear()
     assert judge.judge(site, asked(answer())).false_alarm
     assert judge.judge(site, asked(SOUND)).right
+
+
+def test_judge_counts_a_fix_that_it_cannot_carry_out_apart(site: sites.Site) -> None:
+    python = reinstall(site).partition(" ")[0]
+    unknown = f"{python} -m pip install --force-reinstall --no-deps {site.wheel.name}==9.99.0.1"
+    verdict = judge.judge(site, asked(answer("missing-library", "libcudnn_ops.so.9", unknown)))
+    assert (verdict.fix, verdict.not_carried_out) == (None, True)
+    site.truths["libcudnn_ops.so.9"] = dataclasses.replace(site.truths["libcudnn_ops.so.9"], by_hand=True)
+    verdict = judge.judge(site, asked(answer()))
+    assert (verdict.fix, verdict.not_carried_out) == (None, True)
+
+
+def test_report_prints_fixes_that_were_not_carried_out_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    done, not_done = (judge.Verdict(noticed=True, cause=True, fix=fix) for fix in (True, None))
+    not_done.not_carried_out = True
+    command.report([command.Row("", "", [], each) for each in (done, not_done, not_done)], 1, 0)
+    printed = capsys.readouterr().out
+    assert "fix right        1 of 1" in printed
+    assert "not carried out  2 of 3" in printed
+
+
+def test_judge_sees_commands_that_break_another_package(site: sites.Site) -> None:
+    assert site.packages is not None
+    torch = next(each for each in consumers.CONSUMERS if each.version == "2.8.0")
+    torch.install(site.packages)
+    site.consumers = [torch]
+    shell.uninstall(site.packages, "nvidia-cublas-cu12")
+    sites.relabel(wheels.companion("nvidia-cublas-cu12"), "12.8.4.1").install(site.packages)
+    python = reinstall(site).partition(" ")[0]
+    newer = f"{python} -m pip install nvidia-cublas-cu12==12.9.1.4"
+    verdict = judge.judge(site, asked(answer("missing-library", "libcudnn_ops.so.9", reinstall(site), newer)))
+    assert verdict.fix is False
+    assert "the commands break" in verdict.reasons[-1]
+
+
+def draw(operation: operations.Operation, folder: Path) -> sites.Site | None:
+    """A site to which an operation applies; None if the wheels and this machine have none."""
+    for number in range(200):
+        rng = random.Random(number)
+        found = sites.draw(rng, folder / f"{number}")
+        if operation(rng, found):
+            return found
+        files.remove(folder / f"{number}")
+    return None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        operations.driver_missing,
+        operations.driver_fails,
+        operations.driver_of_wsl,
+        operations.relink,
+        operations.toolkit_gone,
+    ],
+)
+def test_doctor_judges_drivers_links_and_pins(tmp_path: Path, operation: operations.Operation) -> None:
+    found = draw(operation, tmp_path)
+    if found is None:
+        pytest.skip("needs other wheels, a machine without a driver, or the right to mount")
+    verdict = judge.judge(found)
+    assert verdict.right, verdict.reasons
+    assert verdict.not_carried_out == all(truth.by_hand for truth in found.truths.values())
+
+
+def test_pins_are_those_of_the_extras_of_cuda_toolkit(tmp_path: Path) -> None:
+    (torch,) = (each for each in consumers.CONSUMERS if each.version == "2.11.0")
+    assert sites.pinned("nvidia-cublas", [torch]) == "13.1.0.3"
+    assert sites.pinned("nvidia-cuda-nvrtc", [torch]) == "13.0.88"
+    torch.install(tmp_path)
+    shell.install_required(tmp_path, shell.find("cuda-toolkit==13.0.2"), ["cublas"])
+    assert shell.version_of(tmp_path, "cuda-toolkit") == "13.0.2"
+    assert shell.version_of(tmp_path, "nvidia-cublas") == "13.1.0.3"
+    assert shell.version_of(tmp_path, "nvidia-cuda-nvrtc") is None
 
 
 def test_shell_rejects_unknown_commands(site: sites.Site) -> None:

@@ -28,6 +28,15 @@ COMPANIONS = {
 }
 
 
+# The extras of cuda-toolkit 13.0.2, as its published metadata has them.
+TOOLKIT = {
+    "cublas": "nvidia-cublas==13.1.0.3.*",
+    "cudart": "nvidia-cuda-runtime==13.0.96.*",
+    "nvrtc": "nvidia-cuda-nvrtc==13.0.88.*",
+}
+TOOLKIT_MARKER = "(sys_platform == 'linux' or sys_platform == 'win32') and extra == '{}'"
+
+
 @dataclass(frozen=True)
 class Wheel:
     """One wheel: its name, version, and files with their sources. Its libraries may be skeletons."""
@@ -181,7 +190,15 @@ def store() -> dict[str, tuple[Wheel, ...]]:
         wheels.setdefault(wheel.name, []).append(wheel)
     for wheel in cuda13(wheels):
         wheels.setdefault(wheel.name, []).append(wheel)
+    wheels["cuda-toolkit"] = [toolkit()]
     return {name: tuple(sorted(each, key=lambda one: one.key, reverse=True)) for name, each in wheels.items()}
+
+
+def toolkit() -> Wheel:
+    """cuda-toolkit, which has only metadata."""
+    lines = ["Metadata-Version: 2.1", "Name: cuda-toolkit", "Version: 13.0.2"]
+    lines += [f"Requires-Dist: {pin}; {TOOLKIT_MARKER.format(extra)}" for extra, pin in TOOLKIT.items()]
+    return Wheel("cuda-toolkit", "13.0.2", (), "\n".join([*lines, ""]))
 
 
 def cuda13(wheels: dict[str, list[Wheel]]) -> list[Wheel]:

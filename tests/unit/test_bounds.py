@@ -26,6 +26,7 @@ CONTAINERS = {
 }  # fmt: skip
 # Filled while their owner is created or defined, or with an entry per implementation or measurement.
 MADE_WITH_THEIR_OWNER = {
+    "_installation.Installation.version",
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
     *("ops._formulas._Draft._nodes", "ops._formulas._Draft._tensors", "ops._formulas._Draft.read"),
     "ops.norm.formulas._Norm._names",

@@ -67,6 +67,8 @@ def test_doctor_exits_with_2_on_wrong_usage(arguments: str, capsys: Capture) -> 
         ("--sttic --json", "did you mean --static?"),
         ("--requre-gpu", "did you mean --require-gpu?"),
         ("--gpu h2000", "did you mean h200?"),
+        ("--format jsn", "did you mean json?"),
+        ("--fail-on warn", "did you mean warning?"),
         ("--explain no-gpus", "did you mean no-gpu?"),
         ("--qzx", "unrecognized arguments: --qzx\n"),
     ],
@@ -291,6 +293,12 @@ def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> N
     done = blocked(["doctor", "--static", str(tmp_path)], entry)
     assert (done.returncode, done.stderr) == (1, "")
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
+
+
+def test_doctor_imports_no_module_that_only_other_commands_need() -> None:
+    code = "import sys, cudnn_ct.doctor.main; print({'pathlib', 'subprocess', 'threading'} & {*sys.modules})"
+    command = [sys.executable, "-S", "-c", code]  # without the modules of .pth files
+    assert subprocess.run(command, capture_output=True, text=True, env=environ()).stdout == "set()\n"
 
 
 def test_other_commands_fail_in_one_line_when_a_package_is_broken() -> None:

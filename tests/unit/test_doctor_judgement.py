@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +121,17 @@ def test_load_check_finds_the_defect_of_a_run(
     steps = [begun] if "ended" in ending else good(found, **changes)
     findings = said(load_check.judge(found, report(*steps, **ending)))
     assert words in findings[code]
+
+
+def test_load_check_never_advises_to_remove_a_preloaded_library(
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/else/libcudnn_ops.so.9")
+    steps = good(found, maps={"files": ["/else/libcudnn_ops.so.9"]})
+    for advice in ("see preloaded", ""):
+        findings = load_check.judge(replace(found, advice=advice), report(*steps))
+        fixes = {each.code: each.fix for each in findings}
+        assert fixes["mixed-at-run-time"] == (advice or "unset LD_PRELOAD; then run the doctor again")
 
 
 def test_load_check_advises_to_unset_only_variables_that_are_set(
@@ -368,7 +380,7 @@ def test_files_are_hashed_where_no_thread_can_start(tmp_path: Path, monkeypatch:
     for path in paths:
         Path(path).write_text(path)
     expected = sha256.sha256_of(paths)
-    monkeypatch.setattr(sha256.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", start)
     assert sha256.sha256_of(paths) == expected
     assert sorted(expected) == paths
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,53 @@ def test_libraries_for_newer_processors_replace_those_of_the_folder(
     file = folder / "libcudnn_ops.so.9"
     assert (shadowed.fix == f"delete {file}") == (place == "own")
     assert shadowed.commands == (f"rm -f {file}",) * (place == "own")
+
+
+def make_archive(lib: Path) -> None:
+    """Give the files of a cuDNN 9.27.0 their full names, and add the links of an archive."""
+    for file in sorted(lib.iterdir()):
+        file.rename(lib / f"{file.name}.27.0")
+        file.symlink_to(f"{file.name}.27.0")
+
+
+@pytest.mark.parametrize("name", ["libcudnn.so.9", "libcudnn_ops.so.9"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_link_to_another_version_is_set_back(own: Path, other: Path, name: str, gone: bool) -> None:
+    make_archive(own)
+    (own / name).unlink()
+    (own / name).symlink_to(f"{name}.19.0")
+    if not gone:
+        (own / f"{name}.19.0").write_bytes((other / name).read_bytes() + b"x")
+    found = doctor.diagnose(own, run=False)
+    assert found.findings[0].code == "wrong-link"
+    assert found.findings[0].message == f"{own / name} is a link to {name}.19.0, and not to {name}.27.0"
+    for command in found.commands:
+        subprocess.run(["sh", "-ec", command], check=True)
+    assert doctor.diagnose(own, run=False).verdict == "sound"
+
+
+def test_a_file_of_another_version_is_kept_while_the_version_is_uncertain(own: Path, other: Path) -> None:
+    for folder, minor in ((own, 27), (other, 19)):
+        for file in sorted(folder.iterdir()):
+            os.rename(file, own / f"{file.name}.{minor}.0")
+    both = [each for each in doctor.diagnose(own, run=False).findings if each.code == "two-files"]
+    assert both
+    assert not any(each.commands for each in both)
+
+
+def test_a_link_of_cuda_to_another_version_is_set_back(tmp_path: Path) -> None:
+    lib = make_cudnn(tmp_path / "lib", cuda=12).parent
+    for version in ("12.9.1.4", "13.1.0.3"):
+        (lib / f"libcublasLt.so.{version}").write_bytes(make_elf(f"libcublasLt.so.{version[:2]}"))
+    link = lib / "libcublasLt.so.12"
+    link.symlink_to("libcublasLt.so.13.1.0.3")
+    found = doctor.diagnose(lib, run=False)
+    assert found.findings[0].message.endswith(
+        "a link to libcublasLt.so.13.1.0.3, and not to libcublasLt.so.12.9.1.4"
+    )
+    assert found.commands == (f"ln -sfn {link.name}.9.1.4 {link}",)
+    subprocess.run(found.commands[0].split(), check=True)
+    assert doctor.diagnose(lib, run=False).verdict == "sound"
 
 
 def preload(root: Path, name: str, exports: bool) -> Path:

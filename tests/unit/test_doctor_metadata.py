@@ -44,6 +44,12 @@ def write_metadata(folder: Path, needs: Sequence[str]) -> None:
         ({"a": ["b[x]"], "b": ["b[y]; extra == 'x'", f"{PIN}; extra == 'y'"]}, [CUDNN]),
         ({"a": ["b[x]", "a[z]"], "b": ["a[x]; extra == 'x'", "b[x]; extra == 'x'"]}, []),  # circles
         ({"a": ["missing[x]"]}, []),
+        ({"a": ["cuda-toolkit[cublas,X_1]==2"]}, [("cuda-toolkit[cublas,x-1]", "==2")]),
+        (
+            {"a": ["cuda-toolkit[x]==2"], "cuda-toolkit": [f"{PIN}; extra == 'x'"]},
+            [("cuda-toolkit[x]", "==2")],
+        ),
+        ({"a": ["cuda-toolkit[x]==1.*"], "cuda-toolkit": [f"{PIN}; extra == 'x'"]}, [CUDNN]),
         (
             {"a": ["b[x]"], "b": [f"{PIN}; (python_version > '3.9' or os_name == 'nt') and extra=='x'"]},
             [CUDNN],
@@ -89,14 +95,60 @@ def test_doctor_compares_the_cuda_of_packages_with_that_of_cudnn(
     assert all(f"nvidia-cudnn-cu{wanted}" in each for each in told)
 
 
+TORCH = ["cuda-toolkit[cublas,nvrtc]==13.0.2", "nvidia-cudnn-cu13==9.28.0.1"]
+
+
+def make_environment(folder: Path, metadata: Mapping[str, Sequence[str]], cuda: int = 13) -> Path:
+    """Write a Python, a cuDNN and the metadata of packages, and return their site-packages."""
+    site = folder / "lib/python3.11/site-packages"
+    make_packages(site, metadata)
+    (folder / "bin").mkdir()
+    (folder / "bin/python3.11").touch()
+    make_cudnn(site / "nvidia/cudnn/lib", "9.28.0", cuda=cuda)
+    return site
+
+
+def last_command(site: Path, code: str) -> str:
+    """Return the last command of the finding with a code."""
+    (found,) = (each for each in doctor.diagnose(site, run=False).findings if each.code == code)
+    return found.commands[-1].rpartition(" -m pip install ")[2]
+
+
 def test_fix_installs_the_version_that_an_extra_pins(tmp_path: Path) -> None:
-    site = tmp_path / "lib/python3.11/site-packages"
     toolkit = ["nvidia-cublas==13.1.0.3.*; extra == 'cublas'"]
-    make_packages(site, {"torch": ["cuda-toolkit[cublas]==1.0"], "cuda-toolkit": toolkit})
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/python3.11").touch()
-    make_cudnn(site / "nvidia/cudnn/lib", "9.27.0", cuda=13)
-    (missing,) = (
-        each for each in doctor.diagnose(site, run=False).findings if each.code == "missing-cublaslt"
-    )
-    assert missing.commands[-1].endswith(" -m pip install 'nvidia-cublas==13.1.0.3.*'")
+    site = make_environment(tmp_path, {"torch": ["cuda-toolkit[cublas]==1.0"], "cuda-toolkit": toolkit})
+    assert last_command(site, "missing-cublaslt") == "'nvidia-cublas==13.1.0.3.*'"
+
+
+@pytest.mark.parametrize("others", [{}, {"cuda-toolkit": ["nvidia-cublas==1; extra == 'cublas'"]}])
+def test_fix_installs_the_toolkit_that_alone_has_the_pins(
+    tmp_path: Path, others: dict[str, list[str]]
+) -> None:
+    site = make_environment(tmp_path, {"torch": TORCH, "nvidia-cudnn-cu13": ["nvidia-cublas"], **others})
+    assert last_command(site, "missing-cublaslt") == "'cuda-toolkit[cublas,nvrtc]==13.0.2'"
+
+
+def test_fix_for_another_cuda_keeps_the_pins_of_its_libraries(tmp_path: Path) -> None:
+    site = make_environment(tmp_path, {"torch": TORCH, "nvidia-cudnn-cu12": []}, cuda=12)
+    (site / "nvidia_cudnn_cu12-1.0.dist-info/RECORD").write_text("nvidia/cudnn/lib/libcudnn.so.9,,\n")
+    expected = "nvidia-cudnn-cu13==9.28.0.1 'cuda-toolkit[cublas,nvrtc]==13.0.2'"
+    assert last_command(site, "consumer-mismatch") == expected
+
+
+def test_fix_names_unknown_pins_where_no_pip_installs_them(tmp_path: Path) -> None:
+    make_packages(tmp_path, {"torch": TORCH})
+    make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.28.0", cuda=13)
+    found = doctor.diagnose(tmp_path, run=False)
+    (missing,) = (each for each in found.findings if each.code == "missing-cublaslt")
+    assert missing.fix == "install nvidia-cublas in the version of cuda-toolkit[cublas,nvrtc]==13.0.2"
+    assert missing.commands == ()
+
+
+def test_packages_that_exclude_each_other_get_no_commands_of_pip(tmp_path: Path) -> None:
+    site = make_environment(tmp_path, {"torch": TORCH, "nvidia-cudnn-cu13": []})
+    for label in ("onnxruntime_gpu-1.22.0", "ctranslate2-4.4.0"):  # for CUDA 12, and for cuDNN 8
+        write_metadata(site / f"{label}.dist-info", [])
+    found = doctor.diagnose(site, run=False)
+    assert {"missing-cublaslt", "consumer-mismatch"} <= {each.code for each in found.findings}
+    assert any(each.fix.startswith("use separate environments: ") for each in found.findings)
+    assert not any(" -m pip " in each for each in found.commands)

@@ -10,7 +10,7 @@ import pytest
 
 from cudnn_ct import doctor
 from cudnn_ct.doctor import diagnosis
-from cudnn_ct.doctor.finding import finding
+from cudnn_ct.doctor.finding import Fix, Severity, finding
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
 
@@ -72,6 +72,14 @@ def test_a_library_that_is_loaded_first_precedes_its_effects() -> None:
     for code in ("preloaded", "shadowed", "memory-limit"):
         cause = finding(code, "x", fix={"advice": "y"})
         assert diagnosis.sort([*effects, cause])[0] == cause
+
+
+@pytest.mark.parametrize("code", diagnosis._COMPETING)
+def test_a_finding_that_another_refers_to_precedes_it(code: str) -> None:
+    values = {"advice": "x", "package": "x", "path": "x"}
+    cause = finding(code, "x", severity=Severity.WARNING, fix=values)
+    effect = finding("mixed-versions", "x", repair=Fix(f"see {code}"))
+    assert diagnosis.sort([effect, cause]) == (cause, effect)
 
 
 def test_a_broken_record_hides_no_leftovers_of_another_version(site: Path) -> None:

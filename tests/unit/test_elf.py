@@ -87,6 +87,22 @@ def test_check_raises_on_every_truncation(tmp_path: Path) -> None:
         assert kind == ("foreign" if length < 4 else "truncated"), length
 
 
+def test_symbols_are_read_from_one_table_of_names_if_it_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.so").write_bytes(make_elf("x.so", constants={"one": 1, "two": 2, "": 3}))
+    elf = _elf.read(tmp_path / "x.so")
+    read: list[int] = []
+    single = _elf._Strings.__getitem__
+    monkeypatch.setattr(_elf._Strings, "__getitem__", lambda self, at: read.append(at) or single(self, at))
+    exports = elf.symbols.exports
+    assert set(exports) == {"one", "two", ""}
+    assert len(read) == 1  # the empty name
+    monkeypatch.setattr(_elf, "_MOST_NAMES", 1)  # a hostile table has millions
+    assert _elf.read(tmp_path / "x.so").symbols.exports == exports
+    assert len(read) > 3
+
+
 def test_check_reads_little_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SOUND)
     os.truncate(path, 1 << 30)  # sparse
