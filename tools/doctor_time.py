@@ -2,9 +2,9 @@
 
 Prints the medians of the wall time and of the processor's time, and the largest memory, of several runs of
 each mode, and whether the limits are met. Exits with 1 if the wall time is more than its limit times the
-factor, or the memory is more than its limit. The modes are measured in turns, so that other programs slow all
-of them down. A wall time far above the processor's shows that other programs ran. The limits hold for two idle
-cores; elsewhere name a factor.
+factor, or the memory is more than its limit. The modes are measured in turns, so that other programs slow
+all of them down. A wall time far above the processor's shows that other programs ran. The limits hold for two
+idle cores; elsewhere name a factor.
 """
 
 from __future__ import annotations
