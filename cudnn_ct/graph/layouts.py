@@ -201,7 +201,7 @@ def _other_strides(graph: Graph) -> Iterator[str]:
 
 
 def _shared_element(graph: Graph) -> Iterator[str]:
-    products = (one.attributes["cdesc"].spec.shape for one in _nodes(graph, "matmul"))
+    products = (_specs(one)["cdesc"].shape for one in _nodes(graph, "matmul"))
     if any(shape[-1] == 1 < prod(shape[:-2]) for shape in products):
         for one in _nodes(graph, "pointwise"):
             for _, tensor in tensors_of_node(one):

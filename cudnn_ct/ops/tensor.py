@@ -270,7 +270,7 @@ def operation_by_graph(problem: OpTensorProblem, context: Context) -> Plan | Non
         whole = problem._replace(b=a._replace(dtype=b.dtype))
         made = operation_by_graph(whole, context) if a.is_dense else None
         return made and on_operands_of(made, problem, whole)
-    if problem.op not in ("min", "max"):
+    if b is None or problem.op not in ("min", "max"):
         return elementwise_plan(problem.op, tuple(tensors_of(problem).values()), context)
     matrix = _matrix_of(a, b, y)
     if matrix is None:
