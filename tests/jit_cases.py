@@ -54,6 +54,8 @@ EVEN = {"n": 4, "lrn_alpha": 0.5}
 OTHERS: dict[str, Any] = {
     "copy into a view": lambda ops, put: ops.transform(put(ROWS)[::-1, 2:], strides=(24, 2)),
     "sums into a view": lambda ops, put: ops.pool(put(IMAGES)[:, ::2], window=2),
+    "sum with a row of channels": lambda ops, put: ops.add(put(IMAGES), put(IMAGES[:1, :, :1, :1])),
+    "least of two with NaN": lambda ops, put: ops.op_tensor(put(with_nan(6, 10)), put(ROWS), op="min"),
     "uneven convolution": lambda ops, put: ops.conv(put(IMAGES), put(IMAGES), padding=((3, 4), (2, 4))),
     "activation of a view": lambda ops, put: ops.activation(put(ROWS)[:, 1:]),
     "softmax of columns": lambda ops, put: ops.softmax(put(ROWS), axis=0),
