@@ -7,9 +7,11 @@ import sys
 from types import FrameType
 from typing import NamedTuple
 
+from .cuda.foreign import LIBRARIES
+
 _PACKAGE = __name__.partition(".")[0]
 _COMMANDS = f"{_PACKAGE}.cli."
-_INNER = (_PACKAGE, "contextlib", "functools", "threading", "torch", "jax")
+_INNER = (_PACKAGE, "contextlib", "functools", "threading", *(library.module for library in LIBRARIES))
 _AT = " at "
 
 

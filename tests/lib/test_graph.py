@@ -67,7 +67,7 @@ def in_child(test: Callable[[], None]) -> Callable[[], None]:
         code += f"t.{test.__name__}.__wrapped__()"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
+            [sys.executable, "-W", "error", "-W", "ignore:cuDNN ", "-c", code],  # known defects
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,  # on stderr, cuDNN names every symbol that the stub lacks
             text=True,

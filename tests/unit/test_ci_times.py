@@ -38,7 +38,7 @@ def test_doctor_time_prints_a_missed_limit_within_the_slack(
     word: str,
     status: int,
 ) -> None:
-    monkeypatch.setattr(doctor_time, "_run", lambda mode: (doctor_time.LIMITS[mode] * factor, 10.0))
+    monkeypatch.setattr(doctor_time, "_run", lambda mode: (doctor_time.LIMITS[mode] * factor, 0.1, 10.0))
     monkeypatch.setattr(sys, "argv", ["doctor_time.py", "--slack", "1.5"])
     assert doctor_time.main() == status
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [word] * 3
