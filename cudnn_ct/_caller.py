@@ -7,11 +7,9 @@ import sys
 from types import FrameType
 from typing import NamedTuple
 
-from .cuda.foreign import LIBRARIES
-
 _PACKAGE = __name__.partition(".")[0]
 _COMMANDS = f"{_PACKAGE}.cli."
-_INNER = (_PACKAGE, "contextlib", "functools", "threading", *(library.module for library in LIBRARIES))
+INNER = {_PACKAGE, "contextlib", "functools", "threading"}  # `cuda.foreign` adds the libraries of arrays
 _AT = " at "
 
 
@@ -32,7 +30,7 @@ def caller() -> Caller:
     """
     frame: FrameType | None = sys._getframe(1)
     outermost = ""
-    while frame is not None and (package := _module(frame).partition(".")[0]) in _INNER:
+    while frame is not None and (package := _module(frame).partition(".")[0]) in INNER:
         if _module(frame).startswith(_COMMANDS):
             return Caller()
         if package == _PACKAGE:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 
+from .._caller import INNER
 from ..dtypes import DTYPES, as_dtype
 from ..shapes.specs import UNALIGNED, TensorSpec
 from . import stream as streams
@@ -268,6 +269,7 @@ class Jax(Library):
 
 LIBRARIES: tuple[Library, ...] = (PyTorch(), CuPy(), Jax())
 streams.LASTING.update(library.module for library in LIBRARIES if library.has_streams)
+INNER.update(library.module for library in LIBRARIES)
 
 
 # --- which library -----------------------------------------------------------------------------------------

@@ -36,16 +36,13 @@ class Norm(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of matrices: the dtype and the columns of a, the elements of the result, and other nodes.
-
-    ``shares_one`` is set if several matrices of one column share an operand of one element.
-    """
+    """A product of matrices: the dtype and the columns of a, the elements of the result, and other nodes."""
 
     dtype: str
     terms: int
     sums: int
     nodes: frozenset[str] = frozenset()
-    shares_one: bool = False
+    shares_one: bool = False  # whether several matrices of one column share an operand of one element
 
 
 def subjects_of(problem: Any) -> tuple[Subject, ...]:

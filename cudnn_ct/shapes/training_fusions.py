@@ -72,11 +72,7 @@ class StatisticsProblem(NamedTuple):
     square_sums: TensorSpec
     parameters: ConvParameters
     aligned: bool = True
-
-    @property
-    def unproven(self) -> bool:
-        """Whether first results are compared with a second opinion."""
-        return True
+    unproven: Any = True
 
     @property
     def core(self) -> ConvProblem:
@@ -99,7 +95,7 @@ class StatisticsProblem(NamedTuple):
         return self._replace(aligned=True)
 
     def __str__(self) -> str:
-        return describe("convolution with statistics", self)
+        return describe("convolution with statistics", self, "unproven")
 
 
 class BatchNormFinalize(NamedTuple):
@@ -121,11 +117,7 @@ class BatchNormFinalize(NamedTuple):
     epsilon: float
     momentum: float
     aligned: bool = True
-
-    @property
-    def unproven(self) -> bool:
-        """Whether first results are compared with a second opinion."""
-        return True
+    unproven: Any = True
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -143,7 +135,7 @@ class BatchNormFinalize(NamedTuple):
         return self._replace(aligned=True)
 
     def __str__(self) -> str:
-        return describe("statistics of a batch normalisation", self)
+        return describe("statistics of a batch normalisation", self, "unproven")
 
 
 class DataGradient(NamedTuple):
@@ -164,11 +156,7 @@ class DataGradient(NamedTuple):
     eq_bias: TensorSpec
     parameters: ConvParameters
     aligned: bool = True
-
-    @property
-    def unproven(self) -> bool:
-        """Whether first results are compared with a second opinion."""
-        return True
+    unproven: Any = True
 
     @property
     def core(self) -> ConvProblem:
@@ -191,7 +179,9 @@ class DataGradient(NamedTuple):
         return self._replace(aligned=True)
 
     def __str__(self) -> str:
-        return describe("gradient of a convolution's data, a relu and a batch normalisation", self)
+        return describe(
+            "gradient of a convolution's data, a relu and a batch normalisation", self, "unproven"
+        )
 
 
 class FilterGradient(NamedTuple):
@@ -204,11 +194,7 @@ class FilterGradient(NamedTuple):
     dw: TensorSpec
     parameters: ConvParameters
     aligned: bool = True
-
-    @property
-    def unproven(self) -> bool:
-        """Whether first results are compared with a second opinion."""
-        return True
+    unproven: Any = True
 
     @property
     def core(self) -> ConvProblem:
@@ -231,7 +217,9 @@ class FilterGradient(NamedTuple):
         return self._replace(aligned=True)
 
     def __str__(self) -> str:
-        return describe("gradient of a convolution's filter with scale, bias and relu of the data", self)
+        return describe(
+            "gradient of a convolution's filter with scale, bias and relu of the data", self, "unproven"
+        )
 
 
 # --- arguments ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cudnn_ct as ct
@@ -19,12 +20,12 @@ from cudnn_ct.graph.recording import read_requests
 from cudnn_ct.legal.rules import engine_rules, rules_of_subjects
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.fake.conftest import fake, host
+from tests.fake.conftest import fake, host, jit
 from tests.fake.cudnn import FakeCudnn
 
 from .pool import pool
 
-__all__ = ["fake", "host"]  # fixtures, known here by their import
+__all__ = ["fake", "host", "jit"]  # fixtures, known here by their import
 
 ROW = {
     "name": "mine",
@@ -72,6 +73,21 @@ def test_a_user_blocks_an_engine_of_any_operation(
     rules = (rules_of_subjects(((operation, one),), Target(92801)) for one in pool()[operation])
     reasons = [one.why_wrong(Engine(4), ()) for one in rules if not one.refusal((9, 0))]
     assert reasons[0].endswith("wrong here")
+
+
+def test_without_legacy_calls_an_engine_runs_on_copies_in_another_layout(
+    jit: FakeCudnn, plant: Callable[..., None]
+) -> None:
+    plant(operations=["conv"], when=["x that is not in NHWC"], engines=[0], message="wrong here")
+    x, w = (
+        np.arange(size, dtype=np.float32).reshape(shape)
+        for size, shape in ((18, (1, 2, 3, 3)), (24, (3, 2, 2, 2)))
+    )
+    y = ct.conv(ct.asarray(x), ct.asarray(w))
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x, w))
+    described = ct.last_plan()
+    assert described is not None
+    assert "3 operands copied into a packed layout" in described.describe()
 
 
 def test_a_rejected_operation_has_no_legacy_call_either(fake: FakeCudnn, plant: Callable[..., None]) -> None:

@@ -61,7 +61,8 @@ def test_conv_runs_an_engine_and_rejects_legacy_calls(jit: FakeCudnn) -> None:
     table = ct.conv_algorithms(*given, padding=1, measure=False)
     (legacy,) = [row for row in table if row.backend == "legacy"]
     assert legacy.rejected.endswith("needs libcudnn_cnn, which the JIT wheel lacks (3009)")
-    assert [row.backend for row in table if not row.rejected] == ["graph"]
+    copied = [row.relayout for row in table if row.backend == "graph" and not row.rejected]
+    assert copied == [(), (("x", "nhwc"), ("w", "nhwc"), ("y", "nhwc"))]
     with pytest.raises(NotSupportedError, match=r"legacy call needs libcudnn_cnn.*\(3009\)"):
         ct.conv(*given, padding=1, algo="gemm", strict=True)
     with pytest.warns(ct.CudnnWarning, match=r"fell back to graph engine 0 .*libcudnn_cnn"):

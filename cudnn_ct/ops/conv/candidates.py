@@ -26,7 +26,15 @@ from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
 from .legacy_plans import UnfusedPlan
-from .relayout import for_engines, layout_conversions, operands_of, relaid_out, with_epilogue
+from .relayout import (
+    Packing,
+    engine_conversions,
+    for_engines,
+    layout_conversions,
+    operands_of,
+    relaid_out,
+    with_epilogue,
+)
 
 _Finder = Callable[[Any, Context], list[Candidate]]  # of engines for a problem
 ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
@@ -85,9 +93,7 @@ class Convolutions(CandidateSource):
         if make is None:
             raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
         legacy_call = candidate.backend == "legacy"
-        offered = (
-            layout_conversions(problem) if legacy_call else [with_epilogue(problem, for_engines(problem))]
-        )
+        offered = layout_conversions(problem) if legacy_call else engine_conversions(problem)
         if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
             raise NotSupportedError(
                 f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
@@ -102,9 +108,7 @@ class Convolutions(CandidateSource):
 
     def graph_of(self, problem: Any) -> Graph:
         """Return the graph that engines compute, on contiguous and aligned copies where they need them."""
-        return graph.graph_of(
-            _in_aligned_memory(relaid_out(problem, with_epilogue(problem, for_engines(problem))))
-        )
+        return graph.graph_of(_in_aligned_memory(relaid_out(problem, engine_conversions(problem)[0])))
 
 
 CONVOLUTIONS = Convolutions()
@@ -146,8 +150,12 @@ def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tupl
     finders: list[_Finder] = [partial(_ranked_engines, *mode) for mode in modes]
     if modes and isinstance(problem, ConvProblem) and not for_engines(problem):
         finders.insert(0, graph.preferred)
+    needed, *others = engine_conversions(problem)
     engines = _copies(problem, "graph")
-    sources: list[tuple[Heuristic, bool]] = [(partial(_engines, problem, find), engines) for find in finders]
+    sources: list[tuple[Heuristic, bool]] = [
+        (partial(_engines, problem, find, needed), engines) for find in finders
+    ]
+    sources += [(partial(_engines, problem, find, packing), True) for packing in others for find in finders]
     sources.append((partial(_legacy, problem, None), _copies(problem, "legacy")))
     if isinstance(problem, FusedConv):
         separate = _sources(unfused(problem), modes)  # the convolution, followed by separate calls
@@ -168,9 +176,8 @@ def _ranked_engines(mode: str, most: int | None, problem: Any, context: Context)
     return graph.candidates(problem, context, (mode,), most)
 
 
-def _engines(problem: Any, find: _Finder, context: Context) -> list[Candidate]:
+def _engines(problem: Any, find: _Finder, packing: Packing, context: Context) -> list[Candidate]:
     """Return engines for contiguous and aligned operands as candidates that copy the other operands."""
-    packing = with_epilogue(problem, for_engines(problem))
     rows = find(_in_aligned_memory(relaid_out(problem, packing)), context)
     return _with_copies(problem, [row._replace(relayout=packing) for row in rows])
 
@@ -188,7 +195,10 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
 
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
     if is_engine(name):
-        return [partial(_engines, problem, lambda relaid, ctx: [graph.by_name(relaid, name, ctx)])]
+        return [
+            partial(_engines, problem, lambda relaid, ctx: [graph.by_name(relaid, name, ctx)], packing)
+            for packing in engine_conversions(problem)
+        ]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         rejected = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)

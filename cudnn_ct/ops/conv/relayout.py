@@ -8,6 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from ..._lib import load
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
@@ -63,6 +64,15 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
         layout = "nhwc"
     taken = {layout} if isinstance(problem, FusedConv) else set(LAYOUTS)
     return tuple((role, layout) for role in roles if not taken.intersection(getattr(core, role).layouts))
+
+
+def engine_conversions(problem: ConvProblem | FusedConv) -> tuple[Packing, ...]:
+    """Return conversions for which engines may exist, the fewest copies first; JIT wheels prefer NHWC."""
+    core, needed = problem.core, with_epilogue(problem, for_engines(problem))
+    if core.x.dtype == "int8" or not load().lacks("cnn"):
+        return (needed,)
+    wide: Packing = tuple((role, "nhwc") for role in "xwy" if "nhwc" not in getattr(core, role).layouts)
+    return tuple(dict.fromkeys((needed, with_epilogue(problem, wide))))
 
 
 def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
