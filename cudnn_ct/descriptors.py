@@ -93,13 +93,13 @@ def _same_length(parts: dict[str, Sequence[int]]) -> int:
     for name, part in parts.items():
         if not isinstance(part, Sequence):
             raise TypeError(f"{name} of a spec must be a tuple of ints: got {part!r}")
-    lengths = {name: len(part) for name, part in parts.items()}
-    text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
-    if len(set(lengths.values())) > 1:
+    lengths = set(map(len, parts.values()))
+    if len(lengths) == 1 and max(lengths) <= MAX_AXES:
+        return max(lengths)
+    text = ", ".join(f"{name} has {len(part)}" for name, part in parts.items())
+    if len(lengths) > 1:
         raise ValueError(f"a spec needs one number per axis in each part; {text}")
-    if max(lengths.values()) > MAX_AXES:
-        raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {text}")
-    return max(lengths.values())
+    raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {text}")
 
 
 class Setter(Generic[S]):

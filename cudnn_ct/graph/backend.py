@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any
 
 from .._bindings.types import cudnnBackendDescriptor_t
 from .._handle import NativeHandle
@@ -29,33 +29,44 @@ class BackendDescriptor(NativeHandle):
     # cuDNN does not document whether it keeps the parts of a descriptor alive.
     __slots__ = ("_depends_on", "about", "kernel_cache", "kind", "library")
 
-    def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
-        self._create(library, name)
+    # One function: a graph has some twenty descriptors, which take longer the more calls of Python they are.
+    def __init__(self, library: Any, name: str, /, *parents: BackendDescriptor, **attributes: Any) -> None:
+        """Make a descriptor; or, with parents, one for cuDNN to fill from an attribute of theirs."""
+        self.kind = of_kind = kind(name)
+        self.library = library
+        self.about = ""  # shown by repr
+        self.kernel_cache: KernelCache | None = None  # of a dynamic graph
+        self._depends_on: list[Any] = [*parents]
+        pointer = cudnnBackendDescriptor_t()
+        library.cudnnBackendCreateDescriptor(of_kind.code, ctypes.byref(pointer))
+        super().__init__(pointer, library.cudnnBackendDestroyDescriptor)
+        if parents:
+            return
+        known = of_kind.attributes
         try:
-            self._set(attributes)
-            self._finalize()
-        except BaseException:
-            self.close()
-            raise
-
-    @classmethod
-    def empty(cls, library: Any, name: str, parent: BackendDescriptor) -> Self:
-        """Create a descriptor for cuDNN to fill from an attribute of ``parent``."""
-        descriptor = cls.__new__(cls)
-        descriptor._create(library, name)
-        descriptor._depends_on.append(parent)
-        return descriptor
-
-    def _finalize(self) -> None:
-        """Finalise the descriptor; raise NotSupportedError for an operation that cuDNN cannot initialise.
-
-        cuDNN 9.19 returns CUDNN_STATUS_NOT_INITIALIZED for operations without an implementation, although its
-        handle works.
-        """
-        try:
-            self.library.cudnnBackendFinalize(self)
+            for field, value in attributes.items():
+                if value is None:
+                    continue
+                attribute = known[field] if field in known else of_kind.attribute(field)
+                element = attribute.type
+                if type(value) in _SINGLE:  # most values
+                    elements = (element.ctype * 1)(element.encode(value))
+                elif type(value) in _LISTS and set(map(type, value)) == _INTS:
+                    elements = (element.ctype * len(value))(*map(element.encode, value))
+                else:
+                    element, elements = self._encoded(element, value)
+                try:
+                    library.cudnnBackendSetAttribute(
+                        self, attribute.code, element.code, len(elements), elements
+                    )
+                except Exception as error:
+                    error.add_note(f"while setting {field} = {value!r} of {self!r}")
+                    raise
+            library.cudnnBackendFinalize(self)
         except NotInitializedError as error:
-            if error.status != NOT_INITIALIZED or not self.kind.name.startswith(_PLANNED):
+            self.close()
+            # cuDNN 9.19 returns this for operations without an implementation, although its handle works.
+            if error.status != NOT_INITIALIZED or not of_kind.name.startswith(_PLANNED):
                 raise
             raise NotSupportedError(
                 f"cuDNN cannot initialise an operation, or its engine: {str(error).splitlines()[0]}",
@@ -63,36 +74,9 @@ class BackendDescriptor(NativeHandle):
                 function=error.function,
                 detail=error.detail,
             ) from None
-
-    def _create(self, library: Any, name: str) -> None:
-        self.kind = kind(name)
-        self.library = library
-        self.about = ""  # shown by repr
-        self.kernel_cache: KernelCache | None = None  # of a dynamic graph
-        self._depends_on: list[Any] = []
-        pointer = cudnnBackendDescriptor_t()
-        library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
-        super().__init__(pointer, library.cudnnBackendDestroyDescriptor)
-
-    def _set(self, values: Mapping[str, Any]) -> None:
-        """Set the attributes of these short names that have a value."""
-        known, library = self.kind.attributes, self.library
-        for name, value in values.items():
-            if value is None:
-                continue
-            attribute = known[name] if name in known else self.kind.attribute(name)
-            element = attribute.type
-            if type(value) in _SINGLE:  # most values
-                elements = (element.ctype * 1)(element.encode(value))
-            elif type(value) in _LISTS and set(map(type, value)) == _INTS:
-                elements = (element.ctype * len(value))(*map(element.encode, value))
-            else:
-                element, elements = self._encoded(element, value)
-            try:
-                library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)
-            except Exception as error:
-                error.add_note(f"while setting {name} = {value!r} of {self!r}")
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def _encoded(self, element: Element, value: Any) -> tuple[Element, Any]:
         """Return a value as a C array, and the type of its elements, which a few values decide.
@@ -143,7 +127,7 @@ class BackendDescriptor(NativeHandle):
         """Read an attribute of descriptors, at most ``count``, into new descriptors."""
         attribute = self.kind.attribute(name)
         room = self.count(name) if count is None else count
-        blanks = [BackendDescriptor.empty(self.library, of_kind, self) for _ in range(room)]
+        blanks = [BackendDescriptor(self.library, of_kind, self) for _ in range(room)]
         elements = (attribute.type.ctype * room)(*(blank._as_parameter_ for blank in blanks))
         return blanks[: self._read(attribute, room, elements) if room else 0]
 

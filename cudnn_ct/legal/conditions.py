@@ -94,47 +94,38 @@ def _contiguous_in_nchw(problem: ConvProblem) -> bool:
     return True
 
 
-_OF_CORES: dict[str, Callable[[ConvProblem], bool]] = {
-    "3 spatial axes": lambda p: len(p.x.shape) == 5,
-    "float16 or bfloat16": lambda p: p.x.dtype in ("float16", "bfloat16"),
-    "float16 or float32": lambda p: p.x.dtype in ("float16", "float32"),
-    "half precision": lambda p: p.x.dtype != "float32",
-    "float16": lambda p: p.x.dtype == "float16",
-    "float32": lambda p: p.x.dtype == "float32",
-    "int8": lambda p: p.x.dtype == "int8",
-    "TF32": lambda p: rounds_to(p) == "tf32",
-    "sums in float32": lambda p: p.compute == "float32",
-    "sums rounded to float32": lambda p: rounds_to(p) == "float32",
-    "a filter larger than 1": lambda p: any(length != 1 for length in p.w.shape[2:]),
-    "windows of 5": lambda p: 5 in p.w.shape[2:],
-    "windows of more than 16 elements": lambda p: prod(p.w.shape[2:]) > 16,
-    "depthwise": lambda p: 1 < p.groups == p.x.shape[1],
-    "groups of one filter with several channels": _one_filter_groups,
-    "2**31 or more elements": lambda p: max(p.x.size, p.y.size) >= 2**31,
-    "uneven padding": lambda p: p.asymmetric_padding,
-    "stride and dilation above 1": strided_and_dilated,
-    "a flipped filter": lambda p: p.mode == "convolution",
-    "a result of one pixel": lambda p: prod(p.y.shape[2:]) == 1,
-    "x in NHWC": lambda p: not _channels_first(p),
-    "x that is not in NHWC": _channels_first,
-    "tensors that are not all NHWC": lambda p: "nhwc" not in p.common_layouts,
-    "tensors of different layouts": lambda p: not p.common_layouts,
-    "contiguous in NCHW in one dtype": _contiguous_in_nchw,
-    "channels that are not multiples of 8": lambda p: bool(p.x.shape[1] % 8 or p.y.shape[1] % 8),
-    "2 channels modulo 8": lambda p: p.x.shape[1] % 8 == 2,
-}
-
-
-def _on_core(condition: Callable[[ConvProblem], bool]) -> Condition:
-    return lambda subject: condition(subject.core)
-
-
 def _has(node: str) -> Condition:
     return lambda subject: node in subject.nodes
 
 
 _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
-    **{name: _on_core(condition) for name, condition in _OF_CORES.items()},
+    "3 spatial axes": lambda p: len(p.core.x.shape) == 5,
+    "float16 or bfloat16": lambda p: p.core.x.dtype in ("float16", "bfloat16"),
+    "float16 or float32": lambda p: p.core.x.dtype in ("float16", "float32"),
+    "half precision": lambda p: p.core.x.dtype != "float32",
+    "float16": lambda p: p.core.x.dtype == "float16",
+    "float32": lambda p: p.core.x.dtype == "float32",
+    "int8": lambda p: p.core.x.dtype == "int8",
+    "TF32": lambda p: rounds_to(p.core) == "tf32",
+    "sums in float32": lambda p: p.core.compute == "float32",
+    "sums rounded to float32": lambda p: rounds_to(p.core) == "float32",
+    "a filter larger than 1": lambda p: any(length != 1 for length in p.core.w.shape[2:]),
+    "windows of 5": lambda p: 5 in p.core.w.shape[2:],
+    "windows of more than 16 elements": lambda p: prod(p.core.w.shape[2:]) > 16,
+    "depthwise": lambda p: 1 < p.core.groups == p.core.x.shape[1],
+    "groups of one filter with several channels": lambda p: _one_filter_groups(p.core),
+    "2**31 or more elements": lambda p: max(p.core.x.size, p.core.y.size) >= 2**31,
+    "uneven padding": lambda p: p.core.asymmetric_padding,
+    "stride and dilation above 1": lambda p: strided_and_dilated(p.core),
+    "a flipped filter": lambda p: p.core.mode == "convolution",
+    "a result of one pixel": lambda p: prod(p.core.y.shape[2:]) == 1,
+    "x in NHWC": lambda p: not _channels_first(p.core),
+    "x that is not in NHWC": lambda p: _channels_first(p.core),
+    "tensors that are not all NHWC": lambda p: "nhwc" not in p.core.common_layouts,
+    "tensors of different layouts": lambda p: not p.core.common_layouts,
+    "contiguous in NCHW in one dtype": lambda p: _contiguous_in_nchw(p.core),
+    "channels that are not multiples of 8": lambda p: bool(p.core.x.shape[1] % 8 or p.core.y.shape[1] % 8),
+    "2 channels modulo 8": lambda p: p.core.x.shape[1] % 8 == 2,
     "other operations in the graph": lambda subject: bool(subject.nodes),
     "a selection in the graph": _has("binary_select"),
     "gradients of a batch norm in the graph": _has("bn_backward_weights"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..shapes.conv import ROLES, ConvProblem
@@ -45,6 +46,7 @@ class Product(NamedTuple):
     shares_one: bool = False  # whether several matrices of one column share an operand of one element
 
 
+@lru_cache(maxsize=256)
 def subjects_of(problem: Any) -> tuple[Subject, ...]:
     """Return the subjects of a problem; none for a problem that no fact is about."""
     found = _BY_TYPE.get(type(problem).__name__)

@@ -97,7 +97,7 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> Axis:
 
 def images(*specs: TensorSpec) -> list[TensorSpec]:
     """Return specs of images for the legacy calls: two or more spatial axes, canonical strides."""
-    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
+    common = [layout for layout in LAYOUTS if not [spec for spec in specs if layout not in spec.layouts]]
     return [pad_to_two_axes(canonical_strides(spec, common)) for spec in specs]
 
 

@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
     @property
     def key(self) -> tuple[object, ...]:
         """Identity among the candidates of a problem, independent of measurements."""
-        return self.backend, self.algorithm, self.math, self.relayout, self.dynamic
+        return self.backend, self.algorithm, self.math, self.relayout, DYNAMIC_SHAPES in self.notes
 
     @property
     def rank(self) -> tuple[bool, bool, float]:

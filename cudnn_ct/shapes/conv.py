@@ -39,7 +39,7 @@ ROLES = {
 
 @lru_cache(maxsize=1024)  # a first convolution asks thirty times
 def _common_layouts(*specs: TensorSpec) -> tuple[Layout, ...]:
-    return tuple(layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs))
+    return tuple([layout for layout in LAYOUTS if not [spec for spec in specs if layout not in spec.layouts]])
 
 
 class ConvProblem(NamedTuple):

@@ -31,7 +31,7 @@ def per_axis(value: Any, axes: int, name: str, minimum: int, other: str = "") ->
     value = as_list(value)
     given = value if isinstance(value, Sequence) else (value,) * axes
     try:
-        numbers = tuple(operator.index(n) for n in given)
+        numbers = tuple(map(operator.index, given))
     except TypeError:
         raise TypeError(f"{name} must be an int or a tuple of {axes} ints{other}: got {value!r}") from None
     if len(numbers) != axes:

@@ -242,7 +242,7 @@ def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:
 def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
     """Return ``shape`` as a tuple of ints that fit a C int."""
     try:
-        dims = tuple(operator.index(n) for n in shape)
+        dims = tuple(map(operator.index, shape))
     except TypeError:
         raise TypeError(f"{name} must be a sequence of integers: got {shape!r}") from None
     for n in dims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from ...context import Context
 from ...graph.candidates import engine_by_name, engine_candidates, engine_plan, no_engine
@@ -82,13 +83,15 @@ def _rules(problem: ConvProblem | FusedConv, context: Context | Planner) -> Engi
     return rules._replace(rejections=(Rejection(unfit),)) if unfit else rules
 
 
+@lru_cache(maxsize=256)
 def _unfit(problem: ConvProblem | FusedConv) -> str:
     """Return why no engine can compute a problem; empty if engines may."""
-    if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
+    core = problem.core
+    if core.scaled == "alpha" and core.x.dtype == "float16":
         return (
             "sums in float16 may overflow before alpha makes them small (scale the result in place instead)"
         )
-    if not problem.core.aligned:
+    if not core.aligned:
         return f"an operand is not {ALIGNMENT}-byte aligned"
     strided = [spec for spec in operands_of(problem).values() if not spec.layouts]
     return f"an operand is not contiguous: {strided[0]}" if strided else ""

@@ -108,13 +108,14 @@ def _candidate(row: Any, native: ConvDescriptors, packing: Packing, function: st
 
 def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> str:
     """Return why a stored candidate cannot be used for a problem; empty if it can."""
-    algorithms = DIRECTIONS[problem.core.direction].algorithms
+    core = problem.core
+    algorithms = DIRECTIONS[core.direction].algorithms
     if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
-        return f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}"
+        return f"{core.direction} has no legacy algorithm {candidate.algorithm!r}"
     if candidate.math not in MATH_NAMES.values():
         return f"the math type {candidate.math!r} does not exist"
-    if candidate.math != "fma" and requires_ieee(problem.core):
-        return f"{candidate.math} math is coarser than {problem.core.compute}"
+    if candidate.math != "fma" and requires_ieee(core):
+        return f"{candidate.math} math is coarser than {core.compute}"
     return rejection_of(problem, candidate.algorithm, target_of(context))
 
 
@@ -124,12 +125,13 @@ def _why_not(problem: ConvProblem | FusedConv) -> str:
         return f"the legacy fused call supports {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
     if isinstance(problem, FusedConv) and problem.bias is None:
         return "the legacy fused call needs a bias"
-    if problem.core.asymmetric_padding:
+    core = problem.core
+    if core.asymmetric_padding:
         return "the legacy calls pad both sides of an axis alike"
     if problem.result.dtype == "int32":
         return "the legacy calls write sums of int8 as float32, not int32"
     for name in ("x", "w", "y"):
-        low, high = getattr(problem.core, name).extent
+        low, high = getattr(core, name).extent
         if high - low >= 2**31:
             return f"{name} spans {high - low:,} elements; a legacy descriptor holds fewer than 2**31"
     return ""

@@ -59,7 +59,7 @@ class ConvDescriptors:
             "w": FilterDescriptor.cached(FilterSpec(w.shape, w.dtype, layouts[0])),
             "y": TensorDescriptor.cached(y),
         }
-        self.operands = tuple(native[role] for role in self.direction.operands)
+        self.operands = itemgetter(*self.direction.operands)(native)
         self.in_c_order = itemgetter(*map(ROLES[problem.direction].operands.index, self.direction.operands))
         self.compute = problem.compute
         # "fma" guarantees IEEE products, whatever math type the heuristics prefer.
@@ -67,7 +67,7 @@ class ConvDescriptors:
         missing = max(2 - len(problem.stride), 0)  # cuDNN needs two axes
         self.convolution = ConvolutionDescriptor.cached(
             ConvolutionSpec(
-                padding=(0,) * missing + tuple(before for before, _ in problem.padding),
+                padding=(0,) * missing + tuple(map(itemgetter(0), problem.padding)),
                 stride=(1,) * missing + problem.stride,
                 dilation=(1,) * missing + problem.dilation,
                 groups=problem.groups,

@@ -83,10 +83,10 @@ def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
     if core.x.dtype != "int8":  # every tested combination of copies gave wrong sums of int8
         conversions += [(("w", layout),)] if layout not in core.w.layouts else []
         conversions += [
-            tuple((role, every) for role in "xwy" if every not in getattr(core, role).layouts)
+            tuple([(role, every) for role in "xwy" if every not in getattr(core, role).layouts])
             for every in LAYOUTS
         ]
-    return list(dict.fromkeys(with_epilogue(problem, one) for one in conversions))
+    return list(dict.fromkeys([with_epilogue(problem, one) for one in conversions]))
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
