@@ -36,7 +36,7 @@ class BackendDescriptor(NativeHandle):
         self.library = library
         self.about = ""  # shown by repr
         self.kernel_cache: KernelCache | None = None  # of a dynamic graph
-        self._depends_on: list[Any] = [*parents]
+        self._depends_on: list[Any] = list(parents)
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(of_kind.code, ctypes.byref(pointer))
         super().__init__(pointer, library.cudnnBackendDestroyDescriptor)

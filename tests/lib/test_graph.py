@@ -470,9 +470,9 @@ def test_attributes_have_the_types_that_cudnn_takes() -> None:
 
 
 def _accepts(library: Any, descriptor: str, attribute: int, code: int) -> bool:
-    blank = BackendDescriptor.__new__(BackendDescriptor)
+    parent: Any = None
     try:
-        blank._create(library, descriptor)
+        blank = BackendDescriptor(library, descriptor, parent)
         value = {4: ctypes.c_float, 5: ctypes.c_double}.get(code, ctypes.c_int64)(1)
         library.cudnnBackendSetAttribute(blank, attribute, code, 1, ctypes.byref(value))
     except CudnnError:
