@@ -63,19 +63,10 @@ class BackendDescriptor(NativeHandle):
                     error.add_note(f"while setting {field} = {value!r} of {self!r}")
                     raise
             library.cudnnBackendFinalize(self)
-        except NotInitializedError as error:
+        except BaseException as error:
             self.close()
-            # cuDNN 9.19 returns this for operations without an implementation, although its handle works.
-            if error.status != NOT_INITIALIZED or not of_kind.name.startswith(_PLANNED):
-                raise
-            raise NotSupportedError(
-                f"cuDNN cannot initialise an operation, or its engine: {str(error).splitlines()[0]}",
-                status=error.status,
-                function=error.function,
-                detail=error.detail,
-            ) from None
-        except BaseException:
-            self.close()
+            if isinstance(error, NotInitializedError) and of_kind.name.startswith(_PLANNED):
+                _raise_without_implementation(error)
             raise
 
     def _encoded(self, element: Element, value: Any) -> tuple[Element, Any]:
@@ -145,6 +136,17 @@ class BackendDescriptor(NativeHandle):
     def __repr__(self) -> str:
         about = f" of {self.about}" if self.about else ""
         return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}{about}>"
+
+
+def _raise_without_implementation(error: NotInitializedError) -> None:
+    """Raise NotSupportedError for an operation that cuDNN cannot initialise, although its handle works."""
+    if error.status == NOT_INITIALIZED:  # as cuDNN 9.19 returns for it
+        raise NotSupportedError(
+            f"cuDNN cannot initialise an operation, or its engine: {str(error).splitlines()[0]}",
+            status=error.status,
+            function=error.function,
+            detail=error.detail,
+        ) from None
 
 
 class KernelCache(BackendDescriptor):

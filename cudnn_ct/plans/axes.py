@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import NotSupportedError
-from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec, packed_strides
+from ..shapes.specs import INT_MAX, TensorSpec, common_layouts, packed_strides
 from ..typing import Layout
 
 
@@ -97,11 +97,11 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> Axis:
 
 def images(*specs: TensorSpec) -> list[TensorSpec]:
     """Return specs of images for the legacy calls: two or more spatial axes, canonical strides."""
-    common = [layout for layout in LAYOUTS if not [spec for spec in specs if layout not in spec.layouts]]
+    common = common_layouts(*specs)
     return [pad_to_two_axes(canonical_strides(spec, common)) for spec in specs]
 
 
-def canonical_strides(spec: TensorSpec, common: list[Layout]) -> TensorSpec:
+def canonical_strides(spec: TensorSpec, common: Sequence[Layout]) -> TensorSpec:
     """Give axes of length 1 the strides of the layout in use; cuDNN rejects other strides."""
     if 1 not in spec.shape:
         return spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import starmap
 from operator import ne
 from typing import Any, NamedTuple, Never
@@ -14,7 +13,7 @@ from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, as_list, per_axis
 from .shape_hints import batch_hint, filter_hint, gradient_hint, image_hint, swap_hint
-from .specs import LAYOUTS, Shape, TensorSpec, check_shape
+from .specs import Shape, TensorSpec, check_shape, common_layouts
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -35,11 +34,6 @@ ROLES = {
     "backward_data": DirectionOperands(("y", "w", "x"), ("dy", "w", "dx")),
     "backward_filter": DirectionOperands(("y", "x", "w"), ("dy", "x", "dw")),
 }
-
-
-@lru_cache(maxsize=1024)  # a first convolution asks thirty times
-def _common_layouts(*specs: TensorSpec) -> tuple[Layout, ...]:
-    return tuple([layout for layout in LAYOUTS if not [spec for spec in specs if layout not in spec.layouts]])
 
 
 class ConvProblem(NamedTuple):
@@ -88,7 +82,7 @@ class ConvProblem(NamedTuple):
     @property
     def common_layouts(self) -> tuple[Layout, ...]:
         """The layouts in which x, w and y are all contiguous."""
-        return _common_layouts(self.x, self.w, self.y)
+        return common_layouts(self.x, self.w, self.y)
 
     @property
     def asymmetric_padding(self) -> bool:

@@ -251,6 +251,12 @@ def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
     return dims
 
 
+@lru_cache(maxsize=1024)  # a first convolution asks thirty times
+def common_layouts(*specs: TensorSpec) -> tuple[Layout, ...]:
+    """Return the layouts in which all tensors are contiguous."""
+    return tuple(layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs))
+
+
 def nearest_layout(*specs: TensorSpec) -> Layout:
     """Return the layout for a result or a contiguous copy of tensors; no other function decides it.
 

@@ -68,10 +68,9 @@ def compare(
     """Make drawn calls in ``jobs`` processes until there are ``calls`` of them or ``minutes`` are over.
 
     ``fakes`` is the set of libraries of the fakes, "full" or "jit"; empty for a GPU. ``numbers`` is a range
-    of calls of the seed to make instead; ``seconds`` is the time limit of one call. Calls whose text does not
-    match the pattern ``like`` are not made.
-    With ``algorithms``, convolutions are made once with each algorithm that cuDNN has for them; with
-    ``rejected``, also with those that facts reject.
+    of calls of the seed to make instead; ``seconds`` is the time limit of one call. Only calls with text that
+    matches the pattern ``like`` are made. With ``algorithms``, convolutions are made once with each algorithm
+    that cuDNN has for them; with ``rejected``, also with those that facts reject.
     """
     result = Result(seed, tuple(only), fakes)
     end = None if minutes is None else time.monotonic() + 60 * minutes

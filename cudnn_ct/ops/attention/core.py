@@ -17,8 +17,9 @@ from ...shapes.attention import HEAD_MULTIPLE, AttentionProblem, Band
 from ...shapes.attention_rules import like_axes
 from ...shapes.specs import TensorSpec
 
-# The axes of queries and of keys in the operands of a batch.
 NARROW = "attention-narrow-values"  # the fact that wider values avoid
+
+# The axes of queries and of keys in the operands of a batch.
 _QUERY_AXES = {
     "dy": 2,
     "q": 2,

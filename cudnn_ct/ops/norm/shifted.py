@@ -9,6 +9,7 @@ float32 does not hold.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ...context import Context
@@ -116,11 +117,9 @@ def _difference(problem: RowNorm, context: Context) -> Plan:
     rows = problem.x.size // columns
     mean, y = (TensorSpec.packed((1, rows, length), "float32") for length in (1, columns))
     x = y._replace(dtype=problem.x.dtype)
-    try:
-        if x == y:
+    if x == y:
+        with suppress(LibraryLoadError, NotSupportedError):  # no legacy calls, or too many elements
             return op_tensor_of("add", x, mean, y, alpha2=-1.0)
-    except (LibraryLoadError, NotSupportedError):  # libraries without legacy calls, or too many elements
-        pass
     return first_plan(_difference_graph(x, mean, y), context)
 
 
