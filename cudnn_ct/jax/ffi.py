@@ -8,9 +8,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import re
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,7 +98,6 @@ class DeviceArguments(Structure):
 
 
 Handler = ctypes.CFUNCTYPE(c_void_p, POINTER(CallFrame))
-_Function = ctypes.CFUNCTYPE(c_void_p, c_void_p)  # of the interface
 
 
 class Frame(NamedTuple):
@@ -108,24 +108,17 @@ class Frame(NamedTuple):
     results: tuple[int, ...]
     raw: CallFrame
 
-    def stream(self) -> int:
-        """Return the address of the stream that XLA runs the call on."""
-        arguments = StreamArguments(ctypes.sizeof(StreamArguments), None, self.raw.context, None)
-        self._ask("get_stream", arguments)
-        return int(arguments.stream or 0)
-
-    def device(self) -> int:
-        """Return the number of the device."""
-        arguments = DeviceArguments(ctypes.sizeof(DeviceArguments), None, self.raw.context, 0)
-        self._ask("get_device", arguments)
-        return int(arguments.device)
-
-    def _ask(self, name: str, arguments: Structure) -> None:
-        if _function(getattr(self.raw.api[0], name))(ctypes.addressof(arguments)):
-            raise RuntimeError(f"XLA's {name} failed")
+    def place(self) -> tuple[int, int]:
+        """Return the address of the stream that XLA runs the call on, and the number of its device."""
+        context, api = self.raw.context, self.raw.api[0]
+        stream = StreamArguments(ctypes.sizeof(StreamArguments), None, context, None)
+        device = DeviceArguments(ctypes.sizeof(DeviceArguments), None, context, 0)
+        if _function(api.get_stream)(byref(stream)) or _function(api.get_device)(byref(device)):
+            raise RuntimeError("XLA did not name the stream and the device of a call")
+        return stream.stream or 0, device.device
 
 
-_function = lru_cache(64)(_Function)  # of an address
+_function = lru_cache(64)(ctypes.CFUNCTYPE(c_void_p))  # of an address of the interface
 
 
 def register(
@@ -140,6 +133,8 @@ def register(
             metadata.version.major, metadata.version.minor = MAJOR, _minor()
             metadata.traits = traits
             return None
+        if not hasattr(_thread, "kept"):
+            _keep_state_of_thread()
         try:
             run(_frame_of(raw))
         except BaseException as error:  # one that escapes is printed and lost
@@ -153,6 +148,17 @@ def register(
 
 
 _kept: list[Any] = []  # handlers, which XLA calls as long as the process runs
+_thread = threading.local()
+
+
+def _keep_state_of_thread() -> None:
+    """Keep what Python has for this thread of XLA, which it would create and drop again in each call.
+
+    That takes 8 us and more of each call, and loses what this package keeps for a thread, such as the device
+    that is known to be current.
+    """
+    ctypes.pythonapi.PyGILState_Ensure()  # without a release
+    _thread.kept = True
 
 
 @atexit.register
@@ -175,8 +181,8 @@ def _frame_of(raw: CallFrame) -> Frame:
     operands, results, attribute = raw.operands, raw.results, raw.attributes.values[0][0]
     return Frame(
         ctypes.string_at(attribute.pointer, attribute.length),
-        tuple([operands.buffers[place][0].data or 0 for place in range(operands.count)]),
-        tuple([results.buffers[place][0].data or 0 for place in range(results.count)]),
+        tuple([one.contents.data or 0 for one in operands.buffers[: operands.count]]),
+        tuple([one.contents.data or 0 for one in results.buffers[: results.count]]),
         raw,
     )
 
@@ -186,7 +192,7 @@ def _error(raw: CallFrame, error: BaseException, code_of: Callable[[Exception], 
     code = code_of(error) if isinstance(error, Exception) else 1  # cancelled
     message = "\n".join(lines).encode()
     arguments = ErrorArguments(ctypes.sizeof(ErrorArguments), None, message, code)
-    made: int | None = _Function(raw.api[0].create_error)(ctypes.addressof(arguments))
+    made: int | None = _function(raw.api[0].create_error)(byref(arguments))
     return made
 
 

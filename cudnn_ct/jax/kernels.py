@@ -90,8 +90,8 @@ _EXTERNAL = _External()
 
 def on_gpu(frame: Frame) -> None:
     """Enqueue a call on XLA's stream. A workspace is the result behind those of the call."""
-    device = frame.device()
-    stream = streams.intern_stream(frame.stream(), device)
+    address, device = frame.place()
+    stream = streams.intern_stream(address, device)
     function, keywords, spare = _prepared(frame.call, frame.operands, frame.results, stream)
     previous = streams.set_device(device)
     before = streams.relax()  # XLA may capture the call, and a plan may have to be built

@@ -53,8 +53,7 @@ def frame(of: Call, host: Host, stream: int, operands: list[Any], workspace: int
         operands=tuple(array.pointer for array in operands),
         results=tuple(array.pointer for array in outs),
         raw=SimpleNamespace(results=buffers),
-        stream=lambda: stream,
-        device=lambda: 0,
+        place=lambda: (stream, 0),
         kept=(operands, outs),
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -372,3 +375,25 @@ def test_call_has_the_settings_at_the_time_of_tracing(monkeypatch: pytest.Monkey
     plain = {"deterministic": False, "algo": "heuristic"}
     tuned = plain | {"algo": "autotune"}
     assert found == [plain, tuned, tuned | {"precision": "float32"}]
+
+
+def test_a_thread_of_xla_keeps_its_state_between_calls() -> None:
+    """Python drops what it has for a thread that it did not start, and makes it again, in each call."""
+    from cudnn_ct.jax import ffi
+
+    def run(frame: ffi.Frame) -> None:
+        local.value = Value()
+        found.append((weakref.ref(local.value), frame))
+
+    found: list[Any] = []
+    local, Value = threading.local(), type("Value", (), {})  # noqa: N806
+    ffi.register("cudnn_ct_test.kept", "cpu", run, lambda _: 13, 0)
+    text = ctypes.create_string_buffer(b"text")
+    span = ctypes.pointer(ffi.Span(ctypes.addressof(text), 4))
+    frame = ffi.CallFrame(attributes=ffi.Attributes(values=ctypes.pointer(span)))
+    thread, threads = ctypes.c_ulong(), ctypes.CDLL(None)  # whose start routine has the type of a handler
+    threads.pthread_create(ctypes.byref(thread), None, ffi._kept[-1], ctypes.byref(frame))
+    threads.pthread_join(thread, None)
+    ((kept, made),) = found
+    assert made.call == b"text" and made.operands == made.results == ()
+    assert kept() is not None
