@@ -11,7 +11,7 @@ from ._hints import MISSING, corrected, known_keywords
 from .array import DeviceArray
 from .cuda.array_key import ArrayKey, array_key
 from .cuda.device import as_device
-from .cuda.pointers import DEVICE, HOST, address_of, allocation_at
+from .cuda.pointers import DEVICE, HOST, NOWHERE, Allocation, address_of, allocation_at
 from .cuda.stream import resolve_stream
 from .dtypes import DTYPES, as_dtype
 from .shapes.parse import as_ints
@@ -99,7 +99,11 @@ def from_pointer(
     if array_shapes.active():
         return array_shapes.ShapeArray.of(key.spec)
     if low != high:
-        _check(address, nbytes, key, low, high)
+        found = allocation_at(address, number) if 0 < address < 2**64 else NOWHERE
+        kind, place, start, length, managed = found
+        inside = start <= address + low and address + high <= start + length
+        if not (kind == DEVICE and place == number and inside and aligned and nbytes is None) or managed:
+            _check(address, nbytes, key, low, high, found)
     run = resolve_stream(stream, number)
     if run.device != number:
         raise ValueError(f"stream is on another device: got {run.device}, expected {number}")
@@ -124,8 +128,8 @@ def _layout(fixed: tuple[Any, ...], device: int, aligned: bool) -> tuple[ArrayKe
     return array_key(spec, device, aligned, False), low * kind.itemsize, high * kind.itemsize
 
 
-def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -> None:
-    """Raise ValueError unless the memory of an array exists on the device."""
+def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int, found: Allocation) -> None:
+    """Raise ValueError unless the memory of an array exists on the device, where the driver found it."""
     spec, device, itemsize = key.spec, key.device, DTYPES[key.spec.dtype].itemsize
     if not 0 < value < 2**64:
         raise ValueError(
@@ -135,7 +139,6 @@ def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -
         raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
     if nbytes is not None and (low < 0 or high > nbytes):
         raise ValueError(f"{spec} needs bytes {low:,} to {high:,} of the Buffer, which has {nbytes:,}")
-    found = allocation_at(value, device)
     if found.kind == HOST and not found.managed:
         raise ValueError(f"pointer {value:#x} is host memory; ct.asarray copies a NumPy array to the device")
     if found.kind != DEVICE and not found.managed:

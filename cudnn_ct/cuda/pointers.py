@@ -32,7 +32,10 @@ class Allocation(NamedTuple):
     device: int
     start: int
     nbytes: int
-    managed: bool
+    managed: int
+
+
+NOWHERE = Allocation(0, -1, 0, 0, 0)
 
 
 def address_of(pointer: Any) -> Address:
@@ -87,13 +90,13 @@ class _Query(threading.local):
     """Arguments of the driver's call, which a thread uses again: creating them takes longer than the call."""
 
     def __init__(self) -> None:
-        numbers = (_MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE)
-        self.values = [
-            *(ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t())
-        ]
+        numbers = (_MEMORY_TYPE, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE, _IS_MANAGED)
+        self.values = (ctypes.c_uint64 * len(numbers))()
         self.count = ctypes.c_uint(len(numbers))
         self.attributes = (ctypes.c_uint * len(numbers))(*numbers)
-        self.places = (ctypes.c_void_p * len(numbers))(*map(ctypes.addressof, self.values))
+        first = ctypes.addressof(self.values)
+        self.places = (ctypes.c_void_p * len(numbers))(*(first + 8 * place for place in range(len(numbers))))
+        self.address = ctypes.c_uint64()
 
 
 _query = _Query()
@@ -104,11 +107,10 @@ def allocation_at(address: int, device: int) -> Allocation:
     query = _query
     previous = streams.set_device(device)
     try:
-        get = cuda.native("cuPointerGetAttributes")
-        status = get(query.count, query.attributes, query.places, ctypes.c_uint64(address))
+        query.address.value = address
+        ask = cuda.native("cuPointerGetAttributes")
+        status = ask(query.count, query.attributes, query.places, query.address)
     finally:
         streams.restore_device(previous)
-    if status:
-        return Allocation(0, -1, 0, 0, False)  # some versions of the driver fail for unknown addresses
-    kind, managed, found, start, nbytes = (value.value for value in query.values)
-    return Allocation(kind, found, start, nbytes, bool(managed))
+    # Some versions of the driver fail for unknown addresses. The type, the device and the flag have 32 bits.
+    return NOWHERE if status else Allocation(*query.values)
