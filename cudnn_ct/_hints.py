@@ -10,7 +10,7 @@ from .errors import warn_caller
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
-MISSING: Any = object()  # the default of required parameters
+UNSET: Any = object()  # the default of required parameters
 
 
 def _inverted(**table: str) -> dict[str, tuple[str, ...]]:
@@ -207,7 +207,7 @@ _DTYPES = _inverted(
 def known_keywords(function: Function) -> Function:
     """Let a function see wrong, superfluous and missing arguments, for which it calls :func:`corrected`.
 
-    Required parameters get the default ``MISSING``: otherwise Python reports a missing argument before the
+    Required parameters get the default ``UNSET``: otherwise Python reports a missing argument before the
     function sees the keyword that was meant for it. The signature has no ``*more`` and ``**unknown``.
     """
     import inspect
@@ -217,7 +217,7 @@ def known_keywords(function: Function) -> Function:
     if len(accepted) == len(signature.parameters):
         return function
     function.__signature__ = signature.replace(parameters=accepted)  # type: ignore[attr-defined]
-    known = {one.name: MISSING if one.default is one.empty else one.default for one in accepted}
+    known = {one.name: UNSET if one.default is one.empty else one.default for one in accepted}
     named = {one.name: known.pop(one.name) for one in accepted if one.kind is one.KEYWORD_ONLY}
     function.__defaults__, function.__kwdefaults__ = tuple(known.values()), named
     return function
@@ -233,13 +233,13 @@ def corrected(function: Callable[..., Result], given: Mapping[str, Any]) -> Resu
         raise _by_position(function, len(more))
     for name, value in known.pop("unknown").items():
         new = former.get(name)
-        if new is None or not (known[new] is MISSING or known[new] is None):
+        if new is None or not (known[new] is UNSET or known[new] is None):
             raise _unknown_keyword(function, name)
         warn_caller(f"{function.__name__}({name}=) is deprecated; write {new}=", DeprecationWarning)
         known[new] = value
     if given["unknown"]:
         return function(**known)
-    missing = [repr(name) for name, value in given.items() if value is MISSING]
+    missing = [repr(name) for name, value in given.items() if value is UNSET]
     name = _name(function)
     raise TypeError(f"{name}() missing required argument{'s' * (len(missing) > 1)}: {', '.join(missing)}")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Never
 
 from . import array_shapes
-from ._hints import MISSING, corrected, known_keywords
+from ._hints import UNSET, corrected, known_keywords
 from .array import DeviceArray
 from .cuda import foreign, interop
 from .cuda import stream as streams
@@ -61,7 +61,7 @@ def empty(
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
-    if more or unknown or shape is MISSING:
+    if more or unknown or shape is UNSET:
         return corrected(empty, locals())
     lengths: Any = shape
     if not isinstance(shape, tuple | list):
@@ -108,7 +108,7 @@ def full(
     >>> ct.full((2,), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if more or unknown or shape is MISSING or value is MISSING:
+    if more or unknown or shape is UNSET or value is UNSET:
         return corrected(full, locals())
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
@@ -144,7 +144,7 @@ def zeros(
     >>> ct.zeros((3,), "int32").numpy()
     array([0, 0, 0], dtype=int32)
     """
-    if more or unknown or shape is MISSING:
+    if more or unknown or shape is UNSET:
         return corrected(zeros, locals())
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
@@ -199,7 +199,7 @@ def asarray(
     >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
-    if more or unknown or obj is MISSING:
+    if more or unknown or obj is UNSET:
         return corrected(asarray, locals())
     refuse_address(obj)
     kind = None if dtype is None else as_dtype(dtype)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Never, SupportsIndex
 
 from . import array_shapes
-from ._hints import MISSING, corrected, known_keywords
+from ._hints import UNSET, corrected, known_keywords
 from .array import DeviceArray
 from .cuda.array_key import ArrayKey, array_key
 from .cuda.device import as_device
@@ -87,7 +87,7 @@ def from_pointer(
     >>> ct.from_pointer(memory.pointer, (2, 2), "float32", strides=(3, 1), owner=memory)
     DeviceArray(float32[2, 2], strides (3, 1), device 0)
     """
-    if more or unknown or pointer is MISSING or shape is MISSING or dtype is MISSING:
+    if more or unknown or pointer is UNSET or shape is UNSET or dtype is UNSET:
         return corrected(from_pointer, locals())
     address, nbytes, memory = (pointer, None, None) if type(pointer) is int else address_of(pointer)
     number = 0 if array_shapes.active() else as_device(device)

@@ -130,7 +130,7 @@ def register(
         raw = pointer[0]
         if raw.extension and raw.extension[0].type == METADATA:
             metadata = ctypes.cast(raw.extension, POINTER(MetadataExtension))[0].metadata[0]
-            metadata.version.major, metadata.version.minor = MAJOR, _minor()
+            metadata.version.major, metadata.version.minor = MAJOR, _number("MINOR")
             metadata.traits = traits
             return None
         if not hasattr(_thread, "kept"):
@@ -206,10 +206,6 @@ def check_version() -> None:
             f"cudnn_ct.jax supports version {MAJOR}.x of XLA's foreign-function interface, and jax "
             f"{jax.__version__} has {major}.{_number('MINOR')}; use an older jax, or a newer cudnn_ct"
         )
-
-
-def _minor() -> int:
-    return _number("MINOR")
 
 
 @cache

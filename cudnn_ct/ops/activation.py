@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from .._config import config
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
@@ -72,7 +72,7 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coefficient=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    if more or unknown or x is MISSING:
+    if more or unknown or x is UNSET:
         return corrected(activation, locals())
     return execute(
         _ACTIVATION, ("x",), (x,), (mode, coefficient, propagate_nan), alpha, beta, (out,), stream
@@ -118,7 +118,7 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or y is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or y is UNSET:
         return corrected(activation_backward, locals())
     return execute(
         _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coefficient, True), alpha, beta, (out,), stream

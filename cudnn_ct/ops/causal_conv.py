@@ -8,7 +8,7 @@ from typing import Any, Never
 
 from .._bindings.enums import CausalConv1dActivation
 from .._find import TOOLKITS
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from .._lib import Library, load
 from ..array import DeviceArray
 from ..context import Context
@@ -85,7 +85,7 @@ def causal_conv1d(
     >>> ct.causal_conv1d(x, w).numpy()
     array([[[ 1., 12., 23., 34.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is UNSET or w is UNSET:
         return corrected(causal_conv1d, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias})
     names, arrays = tuple(operands), tuple(operands.values())
@@ -131,7 +131,7 @@ def causal_conv1d_backward(
     >>> dx.numpy(), dw.numpy()
     (array([[[ 0., 10.,  1.,  0.]]], dtype=float32), array([[2., 3.]], dtype=float32))
     """
-    if more or unknown or dy is MISSING or x is MISSING or w is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or w is UNSET:
         return corrected(causal_conv1d_backward, locals())
     operands = {"x": x, "w": w} | ({} if bias is None else {"bias": bias}) | {"dy": dy}
     names, arrays = tuple(operands), tuple(operands.values())

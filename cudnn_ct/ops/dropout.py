@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn
 from .. import _lib, context
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..cuda import memory as memories
@@ -225,7 +225,7 @@ def dropout(
     >>> np.unique(y.numpy())
     array([0., 2.], dtype=float32)
     """
-    if more or unknown or x is MISSING or state is MISSING:
+    if more or unknown or x is UNSET or state is UNSET:
         return corrected(dropout, locals())
     _check_state(state)
     recording.refuse("dropout, whose random state each call changes,")
@@ -276,7 +276,7 @@ def dropout_backward(
     >>> np.array_equal(ct.dropout_backward(x, mask, state).numpy(), y.numpy())
     True
     """
-    if more or unknown or dy is MISSING or mask is MISSING or state is MISSING:
+    if more or unknown or dy is UNSET or mask is UNSET or state is UNSET:
         return corrected(dropout_backward, locals())
     _check_state(state)
     _check_mask(mask, state)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Never
 
 from .._bindings.enums import LRNMode
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import LRNDescriptor
@@ -68,7 +68,7 @@ def lrn(
     >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
     array([0.5, 0.4, 0.3], dtype=float32)
     """
-    if more or unknown or x is MISSING:
+    if more or unknown or x is UNSET:
         return corrected(lrn, locals())
     return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
@@ -107,7 +107,7 @@ def lrn_backward(
     >>> ct.lrn_backward(dy, x, ct.lrn(x, **factors), **factors).numpy()
     array([[[-3.]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or y is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or y is UNSET:
         return corrected(lrn_backward, locals())
     arguments = (n, lrn_alpha, lrn_beta, k)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

@@ -6,7 +6,7 @@ from functools import partial
 from math import inf, prod
 from typing import Any, Never
 
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import PoolingDescriptor
@@ -84,7 +84,7 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or window is MISSING:
+    if more or unknown or x is UNSET or window is UNSET:
         return corrected(pool, locals())
     return execute(
         _POOL, ("x",), (x,), (window, stride, padding, mode, propagate_nan), alpha, beta, (out,), stream
@@ -131,7 +131,7 @@ def pool_backward(
     >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or y is MISSING or window is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or y is UNSET or window is UNSET:
         return corrected(pool_backward, locals())
     arguments = (window, stride, padding, mode, propagate_nan)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

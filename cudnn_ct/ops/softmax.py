@@ -7,7 +7,7 @@ from typing import Never
 
 from .._bindings.enums import SoftmaxAlgorithm
 from .._bindings.enums import SoftmaxMode as NativeMode
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..errors import NotSupportedError
@@ -68,7 +68,7 @@ def softmax(
     >>> ct.softmax(x, axis=0).numpy()[0]  # any axes of any rank
     array([0.2689414, 0.2689414], dtype=float32)
     """
-    if more or unknown or x is MISSING:
+    if more or unknown or x is UNSET:
         return corrected(softmax, locals())
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
@@ -111,7 +111,7 @@ def softmax_backward(
     >>> ct.softmax_backward(dy, y).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or y is MISSING:
+    if more or unknown or dy is UNSET or y is UNSET:
         return corrected(softmax_backward, locals())
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Never
 
-from .._hints import MISSING, corrected
+from .._hints import UNSET, corrected
 from ..array import DeviceArray
 from ..context import Context
 from ..plans.base import Plan, tensors_of
@@ -89,7 +89,7 @@ def op_tensor(
     >>> ct.op_tensor(a, b, op="max").numpy()
     array([[3., 5.]], dtype=float32)
     """
-    if more or unknown or a is MISSING:
+    if more or unknown or a is UNSET:
         return corrected(op_tensor, locals())
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
@@ -131,7 +131,7 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    if more or unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is UNSET or b is UNSET:
         return corrected(add, locals())
     return execute(_OP_TENSOR, ("a", "b"), (a, b), ("add", True), alpha, beta, (out,), stream)[0]
 
@@ -163,7 +163,7 @@ def scale(
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
-    if more or unknown or x is MISSING or alpha is MISSING:
+    if more or unknown or x is UNSET or alpha is UNSET:
         return corrected(scale, locals())
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
@@ -191,7 +191,7 @@ def fill(
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    if more or unknown or x is MISSING or value is MISSING:
+    if more or unknown or x is UNSET or value is UNSET:
         return corrected(fill, locals())
     return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
 
@@ -250,7 +250,7 @@ def transform(
     >>> ct.transform(x, dtype="float16").numpy()
     array([[1., 2.]], dtype=float16)
     """
-    if more or unknown or x is MISSING:
+    if more or unknown or x is UNSET:
         return corrected(transform, locals())
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
 

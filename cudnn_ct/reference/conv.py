@@ -8,7 +8,7 @@ from typing import Any, Never
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
@@ -135,7 +135,7 @@ def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
     bias: ArrayLike | None,
-    *,
+    *more: Never,
     residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
@@ -150,7 +150,7 @@ def conv_bias_activation(
     **unknown: Never,
 ) -> Array:
     """Compute ``act(alpha1 * conv + alpha2 * residual + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
-    if unknown or x is MISSING or w is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation, locals())
     others = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
     given = _operands("fused", x=x, w=w, **others)

@@ -7,7 +7,7 @@ from typing import Any, Never
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
@@ -49,7 +49,7 @@ def conv_scale_bias_activation(
     w: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     residual: ArrayLike | None = None,
     activation: FusedActivation = "relu",
     coefficient: float = 0,
@@ -61,7 +61,7 @@ def conv_scale_bias_activation(
     **unknown: Never,
 ) -> Array:
     """Compute ``act(conv * scale + bias + residual)``. See :func:`cudnn_ct.conv_scale_bias_activation`."""
-    if unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
     arrays = required(x=x, w=w, scale=scale, bias=bias) | present(residual=residual)
     specs = {name: packed_spec(array) for name, array in arrays.items()}

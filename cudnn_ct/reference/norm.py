@@ -7,7 +7,7 @@ from typing import Any, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.norm import (
@@ -35,7 +35,7 @@ def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     running_mean: Array | None = None,
@@ -49,7 +49,7 @@ def batch_norm_training(
     **unknown: Never,
 ) -> BatchNormResult[Array]:
     """Normalise by batch statistics, add and activate. See :func:`cudnn_ct.batch_norm_training`."""
-    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
         return corrected(batch_norm_training, locals())
     x = required(x=x)["x"]
     epsilon, function = check_epsilon(epsilon), norm_activation(activation)

@@ -7,7 +7,7 @@ from itertools import starmap
 from operator import ne
 from typing import Any, NamedTuple, Never
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import UNSET, corrected, known_keywords
 from ..typing import ConvMode, Layout, Padding, PerAxis
 from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
@@ -153,7 +153,7 @@ def conv_output_shape(
     >>> conv_output_shape((1, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2)
     (1, 64, 112, 112)
     """
-    if more or unknown or x_shape is MISSING or w_shape is MISSING:
+    if more or unknown or x_shape is UNSET or w_shape is UNSET:
         return corrected(conv_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
@@ -262,7 +262,7 @@ def conv_transpose_output_shape(
     >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
-    if more or unknown or x_shape is MISSING or w_shape is MISSING:
+    if more or unknown or x_shape is UNSET or w_shape is UNSET:
         return corrected(conv_transpose_output_shape, locals())
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     if not 3 <= len(x) <= 5 or len(w) != len(x):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Never
 
-from .._hints import MISSING, corrected, known_keywords
+from .._hints import UNSET, corrected, known_keywords
 from ..typing import Padding, PerAxis
 from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
@@ -96,7 +96,7 @@ def pool_output_shape(
     >>> pool_output_shape((8, 2048, 7, 7), window="global")
     (8, 2048, 1, 1)
     """
-    if more or unknown or x_shape is MISSING or window is MISSING:
+    if more or unknown or x_shape is UNSET or window is UNSET:
         return corrected(pool_output_shape, locals())
     windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
     x = check_images(x_shape)

@@ -386,7 +386,7 @@ def test_a_thread_of_xla_keeps_its_state_between_calls() -> None:
         found.append((weakref.ref(local.value), frame))
 
     found: list[Any] = []
-    local, Value = threading.local(), type("Value", (), {})  # noqa: N806
+    local, Value = threading.local(), type("Value", (), {})
     ffi.register("cudnn_ct_test.kept", "cpu", run, lambda _: 13, 0)
     text = ctypes.create_string_buffer(b"text")
     span = ctypes.pointer(ffi.Span(ctypes.addressof(text), 4))
@@ -395,5 +395,6 @@ def test_a_thread_of_xla_keeps_its_state_between_calls() -> None:
     threads.pthread_create(ctypes.byref(thread), None, ffi._kept[-1], ctypes.byref(frame))
     threads.pthread_join(thread, None)
     ((kept, made),) = found
-    assert made.call == b"text" and made.operands == made.results == ()
+    assert made.call == b"text"
+    assert made.operands == made.results == ()
     assert kept() is not None

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...autotune.request import request
 from ...plans.base import SelectedPlan
@@ -134,7 +134,7 @@ def attention(
     >>> ct.attention(q, q, v, causal=True).y.numpy()[0, 0, :, 0]
     array([1., 2.], dtype=float16)
     """
-    if more or unknown or q is MISSING or k is MISSING or v is MISSING:
+    if more or unknown or q is UNSET or k is UNSET or v is UNSET:
         return corrected(attention, locals())
     absent = "" if as_bool(return_stats, "return_stats") else "return_stats=False"
     outs = result_slots(out, AttentionResult._fields, absent=absent)
@@ -226,8 +226,8 @@ def attention_backward(
     array([1., 1.], dtype=float16)
     """
     if (
-        more or unknown or dy is MISSING or q is MISSING or k is MISSING
-        or v is MISSING or y is MISSING or stats is MISSING
+        more or unknown or dy is UNSET or q is UNSET or k is UNSET
+        or v is UNSET or y is UNSET or stats is UNSET
     ):  # fmt: skip
         return corrected(attention_backward, locals())
     with_bias = as_bool(dbias, "dbias")

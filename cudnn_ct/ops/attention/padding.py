@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -64,7 +64,7 @@ def clear_padding(
     >>> ct.clear_padding(v, [2]).numpy()[0, 0, :, 0]
     array([nan, nan,  0.], dtype=float16)
     """
-    if more or unknown or x is MISSING or lengths is MISSING:
+    if more or unknown or x is UNSET or lengths is UNSET:
         return corrected(clear_padding, locals())
     if is_in_host(lengths):
         where = stream_of(x, "x", stream)

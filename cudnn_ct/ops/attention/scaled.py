@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Never
 
 from ... import algo_cache
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...plans.base import SelectedPlan
 from ...shapes.parse import as_bool
@@ -113,7 +113,7 @@ def scaled_attention(
     >>> y.numpy()[0, 0, :, 0].astype("float32"), float(amax.numpy()[0])
     (array([2., 2.], dtype=float32), 2.0)
     """
-    if more or unknown or q is MISSING or k is MISSING or v is MISSING:
+    if more or unknown or q is UNSET or k is UNSET or v is UNSET:
         return corrected(scaled_attention, locals())
     given = {
         "q": q,

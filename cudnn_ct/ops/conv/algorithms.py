@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Never
 
 from ... import context
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...autotune.measurement import benchmark_rows
 from ...autotune.request import AlgoRequest
 from ...autotune.table import Algorithms
@@ -94,7 +94,7 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if more or unknown or first is MISSING or second is MISSING:
+    if more or unknown or first is UNSET or second is UNSET:
         return corrected(conv_algorithms, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
@@ -179,7 +179,7 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    if more or unknown or first is MISSING or second is MISSING:
+    if more or unknown or first is UNSET or second is UNSET:
         return corrected(conv_plan, locals())
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     params = (
@@ -241,7 +241,7 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation_plan, locals())
     added = ("residual", residual), ("bias", bias)
     given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Never
 
 from ..._config import config
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
@@ -129,7 +129,7 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is UNSET or w is UNSET:
         return corrected(conv, locals())
     params = (
         None, padding, stride, dilation, groups, mode, precision, algo,
@@ -190,7 +190,7 @@ def conv_backward_data(
     >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or w is MISSING or x_shape is MISSING:
+    if more or unknown or dy is UNSET or w is UNSET or x_shape is UNSET:
         return corrected(conv_backward_data, locals())
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -249,7 +249,7 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or w_shape is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or w_shape is UNSET:
         return corrected(conv_backward_filter, locals())
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
@@ -292,7 +292,7 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    if more or unknown or dy is MISSING:
+    if more or unknown or dy is UNSET:
         return corrected(conv_backward_bias, locals())
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
@@ -348,7 +348,7 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is UNSET or w is UNSET:
         return corrected(conv_transpose, locals())
     params = (
         output_padding, padding, stride, dilation, groups, mode, precision, algo,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -107,7 +107,7 @@ def scaled_conv(
     >>> y.shape, float(amax.numpy()[0])
     ((1, 32, 2, 2), 144.0)
     """
-    if more or unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is UNSET or w is UNSET:
         return corrected(scaled_conv, locals())
     optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...plans.wrappers import zero_or_scale
 from ...shapes.fused import FusedConv, fused_problem
@@ -84,7 +84,7 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation, locals())
     added = ("residual", residual), ("bias", bias)
     given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}

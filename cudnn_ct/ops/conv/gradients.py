@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes.checks import result_slots
 from ...shapes.specs import TensorSpec
@@ -97,8 +97,8 @@ def conv_backward_data_relu_batch_norm(
     (array([ 0., 10.], dtype=float16), 10.0)
     """
     if (
-        more or unknown or dy is MISSING or w is MISSING or x is MISSING
-        or mean is MISSING or invstd is MISSING or scale is MISSING or bias is MISSING
+        more or unknown or dy is UNSET or w is UNSET or x is UNSET
+        or mean is UNSET or invstd is UNSET or scale is UNSET or bias is UNSET
     ):  # fmt: skip
         return corrected(conv_backward_data_relu_batch_norm, locals())
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
@@ -166,8 +166,8 @@ def conv_backward_filter_scale_bias_relu(
     array([351.5], dtype=float16)
     """
     if (
-        more or unknown or dy is MISSING or x is MISSING
-        or scale is MISSING or bias is MISSING or w_shape is MISSING
+        more or unknown or dy is UNSET or x is UNSET
+        or scale is UNSET or bias is UNSET or w_shape is UNSET
     ):  # fmt: skip
         return corrected(conv_backward_filter_scale_bias_relu, locals())
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}

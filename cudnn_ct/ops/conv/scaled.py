@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
@@ -92,7 +92,7 @@ def conv_scale_bias_activation(
     >>> ct.conv_scale_bias_activation(x, w, scale, bias).numpy()
     array([[[0., 1., 5.]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or w is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
     added = {} if residual is None else {"residual": residual}
     given = {"x": x, "w": w, "scale": scale, "bias": bias} | added

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...legal.rules import without_wrong_tf32
@@ -94,7 +94,7 @@ def conv_batch_norm_statistics(
     >>> y.numpy(), sums.numpy(), squares.numpy()
     (array([[[-1., -2., -4.]]], dtype=float32), array([-7.], dtype=float32), array([21.], dtype=float32))
     """
-    if more or unknown or x is MISSING or w is MISSING:
+    if more or unknown or x is UNSET or w is UNSET:
         return corrected(conv_batch_norm_statistics, locals())
     optional = {"scale": scale, "bias": bias}
     given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
@@ -169,8 +169,8 @@ def batch_norm_finalize(
     (array([1.], dtype=float32), array([0.5], dtype=float32), array([-0.5], dtype=float32))
     """
     if (
-        more or unknown or sums is MISSING or square_sums is MISSING or scale is MISSING
-        or bias is MISSING or running_mean is MISSING or running_var is MISSING or count is MISSING
+        more or unknown or sums is UNSET or square_sums is UNSET or scale is UNSET
+        or bias is UNSET or running_mean is UNSET or running_var is UNSET or count is UNSET
     ):  # fmt: skip
         return corrected(batch_norm_finalize, locals())
     given = {

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Never
 
 from ... import context
 from ..._caches import BoundedDict
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...context import Context
@@ -132,8 +132,8 @@ def ctc_loss(
     array([0.75], dtype=float32)
     """
     if (
-        more or unknown or logits is MISSING or labels is MISSING
-        or label_lengths is MISSING or input_lengths is MISSING
+        more or unknown or logits is UNSET or labels is UNSET
+        or label_lengths is UNSET or input_lengths is UNSET
     ):  # fmt: skip
         return corrected(ctc_loss, locals())
     where = stream_of(logits, "logits", stream, (labels, label_lengths, input_lengths))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...cuda.stream import Stream
@@ -78,7 +78,7 @@ def matmul_backward(
     array([[ 7.],
            [10.]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or a is MISSING or b is MISSING:
+    if more or unknown or dy is UNSET or a is UNSET or b is UNSET:
         return corrected(matmul_backward, locals())
     with_bias = as_bool(bias_gradient, "bias_gradient")
     slots = result_slots(out, MatmulGradients._fields, absent="" if with_bias else WITHOUT_DBIAS)

@@ -6,7 +6,7 @@ from typing import Any, Never
 
 from ... import algo_cache
 from ..._config import config
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
@@ -93,7 +93,7 @@ def matmul(
     array([[1., 2., 0.],
            [3., 4., 0.]], dtype=float32)
     """
-    if more or unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is UNSET or b is UNSET:
         return corrected(matmul, locals())
     optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
     given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...shapes.checks import result_slots
@@ -88,7 +88,7 @@ def scaled_matmul(
     >>> y.shape, float(amax.numpy()[0])
     ((16, 16), 64.0)
     """
-    if more or unknown or a is MISSING or b is MISSING:
+    if more or unknown or a is UNSET or b is UNSET:
         return corrected(scaled_matmul, locals())
     optional = {
         "bias": bias,

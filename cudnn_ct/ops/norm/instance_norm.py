@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ..._lib import load
 from ...array import DeviceArray
 from ...array_creation import as_operand
@@ -43,7 +43,7 @@ def instance_norm(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
@@ -84,7 +84,7 @@ def instance_norm(
     array([[[-1.,  1.],
             [ 3.,  3.]]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
         return corrected(instance_norm, locals())
     given, outs = (x, scale, bias), result_slots(out, BatchNormResult._fields)
     results = execute(_FORWARD, ("x", "scale", "bias"), given, (epsilon,), alpha, beta, outs, stream)
@@ -98,7 +98,7 @@ def instance_norm_backward(
     scale: ArrayLike,
     mean: ArrayLike | None = None,
     invstd: ArrayLike | None = None,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
@@ -135,7 +135,7 @@ def instance_norm_backward(
     >>> ct.instance_norm_backward(dy, x, ct.asarray([1], "float32")).dbias.numpy()
     array([3.], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(instance_norm_backward, locals())
     statistics = {"mean": mean, "invstd": invstd}
     operands = {"x": x, "dy": dy, "scale": scale}

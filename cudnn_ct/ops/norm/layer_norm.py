@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import LayerNormGradients, LayerNormResult
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
@@ -24,7 +24,7 @@ def layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike | None = None,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     training: bool = True,
     algo: Algo | None = None,
@@ -76,7 +76,7 @@ def layer_norm(
     array([[-1.,  5.],
            [-1.,  5.]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET:
         return corrected(layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
@@ -91,7 +91,7 @@ def layer_norm_backward(
     scale: ArrayLike,
     mean: ArrayLike,
     invstd: ArrayLike,
-    *,
+    *more: Never,
     algo: Algo | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
@@ -128,7 +128,7 @@ def layer_norm_backward(
     >>> ct.layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([0., 3.], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or mean is UNSET or invstd is UNSET:
         return corrected(layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)
@@ -140,7 +140,7 @@ def ada_layer_norm(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike | None = None,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     training: bool = True,
     algo: Algo | None = None,
@@ -183,7 +183,7 @@ def ada_layer_norm(
     array([[ -1.,   1.],
            [-10.,  10.]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET:
         return corrected(ada_layer_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = LayerNormResult._fields
@@ -198,7 +198,7 @@ def ada_layer_norm_backward(
     scale: ArrayLike,
     mean: ArrayLike,
     invstd: ArrayLike,
-    *,
+    *more: Never,
     algo: Algo | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
@@ -234,7 +234,7 @@ def ada_layer_norm_backward(
     >>> ct.ada_layer_norm_backward(dy, x, scale, step.mean, step.invstd).dbias.numpy()
     array([[0., 3.]], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or invstd is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or mean is UNSET or invstd is UNSET:
         return corrected(ada_layer_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "invstd": invstd}
     choice = (algo, deterministic, workspace_limit)

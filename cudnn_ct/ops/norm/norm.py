@@ -8,7 +8,7 @@ from typing import Any, Literal, Never
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import UNSET, corrected, known_keywords
 from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
@@ -50,7 +50,7 @@ def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike,
-    *,
+    *more: Never,
     mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     running_mean: ArrayLike | None = None,
@@ -116,7 +116,7 @@ def batch_norm_training(
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING or bias is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET or bias is UNSET:
         return corrected(batch_norm_training, locals())
     names = _OPERANDS if residual is None else (*_OPERANDS, "residual")
     given = (x, scale, bias) if residual is None else (x, scale, bias, residual)
@@ -137,7 +137,7 @@ def batch_norm_inference(
     bias: ArrayLike,
     mean: ArrayLike,
     var: ArrayLike,
-    *,
+    *more: Never,
     mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     alpha: float = 1,
@@ -165,7 +165,7 @@ def batch_norm_inference(
     >>> ct.batch_norm_inference(x, scale, bias, mean, var).numpy()
     array([[5.], [9.]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING or bias is MISSING or mean is MISSING or var is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET or bias is UNSET or mean is UNSET or var is UNSET:
         return corrected(batch_norm_inference, locals())
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
     return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
@@ -178,7 +178,7 @@ def batch_norm_backward(
     scale: ArrayLike,
     mean: ArrayLike | None = None,
     invstd: ArrayLike | None = None,
-    *,
+    *more: Never,
     mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     activation: Literal["relu"] | None = None,
@@ -224,7 +224,7 @@ def batch_norm_backward(
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(batch_norm_backward, locals())
     names, given = ["x", "dy", "scale"], [x, dy, scale]
     for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
@@ -246,7 +246,7 @@ def batch_norm_inference_backward(
     scale: ArrayLike,
     mean: ArrayLike,
     var: ArrayLike,
-    *,
+    *more: Never,
     mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     alpha: float = 1,
@@ -285,7 +285,7 @@ def batch_norm_inference_backward(
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING or mean is MISSING or var is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or mean is UNSET or var is UNSET:
         return corrected(batch_norm_inference_backward, locals())
     where = stream_of(dy, "dy", stream, (x, scale, mean, var, out))
     at: dict[str, Any] = {"mode": mode, "stream": where}
@@ -313,7 +313,7 @@ def batch_norm_inference_backward(
 
 @known_keywords
 def batch_norm_overflow_detected(
-    *, wait: bool = False, stream: StreamLike | None = None, **unknown: Never
+    *more: Never, wait: bool = False, stream: StreamLike | None = None, **unknown: Never
 ) -> bool | None:
     """Return whether a persistent kernel of this thread reported an overflow since the previous call.
 
@@ -344,7 +344,7 @@ def batch_norm_overflow_detected(
     >>> ct.batch_norm_overflow_detected(wait=True)
     False
     """
-    if unknown:
+    if more or unknown:
         return corrected(batch_norm_overflow_detected, locals())
     where = streams.resolve_stream(stream)
     with streams.on_device(where.device):

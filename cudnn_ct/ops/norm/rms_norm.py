@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...shapes.layer_norm import RMSNormGradients, RMSNormResult
 from ...shapes.parse import as_bool
@@ -19,7 +19,7 @@ def rms_norm(
     x: ArrayLike,
     scale: ArrayLike,
     bias: ArrayLike | None = None,
-    *,
+    *more: Never,
     epsilon: float = 1e-5,
     training: bool = True,
     algo: Algo | None = None,
@@ -52,7 +52,7 @@ def rms_norm(
     array([[0.849, 2.263],
            [0.849, 2.263]], dtype=float32)
     """
-    if unknown or x is MISSING or scale is MISSING:
+    if more or unknown or x is UNSET or scale is UNSET:
         return corrected(rms_norm, locals())
     choice = (algo, deterministic, workspace_limit)
     fields = RMSNormResult._fields
@@ -66,7 +66,7 @@ def rms_norm_backward(
     x: ArrayLike,
     scale: ArrayLike,
     invrms: ArrayLike,
-    *,
+    *more: Never,
     bias_gradient: bool = False,
     algo: Algo | None = None,
     deterministic: bool | None = None,
@@ -105,7 +105,7 @@ def rms_norm_backward(
     >>> ct.rms_norm_backward(dy, x, scale, step.invrms).dscale.numpy().round(3)
     array([0.   , 5.657], dtype=float32)
     """
-    if unknown or dy is MISSING or x is MISSING or scale is MISSING or invrms is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or scale is UNSET or invrms is UNSET:
         return corrected(rms_norm_backward, locals())
     operands = {"dy": dy, "x": x, "scale": scale, "invrms": invrms}
     choice = (algo, deterministic, workspace_limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.checks import result_slots
@@ -109,7 +109,7 @@ def reduce(
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
     """
-    if more or unknown or x is MISSING:
+    if more or unknown or x is UNSET:
         return corrected(reduce, locals())
     params = (op, axis, keepdims, propagate_nan, deterministic)
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
@@ -157,7 +157,7 @@ def reduce_with_indices(
     >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    if more or unknown or x is MISSING or op is MISSING:
+    if more or unknown or x is UNSET or op is UNSET:
         return corrected(reduce_with_indices, locals())
     params, outs = (op, axis, keepdims, propagate_nan), result_slots(out, IndexedReduction._fields)
     return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, outs, stream))

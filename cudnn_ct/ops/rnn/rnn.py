@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
 from ... import context
-from ..._hints import MISSING, corrected, known_keywords
+from ..._hints import UNSET, corrected, known_keywords
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
 from ...autotune.table import Algorithms
@@ -154,7 +154,7 @@ class RNN(RNNGradients, RNNWeights):
         seed: int = 0,
         **unknown: Never,
     ) -> None:
-        if more or unknown or mode is MISSING or input_size is MISSING or hidden_size is MISSING:
+        if more or unknown or mode is UNSET or input_size is UNSET or hidden_size is UNSET:
             corrected(RNN.__init__, locals())
         known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
         self.algo = algo if algo is None or isinstance(algo, Candidate) else as_choice(algo, known, "algo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from ..._hints import MISSING, corrected
+from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...array_creation import as_operand
 from ...shapes.checks import result_slots
@@ -61,7 +61,7 @@ def affine_grid(
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    if more or unknown or theta is MISSING or shape is MISSING:
+    if more or unknown or theta is UNSET or shape is UNSET:
         return corrected(affine_grid, locals())
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
@@ -95,7 +95,7 @@ def affine_grid_backward(
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    if more or unknown or dgrid is MISSING:
+    if more or unknown or dgrid is UNSET:
         return corrected(affine_grid_backward, locals())
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
@@ -138,7 +138,7 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or grid is MISSING:
+    if more or unknown or x is UNSET or grid is UNSET:
         return corrected(grid_sample, locals())
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
@@ -179,7 +179,7 @@ def grid_sample_backward(
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or grid is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or grid is UNSET:
         return corrected(grid_sample_backward, locals())
     names, operands, outs = ("x", "grid", "dy"), (x, grid, dy), result_slots(out, GridSampleGradients._fields)
     results = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, outs, stream)
@@ -221,7 +221,7 @@ def spatial_transformer(
     >>> ct.spatial_transformer(x, mirror).numpy()
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
-    if more or unknown or x is MISSING or theta is MISSING:
+    if more or unknown or x is UNSET or theta is UNSET:
         return corrected(spatial_transformer, locals())
     where = stream_of(x, "x", stream, (theta, out))
     x, theta = (as_operand(array, name, where) for name, array in (("x", x), ("theta", theta)))
@@ -266,7 +266,7 @@ def spatial_transformer_backward(
     >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
-    if more or unknown or dy is MISSING or x is MISSING or theta is MISSING:
+    if more or unknown or dy is UNSET or x is UNSET or theta is UNSET:
         return corrected(spatial_transformer_backward, locals())
     where = stream_of(dy, "dy", stream, (x, theta, out))
     given = {"dy": dy, "x": x, "theta": theta}
