@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["from_pointer"]
 
 
-class _Unowned:
-    """Owner of memory for which the caller is responsible."""
-
-
-_UNOWNED = _Unowned()
+_UNOWNED = object()  # the owner of memory for which the caller is responsible
 
 
 @known_keywords
