@@ -37,8 +37,8 @@ def instance_norm(
     parameters = required(x=x, scale=scale, bias=bias)
     x = parameters.pop("x")
     shape = check_norm_parameters(x, INSTANCE, **parameters)
-    tiled = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
-    step = batch_norm_training(_one_image(wide(x)), *tiled, epsilon=epsilon)
+    scale, bias = (np.tile(wide(array), x.shape[0]) for array in parameters.values())
+    step = batch_norm_training(_one_image(wide(x)), scale, bias, epsilon=epsilon)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
     statistics = [(array.reshape(shape), dtype) for array in step[1:]]
     results = ((step.y.reshape(x.shape), x.dtype), *statistics)
