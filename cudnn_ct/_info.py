@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from . import _files, _find, _lib, facts
 from ._dlopen import driver_version
 from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
-from ._installation import Header, Installation, companion_version, inspect
+from ._installation import Installation, companion_version, inspect
 from ._libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, dotted, needs, read_library
 from .errors import CudnnError, CudnnWarning, format_version
 
@@ -113,6 +113,7 @@ def library_info() -> LibraryInfo:
     parts = {part.name: part for part in installation.parts} if installation else {}
     skipped = library.skipped if library else {}
     expected = SETS[installation.kind] if installation else ()
+    header = installation.header if installation else None
     cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
     nvrtc = _companion("libnvrtc", _find.nvrtc, cuda, installation)
     return LibraryInfo(
@@ -126,7 +127,7 @@ def library_info() -> LibraryInfo:
             for name in SUBLIBRARIES
             if parts and (name in parts or name in expected)
         ),
-        header=_header(installation.header) if installation and installation.header else None,
+        header=header and LibraryFile("header", header.path, header.version and dotted(header.version)),
         cublaslt=cublas,
         nvrtc=nvrtc,
         cudart=_companion("libcudart", _find.cudart, cuda, installation),
@@ -156,10 +157,6 @@ def _part(name: str, library: Library | None, mapped: tuple[str, ...], skipped: 
     needs_driver = skipped.startswith(f"{_find.DRIVER.soname}:")  # the linker's error message
     note = NEEDS_DRIVER if needs_driver else skipped or (library.problem.kind if library.problem else "")
     return LibraryFile(name, library.real, version, note, library.real in mapped)
-
-
-def _header(header: Header) -> LibraryFile:
-    return LibraryFile("header", header.path, dotted(header.version) if header.version else None)
 
 
 def _companion(

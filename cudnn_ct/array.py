@@ -111,6 +111,7 @@ class DeviceArray(TypedMemory):
         """Copy a NumPy array to the device, cast to ``dtype``, in a packed layout."""
         import numpy as np
 
+        memories.refuse_captured("from", stream)
         spec = TensorSpec.packed(host.shape, dtype, layout)
         in_order = np.moveaxis(host, 1, -1) if layout == "nhwc" else host
         packed = np.ascontiguousarray(in_order, dtype.numpy)

@@ -174,9 +174,17 @@ def _pool_attribute(pool: Any, name: str) -> int:
     return int(cuda.call(f"reading {name} of the memory pool", "cuMemPoolGetAttribute", pool, attribute))
 
 
+def refuse_captured(direction: str, stream: Stream) -> None:
+    """Raise in a capture, of which a copy to or from the host cannot be a part."""
+    recording.refuse(f"a copy {direction} the host")
+    if streams.is_capturing(stream):
+        advice = "make it before or after the capture; numbers, such as a seed, may be arrays on the device"
+        raise NotInitializedError(f"a copy {direction} the host cannot be captured on {stream}: {advice}")
+
+
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
-    recording.refuse("a copy from the host")  # the graph would read memory that may be gone
+    refuse_captured("from", stream)  # the graph would read memory that may be gone
     driver, address = cuda.driver(), source.ctypes.data
     doing = f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
     _enqueue(doing, "cuMemcpyHtoDAsync", pointer, address, source.nbytes, stream=stream)
@@ -187,11 +195,7 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
     """Copy from the device into a C-contiguous NumPy array, and wait for the copy."""
-    recording.refuse("a copy to the host")
-    if streams.is_capturing(stream):  # the wait for it would end the capture
-        raise NotInitializedError(
-            f"a copy to the host cannot be captured on {stream}: make it before or after the capture"
-        )
+    refuse_captured("to", stream)  # the wait for it would end the capture
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     _enqueue(doing, "cuMemcpyDtoHAsync", target.ctypes.data, pointer, target.nbytes, stream=stream)
     streams.synchronize(stream)

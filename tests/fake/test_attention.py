@@ -235,6 +235,19 @@ def test_attention_rejects_a_seed_that_is_no_whole_number(seed: Any) -> None:
         ct.attention(q, q, q, dropout=0.5, seed=seed, offset=0)
 
 
+def test_numbers_of_the_host_in_a_capture_name_arrays_on_the_device(host: Host) -> None:
+    q, y = (ct.zeros((1, 2, 8, 64), "float16") for _ in range(2))
+    calls = {
+        "seed": lambda: ct.attention(q, q, q, dropout=0.5, seed=1, offset=0, out=y, stream=0x77),
+        "array": lambda: ct.asarray(np.zeros((2, 3), np.float32), stream=0x77),
+    }
+    host.capturing.add(0x77)
+    for name, call in calls.items():
+        with pytest.raises(ct.NotInitializedError) as caught:
+            call()
+        assert "numbers, such as a seed, may be arrays on the device" in str(caught.value), name
+
+
 def test_offsets_of_packed_sequences_may_be_arrays() -> None:
     q = ct.full((6, 2, 8), 1, "float16")
     starts = np.array([0, 2, 6])

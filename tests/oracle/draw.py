@@ -233,7 +233,7 @@ def _drawn(seed: int, number: int, device: str, names: Sequence[str]) -> Call:
 
 
 # Arguments that are copied to the device in each call.
-UPLOADED = {"lengths", "lengths_q", "offsets_q", "page_table"}
+UPLOADED = {"lengths", "lengths_q", "offsets_q", "page_table", "seed"}
 
 
 def _in_order(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
