@@ -128,9 +128,7 @@ def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int, f
     """Raise ValueError unless the memory of an array exists on the device, where the driver found it."""
     spec, device, itemsize = key.spec, key.device, DTYPES[key.spec.dtype].itemsize
     if not 0 < value < 2**64:
-        raise ValueError(
-            f"pointer is {'null' if not value else f'no address: got {value}'}; {spec} needs memory"
-        )
+        raise ValueError(f"pointer is {f'no address: got {value}' if value else 'null'}; {spec} needs memory")
     if value % itemsize:
         raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
     if nbytes is not None and (low < 0 or high > nbytes):

@@ -118,9 +118,10 @@ def test_compile_makes_plans_whose_keys_have_the_set(folder: Path, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     content = plans.read_bytes()
-    assert content.count(f'"plan | cuDNN {format_version(version)} jit | '.encode()) == 4
+    count = 6 if version >= 92700 else 4  # newer ones run a layer norm twice, with a subtraction in between
+    assert content.count(f'"plan | cuDNN {format_version(version)} jit | '.encode()) == count
     code = f"print(json.dumps(ct.import_plans({str(plans)!r})))"
-    assert answer(folder, code) == 4
+    assert answer(folder, code) == count
 
 
 def test_page_lists_the_operations_that_this_set_plans(folder: Path) -> None:

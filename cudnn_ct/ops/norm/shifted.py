@@ -46,7 +46,7 @@ class _TwoRuns(GraphSource):
 
 
 class _Fused(_TwoRuns):
-    """The engine subtracts the mean while it reads x; engines need rows of 64 elements or a multiple."""
+    """The engine subtracts the mean while it reads x: float32, in rows of 64 elements or a multiple."""
 
     def _chain(self, problem: RowNorm, whole: RowNorm, second: Plan, context: Context) -> Plan:
         first = first_plan(row_norm_graph(whole), context)
@@ -65,7 +65,8 @@ class _Separate(_TwoRuns):
 
     def plan(self, problem: RowNorm, candidate: Candidate, context: Context) -> Plan:
         """Make an engine ready to run; calls on shapes record the form that has engines."""
-        if self.before is not None and isinstance(context, ShapesOnly) and problem.shape.columns % 64 == 0:
+        fused = problem.x.dtype == "float32" and problem.shape.columns % 64 == 0
+        if fused and self.before is not None and isinstance(context, ShapesOnly):
             return self.before.plan(problem, candidate, context)
         return super().plan(problem, candidate, context)
 
