@@ -28,6 +28,20 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
 
 
+# Commands, pages, rejections and first calls: nothing in them is called often enough to be replayed.
+NOTHING_REPEATED = {
+    *("cli", "doctor", "examples", "faults", "fuzz", "graph_rejections", "guides", "jit", "raw", "sanitized"),
+    "tools",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip these files without replays, before their fixtures run."""
+    if not ct.config.replay and item.path.stem.removeprefix("test_") in NOTHING_REPEATED:
+        pytest.skip("nothing is replayed here")
+
+
 @pytest.fixture(autouse=True)
 def _calls_are_replayed_early() -> Iterator[None]:
     """Make each second call with the same memory a replay, unless CUDNN_CT_REPLAY is 0."""
