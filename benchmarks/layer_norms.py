@@ -23,6 +23,7 @@ from harness import command
 from harness.command import keep
 from harness.comparison import EPSILON, distance, tensor_of
 from harness.figures import Bar, Limit, geomean
+from harness.knobs import knob_ranges, neighbours
 from harness.operands import Array, Operands, operands_or_reason
 from harness.results import Record, Results, explain, of_section, room_for, write_whole
 from harness.text import about_lines, failures
@@ -31,7 +32,6 @@ from harness.timing import Contender, alone, loop, race
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.knobs import knob_ranges, neighbours
 from cudnn_ct.ops.norm.row_graphs import has_wide_parameters, parameters_last_graph, row_norm_graph
 from cudnn_ct.ops.norm.row_norm import source_of
 from cudnn_ct.shapes.layer_norm import row_norm, row_norm_gradient

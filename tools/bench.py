@@ -20,7 +20,7 @@ from cudnn_ct.autotune import benchmark
 from cudnn_ct.cli.algorithms import operands_of
 from cudnn_ct.cli.device import name_here
 from cudnn_ct.cli.errors import fail, first_line, need_gpu, plain_warnings, plainly, usage
-from cudnn_ct.cli.options import INTS, SHAPE, Convolution, choice, convolution_options, image_options
+from cudnn_ct.cli.options import INTS, SHAPE, Convolution, choice, convolution_options
 from cudnn_ct.cli.random_array import some
 from cudnn_ct.cli.table import Column, Tick, progress, say, say_json, show
 from cudnn_ct.cuda import event as events
@@ -28,10 +28,11 @@ from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.conv_dtype import CONV_DTYPES
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from cudnn_ct.shapes.pooling import POOLING_MODES
 from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES
-from cudnn_ct.shapes.specs import INT_MAX
+from cudnn_ct.shapes.specs import INT_MAX, LAYOUTS
 from cudnn_ct.typing import Layout, RNNDirection
 
 ROUNDS = 10
@@ -68,6 +69,12 @@ Run = tuple[Callable[[], object], Sequence[Any]]
 @click.group(name="bench")
 def command() -> None:
     """Time one problem on this GPU with CUDA events."""
+
+
+def image_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of operations on one array."""
+    shape = click.option("--x", type=SHAPE, required=True, help="Shape of x.")
+    return shape(choice("--dtype", CONV_DTYPES, "float32")(choice("--layout", LAYOUTS)(command)))
 
 
 def printed(benchmark: Callable[..., Report]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from cudnn_ct._config import config
 from cudnn_ct.cli.child import NoAnswerError, answer_of, start
 from cudnn_ct.cli.errors import FAILED, NOTHING, fail, plain_warnings, plainly, usage
 from cudnn_ct.cli.offline import gpu_option, read_gpu
-from cudnn_ct.cli.options import Convolution, optional_convolution
+from cudnn_ct.cli.options import Convolution, convolution_options
 from cudnn_ct.cli.table import Column, progress, say, say_json, show
 from cudnn_ct.doctor import libraryset, stub_libcuda
 
@@ -67,7 +68,7 @@ class Limits(NamedTuple):
 
 @click.command()
 @click.argument("versions", nargs=-1, required=True, metavar="VERSION...")
-@optional_convolution
+@partial(convolution_options, required=False)
 @click.option("--file", type=click.Path(exists=True, dir_okay=False), help="A Python file with the problem.")
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option(

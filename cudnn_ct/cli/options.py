@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
-from ..shapes.conv_dtype import CONV_DTYPES, conv_dtypes
+from ..shapes.conv_dtype import conv_dtypes
 from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .errors import usage
@@ -127,23 +127,12 @@ def choice(name: str, words: Sequence[str], default: str = "") -> Callable[[F], 
     return click.option(name, type=click.Choice(words), default=default or words[0], show_default=True)
 
 
-def image_options(command: F) -> F:
-    """Add the options of operations on one array."""
-    shape = click.option("--x", type=SHAPE, required=True, help="Shape of x.")
-    return shape(choice("--dtype", CONV_DTYPES, "float32")(choice("--layout", LAYOUTS)(command)))
+def convolution_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
+    """Add the options of a convolution; the command receives them as one valid `Convolution`.
 
+    It receives None without the shapes of x and w, if they are not required.
+    """
 
-def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a convolution; the command receives them as one valid `Convolution`."""
-    return _gathering(command, required=True)
-
-
-def optional_convolution(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a convolution; the command receives None without the shapes of x and w."""
-    return _gathering(command, required=False)
-
-
-def _gathering(command: Callable[..., Any], *, required: bool) -> Callable[..., Any]:
     def gathered(**given: Any) -> Any:
         wanted = Convolution(**{name: given.pop(name) for name in Convolution._fields})
         if not required and wanted.x is wanted.w is None:

@@ -35,7 +35,7 @@ class BackendDescriptor(NativeHandle):
         self.kind = of_kind = kind(name)
         self.library = library
         self.about = ""  # shown by repr
-        self.kernel_cache: KernelCache | None = None  # of a dynamic graph
+        self.kernel_cache: Any = None  # of a dynamic graph, a KernelCache
         self._depends_on: list[Any] = list(parents)
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(of_kind.code, ctypes.byref(pointer))
@@ -147,17 +147,3 @@ def _raise_without_implementation(error: NotInitializedError) -> None:
             function=error.function,
             detail=error.detail,
         ) from None
-
-
-class KernelCache(BackendDescriptor):
-    """Compiled kernels that dynamic graphs share which differ only in sizes.
-
-    ``first`` is the name of the engine that the heuristics returned for the last size they were queried for,
-    and its notes.
-    """
-
-    __slots__ = ("first",)
-
-    def __init__(self, graph: BackendDescriptor) -> None:
-        super().__init__(graph.library, "kernel_cache", operation_graph=graph)
-        self.first: tuple[str, tuple[str, ...]] | None = None

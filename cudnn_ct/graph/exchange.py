@@ -180,7 +180,7 @@ def _misfit(entry: StoredPlan) -> str:
     """Return why an entry cannot be used by this cuDNN and these GPUs; empty if it may fit."""
     version, gpus = _lib.load().version_text, _gpus()
     parts = entry.key.split(" | ")[:4]
-    if len(parts) < 4 or parts[0] not in ("plan", "choice", "certificate"):
+    if len(parts) < 4 or parts[0] not in ("plan", "kernels", "choice", "certificate"):
         return "the entry is malformed"
     made_by, gpu = parts[-2:] if parts[0] == "choice" else parts[-3:-1]
     if made_by != f"cuDNN {version}":

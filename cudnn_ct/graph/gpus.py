@@ -37,21 +37,6 @@ def description_of(name: str) -> dict[str, Any]:
     return {**table["assumed"]["values"], **limits["all"], **limits[str(row["deviceVer"])], **own}
 
 
-def sources_of(name: str) -> dict[str, str]:
-    """Return where each number of a description comes from."""
-    table = _table()
-    if not is_derived(name):
-        source = table["recorded"][name]["source"]
-        return dict.fromkeys(description_of(name), source)
-    row, limits, assumed = table["derived"][name], table["capabilities"], table["assumed"]
-    limited = (*limits["all"], *limits[str(row["deviceVer"])], "deviceVer")
-    return {
-        **dict.fromkeys(assumed["values"], assumed["source"]),
-        **dict.fromkeys(limited, limits["source"]),
-        **row["sources"],
-    }
-
-
 @cache
 def _table() -> dict[str, Any]:
     table: dict[str, Any] = json.loads(_files.resource("_gpus.json"))

@@ -14,7 +14,8 @@ from ..context import Context
 from ..errors import NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
 from .attributes import kind
-from .backend import BackendDescriptor, KernelCache
+from .backend import BackendDescriptor
+from .kernels import kernel_cache
 from .layouts import check_layouts
 from .offline import Planner, target, target_of
 
@@ -200,11 +201,7 @@ def _native_graph(graph: Graph, context: Context | Planner) -> BackendDescriptor
         raise NotSupportedError(f"{_WRONG_IF_DYNAMIC}; make a graph that is not dynamic")
     attributes["is_dynamic_shape_enabled"] = True
     native = _NativeTensors(context.library).graph(graph, attributes)
-    topology = _topology(graph)
-    cache = context.kernel_caches.get(topology)
-    if cache is None:
-        cache = context.kernel_caches[topology] = KernelCache(native)
-    native.kernel_cache = cache
+    native.kernel_cache = kernel_cache(native, _topology(graph), context)
     return native
 
 

@@ -18,7 +18,7 @@ from .backend import BackendDescriptor
 from .engines import Engine, plan_to_json
 from .graph_json import graph_text
 from .offline import Planner, ShapesOnly, gpu_name, name_of_description, target
-from .operations import tensors_of_graph
+from .operations import operation_graph, tensors_of_graph
 from .plan import GraphPlan
 from .plan_check import CheckedPlan
 from .plan_file import DESCRIPTION, DEVICE, StoredPlan
@@ -60,7 +60,7 @@ def graph_plan(
         return cast(GraphPlan, NoPlan())
     if isinstance(context, Planner) or not (uses_plans(compiled) or active()):
         return GraphPlan(request.graph, *make())
-    if request.graph.dynamic:  # its plan cannot be stored
+    if request.graph.dynamic:  # its plan cannot be stored, but its kernels
         made = make()
         if not is_timing():
             _save(plan_store(), request, *made, context)
@@ -119,10 +119,15 @@ def to_store(
     """Return a plan for the store; the reason if it cannot be stored.
 
     cuDNN 9.28 omits the tensors of sub-graphs and ragged offsets from the JSON of a plan. A plan of a dynamic
-    graph shares compiled kernels with other plans.
+    graph shares compiled kernels with other plans, which are stored in its place.
     """
+    facts = _facts(candidate, context, request.call or str(caller()))
     if request.graph.dynamic:
-        return f"the plan of {candidate} is not stored: its graph is dynamic"
+        kernels = operation_graph(request.graph, context).kernel_cache.entry(facts)
+        return (
+            kernels
+            or f"the kernels of {candidate} are not stored: there are no new ones, or cuDNN is too old"
+        )
     try:
         text = plan_to_json(native)
         wrong = _difference(json.loads(text), request, candidate, context)
@@ -130,7 +135,6 @@ def to_store(
         return f"cuDNN cannot write the plan of {candidate}: {type(error).__name__} {error}"
     if wrong:
         return f"cuDNN's JSON of the plan of {candidate} is incomplete: {wrong}"
-    facts = _facts(candidate, context, request.call or str(caller()))
     return StoredPlan(plan_key(request, context), facts, text.encode())
 
 

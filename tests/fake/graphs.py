@@ -30,6 +30,7 @@ from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SW
 
 NOT_SUPPORTED = 3000
 JSON = "EXECUTION_PLAN_JSON_REPRESENTATION"
+KERNELS = "KERNEL_CACHE_JSON_REPRESENTATION"
 DYNAMIC = "OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED"
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
@@ -84,6 +85,7 @@ class Graphs(NormNodes, MoreNodes):
     varying = False  # whether the last bits of results differ from run to run
     error = 0.0  # what the running engine adds to its results
     dynamic_engines = True  # whether engines support dynamic graphs
+    counts_kernels = True  # whether kernel caches can be stored, as from cuDNN 9.27 on
 
     def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
         name = BackendDescriptorType(kind).name
@@ -118,6 +120,8 @@ class Graphs(NormNodes, MoreNodes):
             if JSON in attributes:
                 return plan_files.read(attributes)
             self.compilations += self._compiles(attributes)
+        if KERNELS in attributes:
+            return plan_files.read_kernels(attributes)
         if state["name"] == "ENGINEHEUR_DESCRIPTOR":
             self.heuristic_queries += 1
             graph = self._attributes(attributes["ENGINEHEUR_OPERATION_GRAPH"][0])
@@ -144,9 +148,11 @@ class Graphs(NormNodes, MoreNodes):
 
     def cudnnBackendGetAttribute(
         self: Any, descriptor: Any, name: int, element: int, room: int, count: Any, elements: int | None
-    ) -> None:
+    ) -> int:
         attributes = self._get(descriptor, "backend")["attributes"]
         wanted = BackendAttributeName(name).name
+        if wanted == "KERNEL_CACHE_ENTRY_COUNT" and not self.counts_kernels:
+            return NOT_SUPPORTED
         children = ("ENGINEHEUR_RESULTS", "ENGINECFG_ENGINE")
         if wanted in children:
             numbers = [self.engine_number]
@@ -162,7 +168,7 @@ class Graphs(NormNodes, MoreNodes):
                 graph = attributes.get("ENGINEHEUR_OPERATION_GRAPH") or attributes.get("graph")
                 if graph:
                     blank["attributes"]["graph"] = [self._attributes(graph[0])]
-            return
+            return 0
         sizes = ("ENGINECFG_WORKSPACE_SIZE", "EXECUTION_PLAN_WORKSPACE_SIZE")
         values = [self.engine_workspace] if wanted in sizes else attributes.get(wanted, [])
         values = [1] if wanted == "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT" else values
@@ -171,9 +177,14 @@ class Graphs(NormNodes, MoreNodes):
             values = [int(BackendBehaviorNote.RUNTIME_COMPILATION)]
         if wanted == JSON:
             values = plan_files.write(attributes, self._attributes)
+        if wanted == "KERNEL_CACHE_ENTRY_COUNT":
+            values = [len(attributes["compiled"])]
+        if wanted == KERNELS:
+            values = plan_files.characters(attributes["compiled"])
         count[0] = len(values)
         if room and values:
             (_element(element) * len(values)).from_address(elements)[:] = values
+        return 0
 
     def _has_beta(self: Any, engine: dict[str, Any]) -> bool:
         """Whether a graph has a swish with a beta: only engines that are compiled at run time obey it."""

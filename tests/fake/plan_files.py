@@ -34,7 +34,21 @@ def write(plan: dict[str, Any], attributes_of: Callable[[Any], dict[str, Any]]) 
         "operationGraph": {"tensors": list(tensors.values())},
         "engine": {"engineId": engine["ENGINE_GLOBAL_INDEX"][0], "payload": config},
     }
-    return [bytes([byte]) for byte in json.dumps(text).encode()]
+    return characters(text)
+
+
+def characters(value: Any) -> list[bytes]:
+    """Return the characters of a value as JSON."""
+    return [bytes([byte]) for byte in json.dumps(value).encode()]
+
+
+def read_kernels(cache: dict[str, Any]) -> int:
+    """Set the kernels of a cache from its JSON; return cuDNN's status."""
+    try:
+        cache["compiled"] = list(map(int, json.loads(b"".join(cache["KERNEL_CACHE_JSON_REPRESENTATION"]))))
+    except (ValueError, TypeError):
+        return BAD_PARAM
+    return 0
 
 
 def read(plan: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ from cudnn_ct import context as contexts
 from cudnn_ct.autotune.candidates import choice_of, store_key
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.cuda import stream as streams
+from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
 from cudnn_ct.shapes.layer_norm import row_norm
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.both.dynamic_shapes import *  # noqa: F403
@@ -157,6 +158,39 @@ def test_kernel_caches_have_a_bound_and_belong_to_the_context() -> None:
     assert len(caches()) == 0
 
 
+def test_later_process_compiles_no_kernel_that_is_stored(fake: FakeCudnn, on_disk: Path) -> None:
+    product(64)
+    (file,) = (on_disk / "plans").iterdir()
+    (entry,) = decode(file.read_bytes())
+    assert isinstance(entry, StoredPlan)
+    assert entry.key.startswith("kernels | cuDNN ")
+    assert entry.text == b"[0]"
+    written = file.stat().st_mtime_ns
+    forget()
+    made, asked = fake.compilations, fake.heuristic_queries
+    for rows in (64, 7, 300):
+        assert "dynamic_shapes" in product(rows)
+    assert (fake.compilations, fake.heuristic_queries) == (made, asked)
+    assert file.stat().st_mtime_ns == written  # nothing new
+    product(64, 24)
+    assert len(list((on_disk / "plans").iterdir())) == 2
+
+
+def test_damaged_kernels_are_compiled_again(fake: FakeCudnn, on_disk: Path) -> None:
+    product(64)
+    (file,) = (on_disk / "plans").iterdir()
+    (entry,) = decode(file.read_bytes())
+    assert isinstance(entry, StoredPlan)
+    changes: list[dict[str, Any]] = [{"text": b"nothing"}, {"facts": {}}, {"facts": {"first": 5}}]
+    for change in changes:
+        file.write_bytes(encode(entry._replace(**change)))
+        forget()
+        made = fake.compilations
+        with pytest.warns(ct.CudnnWarning, match="a stored plan is ignored: its kernels cannot be used"):
+            product(64)
+        assert fake.compilations == made + 1, change
+
+
 def test_built_graph_takes_the_argument_before_the_setting(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,10 +226,8 @@ def test_keys_of_timed_and_stored_algorithms_have_the_setting() -> None:
     assert choice_of(problem, static) != choice_of(problem, dynamic)
 
 
-def test_plans_and_choices_of_dynamic_graphs_are_not_stored(
-    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ct.config, "plan_cache", True)
+def test_plans_and_choices_of_dynamic_graphs_are_not_stored(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.counts_kernels = False  # nor are kernels that cuDNN does not count
     product(64)
     assert not list(on_disk.rglob("*.plan_1"))
     forget()  # as another process

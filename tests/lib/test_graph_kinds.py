@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import statistics
 import time
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
 
+import cudnn_ct as ct
+from cudnn_ct import _lib
+from cudnn_ct._bindings import enums
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
-from cudnn_ct.graph.engines import execution_plan, heuristic_configs
+from cudnn_ct.graph.candidates import engine_candidates
+from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs
 from cudnn_ct.graph.explain import explain_graph
+from cudnn_ct.graph.modes import heuristic_modes
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import OPERATIONS, Graph, operation_graph
+from cudnn_ct.graph.plan_file import StoredPlan
+from cudnn_ct.graph.plan_store import plan_store
+from cudnn_ct.graph.recording import PlanRequest
+from cudnn_ct.graph.rules import EngineRules
+from cudnn_ct.graph.stored import to_store
 from cudnn_ct.ops._graph_source import GraphSource
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED
@@ -146,6 +157,32 @@ def test_dynamic_graphs_of_all_sizes_share_compiled_kernels() -> None:
     assert len(planner.kernel_caches) == 1
     assert max(seconds[1:]) < seconds[0] / 5, seconds
     assert operation_graph(KINDS["matmul"](), planner).kernel_cache is None
+
+
+@in_child
+def test_kernels_of_dynamic_graphs_are_stored_for_later_processes() -> None:
+    with TemporaryDirectory() as folder:
+        ct.config.algo_cache = folder
+        seconds = []
+        for rows in (ROWS, 2 * ROWS):
+            planner = Planner(DEVICE)  # each has kernels of its own, as a process
+            graph = with_length(KINDS["matmul bias gelu"](), ROWS, rows)
+            native = operation_graph(graph, planner)
+            (row,) = engine_candidates(
+                graph, EngineRules(), planner, heuristic_modes(graph, planner), first=1
+            )
+            start = time.perf_counter()
+            plan = execution_plan(native, Engine.parse(row.algorithm), planner)
+            seconds.append(time.perf_counter() - start)
+            entry = to_store(PlanRequest(graph), plan, row, planner)
+            if _lib.load().version < enums.SINCE["BackendAttributeName.KERNEL_CACHE_ENTRY_COUNT"]:
+                assert "cuDNN is too old" in str(entry)
+                return
+            if rows == ROWS:
+                assert isinstance(entry, StoredPlan)
+                plan_store().put(entry)
+        assert "no new ones" in str(entry)
+        assert seconds[1] < seconds[0] / 5, seconds
 
 
 @pytest.mark.nightly

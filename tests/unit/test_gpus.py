@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from cudnn_ct.graph.gpus import description_of, gpu_names, is_derived, sources_of
+from cudnn_ct import _files
+from cudnn_ct.graph.gpus import description_of, gpu_names, is_derived
 from cudnn_ct.graph.offline import name_of_description
 
 LATER = {"memoryBusWidth", "smCountOrigin", "oversizedSharedMemoryPerBlock"}  # keys that 9.19 does not write
 DERIVED = [name for name in gpu_names() if is_derived(name)]
+
+
+def sources_of(name: str) -> dict[str, str]:
+    """Return where each number of a derived description comes from."""
+    table: dict[str, Any] = json.loads(_files.resource("_gpus.json"))
+    row, limits, assumed = table["derived"][name], table["capabilities"], table["assumed"]
+    limited = (*limits["all"], *limits[str(row["deviceVer"])], "deviceVer")
+    return {
+        **dict.fromkeys(assumed["values"], assumed["source"]),
+        **dict.fromkeys(limited, limits["source"]),
+        **row["sources"],
+    }
 
 
 def test_only_the_h200_was_recorded() -> None:

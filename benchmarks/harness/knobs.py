@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .._bindings.enums import BackendKnobType
-from ..context import Context
-from .backend import BackendDescriptor
-from .engines import Engine
-from .offline import Planner, target
-from .operations import Graph, operation_graph
+from cudnn_ct._bindings.enums import BackendKnobType
+from cudnn_ct.context import Context
+from cudnn_ct.graph.backend import BackendDescriptor
+from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.offline import Planner, target
+from cudnn_ct.graph.operations import Graph, operation_graph
 
 
 def knob_ranges(graph: Graph, number: int, context: Context | Planner) -> dict[int, range]:
