@@ -160,9 +160,10 @@ def check_code(found: LibrarySet) -> Iterator[Finding]:
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
+    top = _shared_below(found)
     for library in () if found.windows else found.sound:
-        top = _shared_below(found)
-        if blocker := _files.private(library.real, top) or _files.private(library.path, top):
+        blockers = (*_files.private(library.real, top), *_files.private(library.path, top))
+        for blocker in dict.fromkeys(blockers):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
+from cudnn_ct import _files, doctor
 from cudnn_ct.doctor import diagnosis
 from cudnn_ct.doctor.finding import Fix, Severity, finding
 from tests.elf_files import make_cudnn, make_elf
@@ -123,3 +123,18 @@ def test_a_preloaded_library_is_reported_although_cudnn_is_gone(
     assert {"missing-library", "preloaded"} <= {
         each.code for each in doctor.diagnose(site, run=False).findings
     }
+
+
+def test_all_folders_that_other_users_cannot_enter_are_reported(site: Path) -> None:
+    write_metadata(site / "x-1.dist-info", [])
+    folders = [site / "nvidia/cudnn/lib", site / "nvidia/cudnn"]
+    library = folders[0] / "libcudnn_ops.so.9"
+    for path in (library, *folders):
+        path.chmod(0o600 if path == library else 0o700)
+    commands = doctor.diagnose(site, run=False).commands
+    assert sorted(commands) == sorted(f"chmod a+rX {path}" for path in (library, *folders))
+
+
+@pytest.mark.parametrize("top", ["", "/", "/venv"])
+def test_folders_around_a_file_end_at_the_root(top: str) -> None:
+    assert list(_files.private("/venv/lib/python3.11/site-packages/x", top)) == []
