@@ -62,7 +62,9 @@ class Diagnosis:
     def commands(self) -> tuple[str, ...]:
         """The commands that repair everything that commands can, each of which needs the ones before it."""
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
-        return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
+        commands = chain.from_iterable(dict.fromkeys(found.commands for found in wrong))
+        # Modes first, because other commands may delete the files.
+        return tuple(sorted(commands, key=lambda each: not each.startswith("chmod ")))
 
     def known_defects(self, found: LibrarySet) -> list[dict[str, Any]]:
         """Return the known defects of a cuDNN in single operations, on the GPUs if the driver listed them."""
@@ -172,8 +174,10 @@ def sort(findings: list[Finding]) -> tuple[Finding, ...]:
     """
     order = {name: place for place, name in enumerate(codes())}
     causes = {found.code for found in findings if any(f"see {found.code}" in each.fix for each in findings)}
-    unique = {(found.code, found.message): found for found in findings}.values()
-    return tuple(sorted(unique, key=lambda each: (each.code not in causes, each.severity, order[each.code])))
+    unique: dict[tuple[str, str], Finding] = {}
+    for each in sorted(findings, key=lambda each: (each.code not in causes, each.severity, order[each.code])):
+        unique.setdefault((each.code, each.message), each)
+    return tuple(unique.values())
 
 
 def _run(
@@ -287,8 +291,11 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
             text += f": {link} is a link to a folder that does not exist" if link else ""
             code = "broken-link" if link else "missing-library"
             yield found.finding(code, text, severity=severity, path=link or found.folder)
+            for each in search.check_competition(found):
+                if severity == Severity.ERROR or each.code in ("shadowed", "preloaded"):  # else reported
+                    yield replace(each, severity=max(each.severity, severity))
             if severity == Severity.ERROR:
-                yield from chain(companions.check(found), search.check_competition(found))
+                yield from companions.check(found)
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:

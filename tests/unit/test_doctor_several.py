@@ -125,6 +125,28 @@ def test_a_preloaded_library_is_reported_although_cudnn_is_gone(
     }
 
 
+def test_another_cudnn_on_the_path_is_reported_although_the_installed_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "nvidia_cudnn_cu12-9.1.0.70.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("nvidia/cudnn/lib/libcudnn.so.9,,\n")
+    other = make_cudnn(tmp_path / "other", "9.28.0")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
+    monkeypatch.setenv("LD_PRELOAD", str(other.parent / "libcudnn_graph.so.9"))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = doctor.diagnose(run=False)
+    assert [each.folder for each in found.sets] == [str(other.parent)]
+    told = [(each.code, each.severity) for each in found.findings if each.severity < Severity.NOTE]
+    codes = ("missing-library", "preloaded", "shadowed")
+    assert sorted(told) == [(code, Severity.WARNING) for code in codes]
+
+
+def test_of_equal_findings_the_most_severe_is_kept() -> None:
+    alike = [finding("no-driver", "x", severity=each, fix={"advice": "y"}) for each in reversed(Severity)]
+    assert [each.severity for each in diagnosis.sort(alike)] == [Severity.ERROR]
+
+
 def test_all_folders_that_other_users_cannot_enter_are_reported(site: Path) -> None:
     write_metadata(site / "x-1.dist-info", [])
     folders = [site / "nvidia/cudnn/lib", site / "nvidia/cudnn"]
@@ -138,3 +160,13 @@ def test_all_folders_that_other_users_cannot_enter_are_reported(site: Path) -> N
 @pytest.mark.parametrize("top", ["", "/", "/venv"])
 def test_folders_around_a_file_end_at_the_root(top: str) -> None:
     assert list(_files.private("/venv/lib/python3.11/site-packages/x", top)) == []
+
+
+def test_modes_are_changed_before_files_are_deleted(site: Path) -> None:
+    lib = "nvidia/cudnn/lib"
+    record(site, "nvidia_cudnn_cu12-9.28.0.42", [f"{lib}/{name}" for name in os.listdir(site / lib)])
+    write_metadata(site / "x-1.dist-info", ["nvidia-cudnn-cu12==9.1.0.70"])  # without this library
+    (site / lib / "libcudnn_ops.so.9").unlink()
+    (site / lib / "libcudnn_engines_tensor_ir.so.9").chmod(0o602)
+    commands = doctor.diagnose(site, run=False).commands
+    assert [each.split()[:2] for each in commands[:2]] == [["chmod", "a+rX"], ["chmod", "o-w"]], commands
