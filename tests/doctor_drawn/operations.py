@@ -484,8 +484,8 @@ def pin(rng: random.Random, site: Site) -> bool:
         for each in consumers.CONSUMERS
         if not each.accepts(site.wheel)
         and each.name not in known
-        and each.name not in ("tensorflow", "cupy-cuda12x")
-    ]  # they work with others, or without
+        and each.name != "tensorflow"  # it works with others, or without
+    ]
     if not choices:
         return False
     consumer = rng.choice(choices)
