@@ -16,9 +16,7 @@ from . import (
     checks,
     companions,
     conda,
-    driver,
     libraryset,
-    load_check,
     locate,
     packages,
     records,
@@ -126,7 +124,7 @@ def diagnose(
             found = packages.with_needs(found, (*users, *asked.needs))
             found = found if own or linked else replace(found, sites=located.sites)
             sets.append(found)
-            findings += static(found, asked, deep)
+            findings += static(found, asked, deep, located if path is None else None)
         else:
             older.append(place.folder)
     findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
@@ -155,11 +153,14 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
     ]
 
 
-def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
-    """Run all checks that only read files."""
+def static(
+    found: LibrarySet, asked: Requirements, deep: bool, usual: locate.Places | None = None
+) -> Iterator[Finding]:
+    """Run all checks that only read files; ``usual`` has the cuDNNs of this machine, if it was searched."""
+    yield from search.check_competition(found, usual=usual)
     for check in (
-        *checks.CHECKS, runpaths.check, search.check_headers, search.check_competition, _check_companions,
-        packages.check_dependents, conda.check, load_check.check_libc, load_check.check_memory,
+        *checks.CHECKS, runpaths.check, search.check_headers, _check_companions,
+        packages.check_dependents, conda.check, companions.check_libc, companions.check_memory,
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)
@@ -189,6 +190,8 @@ def _run(
     foreign: bool,
 ) -> dict[str, str]:
     """Run the tiers that need child processes; add findings and details, and return the state of each."""
+    from . import driver, load_check  # take 4 ms
+
     child = _why_not_loaded(sets, findings)
     if not child:
         competing = [found.code for found in findings if found.code in _COMPETING]
@@ -223,8 +226,10 @@ def _run(
 def _why_not_loaded(sets: list[LibrarySet], findings: list[Finding]) -> str:
     if not sets:
         return "no cuDNN to load"
+    from .load_check import why_not
+
     bad = "its files have errors" if _bad(findings) else ""
-    reason = next(filter(None, (load_check.why_not(found) or bad for found in sets)), "")
+    reason = next(filter(None, (why_not(found) or bad for found in sets)), "")
     return reason and f"cuDNN was not loaded: {reason}"
 
 

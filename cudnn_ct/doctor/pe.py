@@ -33,12 +33,6 @@ class Pe(_elf.Elf):
             return Symbols(dict(_exports(file, self)), frozenset(imports), frozenset())
 
 
-def fatbin(library: _elf.Elf) -> tuple[int, int] | None:
-    """Return offset and size of the device code of a DLL; None for other files."""
-    segments = library.segments if isinstance(library, Pe) else ()
-    return next(((each.offset, each.size) for each in segments if each.kind == FATBIN), None)
-
-
 class _File:
     """A DLL that is read by addresses."""
 
@@ -76,7 +70,8 @@ def read(path: str) -> Pe:
         address, size = directories[EXPORTS]
         soname = file.name(struct.unpack_from("<I", file.at(address, 40), 12)[0]) if size else None
         needed = tuple(dict.fromkeys(name for name, _ in _libraries(file, pe)))
-        return replace(pe, soname=soname, needed=needed)
+        code = next(((each.offset, each.size) for each in sections if each.kind == FATBIN), None)
+        return replace(pe, soname=soname, needed=needed, fatbin=code)
 
 
 def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int], ...]]:
