@@ -142,6 +142,13 @@ def test_judge_counts_a_fix_that_it_cannot_carry_out_apart(site: sites.Site) -> 
     assert (verdict.fix, verdict.not_carried_out) == (None, True)
 
 
+def test_judge_accepts_that_a_person_chooses_the_version_although_a_mode_is_changed(site: sites.Site) -> None:
+    operations.blame(site, "pin", "pin of torch", {"consumer-mismatch"}, "torch", by_hand=True)
+    mode = f"chmod a+rX '{site.folder}'"
+    verdict = judge.judge(site, asked(answer("missing-library", "libcudnn_ops.so.9", mode)))
+    assert (verdict.fix, verdict.not_carried_out) == (None, True)
+
+
 def test_report_prints_fixes_that_were_not_carried_out_apart(capsys: pytest.CaptureFixture[str]) -> None:
     done, not_done = (judge.Verdict(noticed=True, cause=True, fix=fix) for fix in (True, None))
     not_done.not_carried_out = True
