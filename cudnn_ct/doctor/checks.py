@@ -129,14 +129,16 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
         wanted = {name for name in library.elf.symbols.undefined if "cudnn" in name}
         if missing := sorted(wanted - everything):
             yield _unresolved(found, library, missing, "needs {} symbols that no other library has")
-    if "" in exports and not found.missing and not found.jit:  # whose shim is that of the full set
-        shim = found.libraries[""]
-        parts = set().union(*(names for name, names in exports.items() if name))
-        mine = {name for name in exports[""] if _public(name)}
-        if missing := sorted(mine - parts):
-            yield _unresolved(found, shim, missing, "forwards {} functions that no other library has")
-        elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
-            yield _unresolved(found, shim, missing, "lacks {} functions of the other libraries")
+    odd = {name for name, cuda in found.majors.items() if name and cuda != found.cuda}
+    # The shim of a JIT cuDNN is that of the full set. A library for another CUDA may lack functions.
+    if "" not in exports or found.missing or found.jit or odd & exports.keys():
+        return
+    shim, parts = found.libraries[""], set().union(*(names for name, names in exports.items() if name))
+    mine = {name for name in exports[""] if _public(name)}
+    if missing := sorted(mine - parts):
+        yield _unresolved(found, shim, missing, "forwards {} functions that no other library has")
+    elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
+        yield _unresolved(found, shim, missing, "lacks {} functions of the other libraries")
 
 
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:

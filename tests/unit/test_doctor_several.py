@@ -170,3 +170,16 @@ def test_modes_are_changed_before_files_are_deleted(site: Path) -> None:
     (site / lib / "libcudnn_engines_tensor_ir.so.9").chmod(0o602)
     commands = doctor.diagnose(site, run=False).commands
     assert [each.split()[:2] for each in commands[:2]] == [["chmod", "a+rX"], ["chmod", "o-w"]], commands
+
+
+def test_a_library_for_another_cuda_explains_the_functions_that_it_lacks(site: Path) -> None:
+    lib = site / "nvidia/cudnn/lib"
+    names = ("cudnnGetCudartVersion", "cudnnOfExt")
+    shim = make_elf("libcudnn.so.9", constants=dict.fromkeys(names, 0), runpath="$ORIGIN")
+    (lib / "libcudnn.so.9").write_bytes(shim)
+    assert doctor.diagnose(lib, run=False).findings[0].code == "unresolved-symbols"
+    ext = make_elf("libcudnn_ext.so.9", constants={"cudnnGetCudartVersion": 13000})
+    (lib / "libcudnn_ext.so.9").write_bytes(ext)
+    codes = {each.code for each in doctor.diagnose(lib, run=False).findings}
+    assert "mixed-cuda" in codes
+    assert "unresolved-symbols" not in codes
