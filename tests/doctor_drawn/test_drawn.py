@@ -213,6 +213,20 @@ def test_pins_are_those_of_the_extras_of_cuda_toolkit(tmp_path: Path) -> None:
     assert shell.version_of(tmp_path, "nvidia-cuda-nvrtc") is None
 
 
+def test_skeletons_appear_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before: list[bool] = []
+
+    def write(source: Path, target: Path, _: object) -> None:
+        target.write_bytes(b"x")
+        before.append((tmp_path / target.name.rpartition(".")[0]).exists())
+
+    monkeypatch.setattr(files, "skeleton", write)
+    monkeypatch.setattr(wheels, "scratch", lambda: tmp_path)
+    made = wheels.skeleton.__wrapped__(Path("libx.so"), ())
+    assert made.read_bytes() == b"x"
+    assert (before, list(tmp_path.iterdir())) == ([False], [made])
+
+
 def test_shell_rejects_unknown_commands(site: sites.Site) -> None:
     with pytest.raises(shell.CommandError, match="unknown command"):
         shell.run(site, "dd if=/dev/zero")

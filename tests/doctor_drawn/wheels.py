@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +107,9 @@ def scratch() -> Path:
 def skeleton(source: Path, renames: tuple[tuple[bytes, bytes], ...]) -> Path:
     """A skeleton of a library, which is written once."""
     target = scratch() / f"{abs(hash((source, renames)))}-{source.name}"
-    files.skeleton(source, target, dict(renames))
+    part = target.with_name(f"{target.name}.{threading.get_ident()}")  # two threads may write it at once
+    files.skeleton(source, part, dict(renames))
+    os.replace(part, target)
     return target
 
 
