@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -211,6 +212,13 @@ def test_pins_are_those_of_the_extras_of_cuda_toolkit(tmp_path: Path) -> None:
     assert shell.version_of(tmp_path, "cuda-toolkit") == "13.0.2"
     assert shell.version_of(tmp_path, "nvidia-cublas") == "13.1.0.3"
     assert shell.version_of(tmp_path, "nvidia-cuda-nvrtc") is None
+
+
+def test_store_has_each_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = wheels.cudnns()[0].source("libcudnn.so.9").parent
+    monkeypatch.setenv("CUDNN_CT_TEST_CUDNNS", os.pathsep.join([str(folder)] * 2))
+    names = [each.info for each in wheels.store.__wrapped__()["nvidia-cudnn-cu12"]]
+    assert len(names) == len({*names})
 
 
 def test_skeletons_appear_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

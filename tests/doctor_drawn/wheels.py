@@ -188,7 +188,7 @@ def store() -> dict[str, tuple[Wheel, ...]]:
     for folder in filter(None, os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(os.pathsep)):
         infos += sorted(Path(folder).absolute().parents[2].glob("nvidia_cudnn_cu*.dist-info"))
     wheels: dict[str, list[Wheel]] = {}
-    for info in infos:
+    for info in {each.name: each for each in reversed(infos)}.values():  # each version once
         wheel = read_info(info)
         wheels.setdefault(wheel.name, []).append(wheel)
     for wheel in cuda13(wheels):
