@@ -172,7 +172,8 @@ def private(rng: random.Random, site: Site) -> bool:
         if site.layout in ("system", "conda"):
             return False
         site.folder.chmod(0o700)
-        return blame(site, "private", "folder", {"private-file"}, str(site.folder), by_hand=False)
+        names = (str(site.folder), str(site.folder.resolve()))  # the folder may be a link
+        return blame(site, "private", "folder", {"private-file"}, *names, by_hand=False)
     name = small_library(rng, site)
     if name is None:
         return False
