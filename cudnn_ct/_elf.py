@@ -228,7 +228,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
     if not start.startswith(b"\x7fELF"):
         raise foreign(view.path, start)
     if len(start) < 64:
-        raise _truncated(view, 64)
+        raise truncated(view, 64)
     if start[4] != 2 or start[5] != 1:
         width = {1: "32-bit", 2: "64-bit"}.get(start[4], "malformed")
         raise ElfError("class", view.path, f"is a {width} library{'' if start[5] == 1 else ', big-endian'}")
@@ -252,14 +252,15 @@ def foreign(path: str, start: bytes) -> ElfError:
 
 def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:
     if table + entry * count > view.size:
-        raise _truncated(view, table + entry * count)
+        raise truncated(view, table + entry * count)
     for kind, offset, address, size in struct.iter_unpack("<I4xQQ8xQ16x", view.at(table, entry * count)):
         if kind == PT_LOAD and offset + size > view.size:
-            raise _truncated(view, offset + size)
+            raise truncated(view, offset + size)
         yield Segment(kind, offset, address, size)
 
 
-def _truncated(view: View, needs: int) -> ElfError:
+def truncated(view: View, needs: int) -> ElfError:
+    """Return the error for a file that is shorter than its header says."""
     return ElfError(
         "truncated",
         view.path,

@@ -79,6 +79,8 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
     if entry != 64 or names >= count:
         return None
+    if table + entry * count > view.size:  # the linker does not need it, but the end of the file is missing
+        raise _elf.truncated(view, table + entry * count)
     rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
     _, at, size = rows[names]
     text = view.at(at, min(size, 1 << 20))
