@@ -5,6 +5,7 @@ An operation returns False, and changes nothing, if the site does not have what 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import random
 import struct
@@ -132,6 +133,8 @@ def swap(rng: random.Random, site: Site) -> bool:
     if not choices:
         return False
     other, name = rng.choice(choices)
+    if filecmp.cmp(other.source(name), site.library(name), shallow=False):
+        return False  # such as libcudnn.so.9 of 9.20 for CUDA 12 and 13
     files.place(other.source(name), site.library(name))
     return blame(site, "swap", name, MIXED)
 

@@ -221,6 +221,12 @@ def test_store_has_each_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) == len({*names})
 
 
+def test_swap_changes_a_file(site: sites.Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = sites.relabel(site.wheel, "9.99.0.1")
+    monkeypatch.setattr(operations, "others", lambda _: [same])
+    assert not operations.swap(random.Random(1), site)
+
+
 def test_skeletons_appear_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before: list[bool] = []
 
