@@ -162,8 +162,8 @@ def check_code(found: LibrarySet) -> Iterator[Finding]:
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
-    top = _shared_below(found)
-    for library in () if found.windows else found.sound:
+    top, path = _shared_below(found), os.path.join(found.folder, found.file_name())
+    for library in () if found.windows else found.sound or (Library("", path, path),):  # which a fix installs
         blockers = (*_files.private(library.real, top), *_files.private(library.path, top))
         for blocker in dict.fromkeys(blockers):
             kept.setdefault(blocker, []).append(library.file)

@@ -296,6 +296,7 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
             text += f": {link} is a link to a folder that does not exist" if link else ""
             code = "broken-link" if link else "missing-library"
             yield found.finding(code, text, severity=severity, path=link or found.folder)
+            yield from checks.check_access(found)
             for each in search.check_competition(found):
                 if severity == Severity.ERROR or each.code in ("shadowed", "preloaded"):  # else reported
                     yield replace(each, severity=max(each.severity, severity))

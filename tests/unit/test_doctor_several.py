@@ -157,6 +157,16 @@ def test_all_folders_that_other_users_cannot_enter_are_reported(site: Path) -> N
     assert sorted(commands) == sorted(f"chmod a+rX {path}" for path in (library, *folders))
 
 
+def test_a_private_folder_is_reported_although_its_libraries_are_gone(site: Path) -> None:
+    record(site, "nvidia_cudnn_cu12-9.28.0.42", ["nvidia/cudnn/lib/libcudnn.so.9"])
+    folder = site / "nvidia/cudnn/lib"
+    shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    found = doctor.diagnose(site, run=False)
+    assert {"missing-library", "private-file"} <= {each.code for each in found.findings}
+    assert found.commands[0] == f"chmod a+rX {folder}"
+
+
 @pytest.mark.parametrize("top", ["", "/", "/venv"])
 def test_folders_around_a_file_end_at_the_root(top: str) -> None:
     assert list(_files.private("/venv/lib/python3.11/site-packages/x", top)) == []
