@@ -279,6 +279,9 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
         again = found.repair
         yield replace(each, fix=again.text, commands=again.commands) if other and of_cuda else each
+    if other and found.owners and repair.target(found) == found.owners[0].name:  # it is installed alone
+        after = companions.check(replace(found, libraries={}))
+        yield from (each for each in after if each.severity == Severity.ERROR)
 
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:

@@ -193,3 +193,12 @@ def test_a_library_for_another_cuda_explains_the_functions_that_it_lacks(site: P
     codes = {each.code for each in doctor.diagnose(lib, run=False).findings}
     assert "mixed-cuda" in codes
     assert "unresolved-symbols" not in codes
+
+
+def test_libraries_of_the_cuda_that_the_fix_installs_are_checked_too(site: Path) -> None:
+    lib = "nvidia/cudnn/lib"  # with the libraries for CUDA 12
+    record(site, "nvidia_cudnn_cu13-9.28.0.42", [f"{lib}/{name}" for name in os.listdir(site / lib)])
+    (site / "nvidia/cu13/lib").mkdir(parents=True)
+    (site / "nvidia/cu13/lib/libcublasLt.so.13").write_bytes(b"")
+    told = [each for each in doctor.diagnose(site, run=False).findings if each.code == "damaged-library"]
+    assert ["libcublasLt.so.13" in each.message for each in told] == [True]
