@@ -51,14 +51,12 @@ class Segment(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True)
-class Symbols:
+class Symbols(NamedTuple):
     """The symbols of one library."""
 
     exports: Mapping[str, tuple[int, int]]  # the symbols that it defines, with their address and size
     undefined: frozenset[str]  # the symbols that other libraries must define, without weak ones
     versions: frozenset[str]  # the symbol versions that it needs, such as GLIBC_2.27
-    provided: frozenset[str] = frozenset()  # the symbol versions that it defines
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,23 @@ class Elf:
     needed: tuple[str, ...] = ()  # the libraries that it is linked with
     rpath: tuple[str, ...] = ()  # folders that are searched before LD_LIBRARY_PATH, as written
     runpath: tuple[str, ...] = ()  # folders that are searched after it
+    fatbin: tuple[int, int] | None = None  # offset and size of the device code of a DLL
 
     @cached_property
     def symbols(self) -> Symbols:
         """The symbol tables; raises ElfError if they are damaged."""
         with View(self.path, self.size) as view:
             return _symbols(view, self.segments, self.tags)
+
+    @property
+    def provided(self) -> frozenset[str]:
+        """The symbol versions that it defines; raises ElfError if their table is damaged."""
+        if not {DT_STRTAB, DT_VERDEF} <= self.tags.keys():
+            return frozenset()
+        with View(self.path, self.size) as view:
+            at = _file_offset(view, self.segments, self.tags[DT_VERDEF])
+            strings = _Strings(view, self.segments, self.tags)
+            return frozenset(_versions(view, at, strings, "<6xH4xII", "<II"))
 
     def constant(self, symbol: str) -> int | None:
         """Read an exported 4-byte data symbol; None if the library does not export it."""
@@ -219,7 +228,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
     if not start.startswith(b"\x7fELF"):
         raise foreign(view.path, start)
     if len(start) < 64:
-        raise _truncated(view, 64)
+        raise truncated(view, 64)
     if start[4] != 2 or start[5] != 1:
         width = {1: "32-bit", 2: "64-bit"}.get(start[4], "malformed")
         raise ElfError("class", view.path, f"is a {width} library{'' if start[5] == 1 else ', big-endian'}")
@@ -243,14 +252,15 @@ def foreign(path: str, start: bytes) -> ElfError:
 
 def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:
     if table + entry * count > view.size:
-        raise _truncated(view, table + entry * count)
+        raise truncated(view, table + entry * count)
     for kind, offset, address, size in struct.iter_unpack("<I4xQQ8xQ16x", view.at(table, entry * count)):
         if kind == PT_LOAD and offset + size > view.size:
-            raise _truncated(view, offset + size)
+            raise truncated(view, offset + size)
         yield Segment(kind, offset, address, size)
 
 
-def _truncated(view: View, needs: int) -> ElfError:
+def truncated(view: View, needs: int) -> ElfError:
+    """Return the error for a file that is shorter than its header says."""
     return ElfError(
         "truncated",
         view.path,
@@ -335,13 +345,11 @@ def _symbols(view: View, segments: tuple[Segment, ...], tags: Mapping[int, int])
                 exports[known.get(name) or strings[name]] = (address, size)
             elif info >> 4 == 1:  # a weak symbol may stay undefined
                 undefined.add(known.get(name) or strings[name])
-    needed, provided = (
-        frozenset(_versions(view, _file_offset(view, segments, tags[tag]), strings, *layouts))
-        if tag in tags
-        else frozenset()
-        for tag, *layouts in ((DT_VERNEED, "<2xH4xII", "<8xII"), (DT_VERDEF, "<6xH4xII", "<II"))
-    )
-    return Symbols(exports, frozenset(undefined), needed, provided)
+    needed: Iterator[str] = iter(())
+    if DT_VERNEED in tags:
+        at = _file_offset(view, segments, tags[DT_VERNEED])
+        needed = _versions(view, at, strings, "<2xH4xII", "<8xII")
+    return Symbols(exports, frozenset(undefined), frozenset(needed))
 
 
 def _symbol_count(view: View, table: int) -> int:

@@ -220,23 +220,19 @@ def mapped(pid: int | str) -> list[str]:
         return [os.fsdecode(name) for name in dict.fromkeys(row[5] for row in rows if len(row) == 6)]
 
 
-def private(path: str, top: str = "") -> str:
-    """Return the file or its folder if other users cannot read it; empty if they can.
+def private(path: str, top: str = "") -> Iterator[str]:
+    """Yield the file if other users cannot read it, and its folder if they cannot enter it.
 
-    With ``top``, also the first of the folders around it, below ``top``, that they cannot enter.
+    With ``top``, also the folders around it, below ``top``. A link has the mode of its target.
     """
     # Other parents are not checked: an image with root as its only user may keep files in /root.
-    steps, bit = [path, os.path.dirname(path)], stat.S_IROTH
-    while top and os.path.dirname(steps[-1]).startswith(f"{top.rstrip('/')}/"):
-        steps.append(os.path.dirname(steps[-1]))
-    for step in steps:
-        try:
-            if not os.stat(step).st_mode & bit:
-                return step
-        except OSError:
-            return ""
-        bit = stat.S_IXOTH
-    return ""
+    above = f"{top.rstrip('/')}/" if top else path
+    step, bit, inner = path, stat.S_IROTH, (path, os.path.dirname(path))
+    while step != os.path.dirname(step) and (step in inner or step.startswith(above)):
+        with suppress(OSError):
+            if not os.lstat(step).st_mode & bit:
+                yield step
+        step, bit = os.path.dirname(step), stat.S_IXOTH
 
 
 def driver_release() -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _elf, _files
 from ._libraries import WHEEL_FOLDERS
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True)
-class LibrarySpec:
+class LibrarySpec(NamedTuple):
     """A library to search for."""
 
     soname: str  # its name with the one supported major version

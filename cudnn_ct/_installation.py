@@ -69,7 +69,7 @@ class Installation:
     @property
     def notes(self) -> list[str]:
         """Oddities that do not keep this process from opening it."""
-        private = [path for path in self._paths if _files.private(path) == path]
+        private = [path for path in self._paths if path in _files.private(path)]
         text = "other users of this machine cannot read {0}, and so cannot load it; run: chmod a+r {0}"
         return [*map(text.format, private), *filter(None, [self.world_writable])]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Tuple, TypeVar
+from typing import NamedTuple, Tuple, TypeVar
 
 from . import _elf, _files
 
@@ -20,8 +20,7 @@ FULL, JIT, EXT = "full", "jit", "ext"
 WHEEL_FOLDERS = {FULL: "nvidia/cudnn", JIT: "nvidia/cudnn_jit"}
 
 
-@dataclass(frozen=True)
-class SubLibrary:
+class SubLibrary(NamedTuple):
     """A library that libcudnn.so opens when it needs it."""
 
     name: str  # the part of its file name between libcudnn_ and .so
@@ -65,8 +64,7 @@ SETS = {
 }
 
 
-@dataclass(frozen=True)
-class Companion:
+class Companion(NamedTuple):
     """A library of CUDA that libraries of cuDNN open by its name."""
 
     kinds: tuple[str, ...]  # the sets of libraries whose engines need it

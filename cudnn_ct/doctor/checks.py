@@ -129,14 +129,16 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
         wanted = {name for name in library.elf.symbols.undefined if "cudnn" in name}
         if missing := sorted(wanted - everything):
             yield _unresolved(found, library, missing, "needs {} symbols that no other library has")
-    if "" in exports and not found.missing and not found.jit:  # whose shim is that of the full set
-        shim = found.libraries[""]
-        parts = set().union(*(names for name, names in exports.items() if name))
-        mine = {name for name in exports[""] if _public(name)}
-        if missing := sorted(mine - parts):
-            yield _unresolved(found, shim, missing, "forwards {} functions that no other library has")
-        elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
-            yield _unresolved(found, shim, missing, "lacks {} functions of the other libraries")
+    odd = {name for name, cuda in found.majors.items() if name and cuda != found.cuda}
+    # The shim of a JIT cuDNN is that of the full set. A library for another CUDA may lack functions.
+    if "" not in exports or found.missing or found.jit or odd & exports.keys():
+        return
+    shim, parts = found.libraries[""], set().union(*(names for name, names in exports.items() if name))
+    mine = {name for name in exports[""] if _public(name)}
+    if missing := sorted(mine - parts):
+        yield _unresolved(found, shim, missing, "forwards {} functions that no other library has")
+    elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
+        yield _unresolved(found, shim, missing, "lacks {} functions of the other libraries")
 
 
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:
@@ -160,9 +162,10 @@ def check_code(found: LibrarySet) -> Iterator[Finding]:
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
-    for library in () if found.windows else found.sound:
-        top = _shared_below(found)
-        if blocker := _files.private(library.real, top) or _files.private(library.path, top):
+    top, path = _shared_below(found), os.path.join(found.folder, found.file_name())
+    for library in () if found.windows else found.sound or (Library("", path, path),):  # which a fix installs
+        blockers = (*_files.private(library.real, top), *_files.private(library.path, top))
+        for blocker in dict.fromkeys(blockers):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""

@@ -12,11 +12,11 @@ from typing import Any
 
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
-from .._libraries import COMPANIONS, Library, needs, read_library
+from .._libraries import COMPANIONS, Library, dotted, needs, read_library
 from . import linker_conf, pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
-from .libraryset import LibrarySet
+from .libraryset import LibrarySet, write
 from .repair import TOOLKIT, companion, divided
 
 # Libraries that cuDNN is linked with, their Debian packages, and the names of their symbol versions.
@@ -90,6 +90,43 @@ def missing_library(name: str, root: str = "/") -> Finding:
     fix = {"package": package or f"the package that contains {name}"}
     text = f"{name} was not found"
     return finding("missing-system-library", text, library=name, fix=fix, commands=commands)
+
+
+def check_libc(found: LibrarySet) -> Iterator[Finding]:
+    """Check that the C library of this machine or of the image is new enough for these libraries."""
+    if found.windows:
+        return
+    have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
+    if found.root != "/":
+        system = f"the image at {found.root}"
+        names = _files.names_in(_files.real(os.path.join(found.root, "lib"), found.root))
+        have, musl = _glibc_of(found), any(name.startswith("ld-musl-") for name in names)
+    if not have and musl:
+        yield finding("no-glibc", f"{system} has no glibc", path=found.folder)
+        return
+    needs = {name for library in found.sound for name in library.elf.symbols.versions}
+    wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
+    if have and wanted > _numbers(have):
+        have = dotted(_numbers(have))
+        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but {system} has {have}"
+        yield finding("old-glibc", text, path=found.folder, needs=dotted(wanted), have=have)
+
+
+def check_memory(found: LibrarySet, failed: bool = False) -> Iterator[Finding]:
+    """Check that the limit of the address space of this process allows to map the libraries.
+
+    If that failed, any limit is too low, because other libraries need memory too.
+    """
+    if found.root != "/" or found.windows:
+        return
+    with suppress(ImportError):
+        import resource  # not on Windows
+
+        limit, needs = resource.getrlimit(resource.RLIMIT_AS)[0], sum(each.elf.size for each in found.sound)
+        if limit > 0 and (failed or limit < needs):
+            text = f"the address space of a process is limited to {limit >> 20:,} MiB, and the libraries of "
+            text += f"{found.folder} have {needs >> 20:,} MiB"
+            yield finding("memory-limit", text, limit=limit, needs=needs)
 
 
 def _user(found: LibrarySet, stem: str, wheel: str) -> tuple[str, Severity | None]:
@@ -205,7 +242,7 @@ def _check_versions(found: LibrarySet, library: Library) -> Iterator[Finding]:
     if library.error or library.file not in SYSTEM:
         return
     with suppress(_elf.ElfError):
-        provided = library.elf.symbols.provided
+        provided = library.elf.provided
         for part in found.sound if provided else ():  # the linker accepts a library without versions
             wanted = {name for name in part.elf.symbols.versions if name.startswith(SYSTEM[library.file][1])}
             if lacking := sorted(wanted - provided):
@@ -267,3 +304,17 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
         yield from runpaths.folders(found, library)
+
+
+def _glibc_of(found: LibrarySet) -> str:
+    """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
+    path = find(found, "libc.so.6")
+    with suppress(_elf.ElfError):
+        versions = _elf.read(_files.real(path, found.root)).provided if path else ()
+        newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())
+        return dotted(newest)
+    return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"\d+", text))

@@ -16,9 +16,7 @@ from . import (
     checks,
     companions,
     conda,
-    driver,
     libraryset,
-    load_check,
     locate,
     packages,
     records,
@@ -62,7 +60,9 @@ class Diagnosis:
     def commands(self) -> tuple[str, ...]:
         """The commands that repair everything that commands can, each of which needs the ones before it."""
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
-        return tuple(chain.from_iterable(dict.fromkeys(found.commands for found in wrong)))
+        commands = chain.from_iterable(dict.fromkeys(found.commands for found in wrong))
+        # Modes first, because other commands may delete the files.
+        return tuple(sorted(commands, key=lambda each: not each.startswith("chmod ")))
 
     def known_defects(self, found: LibrarySet) -> list[dict[str, Any]]:
         """Return the known defects of a cuDNN in single operations, on the GPUs if the driver listed them."""
@@ -124,7 +124,7 @@ def diagnose(
             found = packages.with_needs(found, (*users, *asked.needs))
             found = found if own or linked else replace(found, sites=located.sites)
             sets.append(found)
-            findings += static(found, asked, deep)
+            findings += static(found, asked, deep, located if path is None else None)
         else:
             older.append(place.folder)
     findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
@@ -153,11 +153,14 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
     ]
 
 
-def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
-    """Run all checks that only read files."""
+def static(
+    found: LibrarySet, asked: Requirements, deep: bool, usual: locate.Places | None = None
+) -> Iterator[Finding]:
+    """Run all checks that only read files; ``usual`` has the cuDNNs of this machine, if it was searched."""
+    yield from search.check_competition(found, usual=usual)
     for check in (
-        *checks.CHECKS, runpaths.check, search.check_headers, search.check_competition, _check_companions,
-        packages.check_dependents, conda.check, load_check.check_libc, load_check.check_memory,
+        *checks.CHECKS, runpaths.check, search.check_headers, _check_companions,
+        packages.check_dependents, conda.check, companions.check_libc, companions.check_memory,
     ):  # fmt: skip
         yield from check(found)
     yield from packages.check_records(found, deep)
@@ -172,8 +175,10 @@ def sort(findings: list[Finding]) -> tuple[Finding, ...]:
     """
     order = {name: place for place, name in enumerate(codes())}
     causes = {found.code for found in findings if any(f"see {found.code}" in each.fix for each in findings)}
-    unique = {(found.code, found.message): found for found in findings}.values()
-    return tuple(sorted(unique, key=lambda each: (each.code not in causes, each.severity, order[each.code])))
+    unique: dict[tuple[str, str], Finding] = {}
+    for each in sorted(findings, key=lambda each: (each.code not in causes, each.severity, order[each.code])):
+        unique.setdefault((each.code, each.message), each)
+    return tuple(unique.values())
 
 
 def _run(
@@ -185,6 +190,8 @@ def _run(
     foreign: bool,
 ) -> dict[str, str]:
     """Run the tiers that need child processes; add findings and details, and return the state of each."""
+    from . import driver, load_check  # take 4 ms
+
     child = _why_not_loaded(sets, findings)
     if not child:
         competing = [found.code for found in findings if found.code in _COMPETING]
@@ -219,8 +226,10 @@ def _run(
 def _why_not_loaded(sets: list[LibrarySet], findings: list[Finding]) -> str:
     if not sets:
         return "no cuDNN to load"
+    from .load_check import why_not
+
     bad = "its files have errors" if _bad(findings) else ""
-    reason = next(filter(None, (load_check.why_not(found) or bad for found in sets)), "")
+    reason = next(filter(None, (why_not(found) or bad for found in sets)), "")
     return reason and f"cuDNN was not loaded: {reason}"
 
 
@@ -270,6 +279,9 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
         of_cuda = each.code in ("missing-cublaslt", "missing-nvrtc")
         again = found.repair
         yield replace(each, fix=again.text, commands=again.commands) if other and of_cuda else each
+    if other and found.owners and repair.target(found) == found.owners[0].name:  # it is installed alone
+        after = companions.check(replace(found, libraries={}))
+        yield from (each for each in after if each.severity == Severity.ERROR)
 
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
@@ -287,8 +299,12 @@ def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> It
             text += f": {link} is a link to a folder that does not exist" if link else ""
             code = "broken-link" if link else "missing-library"
             yield found.finding(code, text, severity=severity, path=link or found.folder)
+            yield from checks.check_access(found)
+            for each in search.check_competition(found):
+                if severity == Severity.ERROR or each.code in ("shadowed", "preloaded"):  # else reported
+                    yield replace(each, severity=max(each.severity, severity))
             if severity == Severity.ERROR:
-                yield from chain(companions.check(found), search.check_competition(found))
+                yield from companions.check(found)
 
 
 def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import _elf
-from . import pe
 
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
@@ -23,8 +22,7 @@ BLOCK, MAX_GAP = 64 << 10, 4 << 20  # bytes
 PTX_OF_CUDA = 4
 
 
-@dataclass(frozen=True)
-class DeviceCode:
+class DeviceCode(NamedTuple):
     """The code for GPUs in one library, by compute capability: 86 is 8.6."""
 
     sass: frozenset[int]  # machine code: runs on the same major version with an equal or higher minor version
@@ -56,7 +54,7 @@ def read(library: _elf.Elf) -> DeviceCode | None:
     # Raises ElfError if the file became shorter while it was read, or cannot be opened.
     try:
         with _elf.View(library.path, library.size) as view:
-            section = pe.fatbin(library) or _section(view, b".nv_fatbin")
+            section = library.fatbin or _section(view, b".nv_fatbin")
             entries = set(_entries(view, *section)) if section else set()
     except _elf.ElfError as error:
         if error.kind != "malformed":
@@ -81,6 +79,8 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
     if entry != 64 or names >= count:
         return None
+    if table + entry * count > view.size:  # the linker does not need it, but the end of the file is missing
+        raise _elf.truncated(view, table + entry * count)
     rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
     _, at, size = rows[names]
     text = view.at(at, min(size, 1 << 20))
@@ -102,11 +102,10 @@ def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, in
                 yield BLANK, 0, 0, True
             at = following
             continue
-        first, at = at + header, at + header + length
-        piece = first
-        while piece + 32 <= min(at, end):
-            size = min(HEAD, end - piece)
-            start = head[header : header + size] if piece == first and header <= 16 else view.at(piece, size)
+        piece, at = at + header, at + header + length
+        start, stop = head[header : header + HEAD] if header <= 16 else b"", min(at, end) - 32
+        while piece <= stop:
+            start = start or view.at(piece, HEAD if piece + HEAD <= end else end - piece)
             kind, skip, payload, language, arch = struct.unpack_from("<H2xIQ10xHI", start)
             if skip + payload == 0:
                 yield BLANK, 0, 0, True
@@ -115,7 +114,7 @@ def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, in
                 start[skip : skip + 8] if skip + 8 <= len(start) else view.at(piece + skip, min(payload, 8))
             )
             yield kind, language, arch, payload > 0 and not any(code)
-            piece += skip + payload
+            piece, start = piece + skip + payload, b""
         at += -at % 8
 
 

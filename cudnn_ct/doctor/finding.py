@@ -54,8 +54,7 @@ _ANY = {
 AGAIN = Fix("install cuDNN again, and no other cuDNN over it")
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """One row of ``findings.json``; ``fix`` and ``commands`` are templates."""
 
     name: str

@@ -14,7 +14,7 @@ from typing import Any
 from .. import _elf, _files, _libraries
 from .._installation import Installation
 from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
-from . import fatbin, pe, pip, records, repair
+from . import fatbin, pip, records, repair
 from .finding import Finding, Fix, finding
 
 MAX_CODE = 64 << 10  # bytes of one function
@@ -212,6 +212,8 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
 
 
 def _read_dll(path: str, root: str, part: str) -> _libraries.Library:
+    from . import pe  # only for Windows
+
     real = _files.real(path, root)
     try:
         headers = pe.read(real)

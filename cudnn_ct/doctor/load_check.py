@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from .. import _elf, _files
-from .._libraries import dotted, file_name, version_number
+from .._libraries import file_name, version_number
 from ..errors import format_version
 from . import companions, driver, sandbox
 from .finding import Finding, Severity, finding
@@ -68,33 +66,6 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
     return list(judge(found, first, *full)), first
 
 
-def check_memory(found: LibrarySet) -> Iterator[Finding]:
-    """Check that the limit of the address space of this process allows to map the libraries."""
-    if found.root != "/" or found.windows or not _address_limit():
-        return
-    needs = sum(library.elf.size for library in found.sound)
-    if _address_limit() < needs:
-        yield _too_little(found, needs)
-
-
-def _address_limit() -> int:
-    """Return the limit of the address space in bytes; 0 if there is none."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return 0
-    return max(resource.getrlimit(resource.RLIMIT_AS)[0], 0)
-
-
-def _too_little(found: LibrarySet, needs: int) -> Finding:
-    limit = _address_limit()
-    text = (
-        f"the address space of a process is limited to {limit >> 20:,} MiB, and the libraries of "
-        f"{found.folder} have {needs >> 20:,} MiB"
-    )
-    return finding("memory-limit", text, limit=limit, needs=needs)
-
-
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
     wrong = _wrong(found, first, full)
@@ -123,8 +94,8 @@ def _linked(found: LibrarySet, report: Report) -> Iterator[Finding]:
             text = f"libcuda.so.1 lacks a function that {os.path.basename(path)} needs: {reason}"
             release, _ = driver.OLDEST.get(found.cuda, driver.OLDEST[12])
             yield finding("driver-too-old", text, path=path, fix={"driver": release})
-        elif _address_limit() and re.search("failed to map segment|annot allocate memory", reason):
-            yield _too_little(found, sum(library.elf.size for library in found.sound))
+        elif re.search("failed to map segment|annot allocate memory", reason):
+            yield from companions.check_memory(found, failed=True)
 
 
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -257,37 +228,3 @@ def describe(report: Report) -> dict[str, Any]:
         "cudart": report.last("cudart").get("value"),
         "mapped": report.last("maps").get("files") or [],
     }
-
-
-def check_libc(found: LibrarySet) -> Iterator[Finding]:
-    """Check that the C library of this machine or of the image is new enough for these libraries."""
-    if found.windows:
-        return
-    have, musl, system = _elf.glibc_version(), sys.platform == "linux", "this system"
-    if found.root != "/":
-        system = f"the image at {found.root}"
-        names = _files.names_in(_files.real(os.path.join(found.root, "lib"), found.root))
-        have, musl = _glibc_of(found), any(name.startswith("ld-musl-") for name in names)
-    if not have and musl:
-        yield finding("no-glibc", f"{system} has no glibc", path=found.folder)
-        return
-    needs = {name for library in found.sound for name in library.elf.symbols.versions}
-    wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
-    if have and wanted > _numbers(have):
-        have = dotted(_numbers(have))
-        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but {system} has {have}"
-        yield finding("old-glibc", text, path=found.folder, needs=dotted(wanted), have=have)
-
-
-def _glibc_of(found: LibrarySet) -> str:
-    """Return the newest symbol version of the glibc in an image, such as ``2.35``; empty if it has none."""
-    path = companions.find(found, "libc.so.6")
-    with suppress(_elf.ElfError):
-        versions = _elf.read(_files.real(path, found.root)).symbols.provided if path else ()
-        newest = max((_numbers(name) for name in versions if name.startswith("GLIBC_2")), default=())
-        return dotted(newest)
-    return ""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(digits) for digits in re.findall(r"\d+", text))

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .. import _files
 from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
@@ -35,8 +35,7 @@ class CannotLookError(Exception):
     """A path cannot be examined, for the reason in the message."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A folder with a cuDNN, the source that named it, and findings about the way to it."""
 
     folder: str
@@ -45,8 +44,7 @@ class Place:
     site: str = ""  # the folder with metadata of packages from which links lead to it
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """All folders with a cuDNN, each once, in the order of the search."""
 
     found: tuple[Place, ...]
@@ -81,10 +79,8 @@ def named(path: str) -> Places:
     folders: dict[str, str] = {}
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
-    found = tuple(
-        replace(_followed(folder, f"below {path}", root), site=site) for folder, site in folders.items()
-    )
-    return Places(found, root, tuple(odd), tuple(filter(None, sites)))
+    places = (_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders)
+    return Places(tuple(places), root, tuple(odd), tuple(filter(None, sites)))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:

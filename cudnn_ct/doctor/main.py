@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from . import formats, process, report, search
+from . import formats, report, search
 from .diagnosis import Diagnosis, diagnose, sort
 from .finding import finding
 from .options import USAGE, parse, requirements_of
@@ -40,6 +40,8 @@ def _examine(options: argparse.Namespace) -> Diagnosis:
     asked = requirements_of(options)
     environ: Mapping[str, str]
     if options.pid is not None:
+        from . import process
+
         diagnosis, environ = process.diagnose_process(options.pid, asked), process.environ_of(options.pid)
     else:
         how = {"deep": options.deep, "timeout": options.timeout, "run": not options.static}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .. import _elf
-from .._elf import ElfError, Segment, Symbols, View
+from .._elf import ElfError, Segment, Symbols, View, truncated
 
 _MACHINES = {0x8664: 62, 0xAA64: 183, 0x14C: 3, 0x1C0: 40}  # to e_machine
 EXPORTS, IMPORTS, SECURITY, DELAYED = 0, 1, 4, 13  # data directories
@@ -31,12 +31,6 @@ class Pe(_elf.Elf):
             file = _File(view, self.segments)
             imports = {name for dll, name in _imports(file, self) if dll.startswith("cudnn")}
             return Symbols(dict(_exports(file, self)), frozenset(imports), frozenset())
-
-
-def fatbin(library: _elf.Elf) -> tuple[int, int] | None:
-    """Return offset and size of the device code of a DLL; None for other files."""
-    segments = library.segments if isinstance(library, Pe) else ()
-    return next(((each.offset, each.size) for each in segments if each.kind == FATBIN), None)
 
 
 class _File:
@@ -76,7 +70,8 @@ def read(path: str) -> Pe:
         address, size = directories[EXPORTS]
         soname = file.name(struct.unpack_from("<I", file.at(address, 40), 12)[0]) if size else None
         needed = tuple(dict.fromkeys(name for name, _ in _libraries(file, pe)))
-        return replace(pe, soname=soname, needed=needed)
+        code = next(((each.offset, each.size) for each in sections if each.kind == FATBIN), None)
+        return replace(pe, soname=soname, needed=needed, fatbin=code)
 
 
 def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int], ...]]:
@@ -87,10 +82,10 @@ def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int
     if start[:2] != b"MZ":
         raise _elf.foreign(view.path, start)
     if len(start) < 64:
-        raise _truncated(view, 64)
+        raise truncated(view, 64)
     (at,) = struct.unpack_from("<I", start, 60)
     if at + 264 > view.size:
-        raise _truncated(view, at + 264)
+        raise truncated(view, at + 264)
     signature, machine, count, optional, magic = view.unpack("<4sHH12xH2xH", at)
     if signature != b"PE\0\0":  # type: ignore[comparison-overlap]
         raise ElfError("foreign", view.path, "is not a library of Windows")
@@ -103,23 +98,18 @@ def _headers(view: View) -> tuple[int, tuple[Segment, ...], tuple[tuple[int, int
     sections = tuple(_sections(view, at + 24 + optional, min(count, 96)))
     end = sum(rows[SECURITY])  # the signature follows the sections
     if end > view.size:
-        raise _truncated(view, end)
+        raise truncated(view, end)
     return _MACHINES.get(machine, machine), sections, rows
 
 
 def _sections(view: View, at: int, count: int) -> Iterator[Segment]:
     if at + 40 * count > view.size:
-        raise _truncated(view, at + 40 * count)
+        raise truncated(view, at + 40 * count)
     for name, virtual, address, size, offset in struct.iter_unpack("<8sIIII16x", view.at(at, 40 * count)):
         if offset + size > view.size:
-            raise _truncated(view, offset + size)
+            raise truncated(view, offset + size)
         kind = FATBIN if name.startswith(b".nv_fatb") else _elf.PT_LOAD
         yield Segment(kind, offset, address, min(virtual, size) or size)
-
-
-def _truncated(view: View, needs: int) -> ElfError:
-    text = f"is truncated or damaged: got {view.size:,} bytes, expected {needs:,} from its header"
-    return ElfError("truncated", view.path, text)
 
 
 def _exports(file: _File, pe: Pe) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import _files
 
@@ -20,8 +20,7 @@ def inside(path: str, root: str) -> str:
     return os.path.join("/", os.path.relpath(path, root))
 
 
-@dataclass(frozen=True)
-class Pip:
+class Pip(NamedTuple):
     """The pip for a site-packages; all paths are those inside the image."""
 
     site: str

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .. import _files
 from .._bad_combinations import version_numbers
@@ -31,8 +31,7 @@ class RecordError(Exception):
     """A RECORD cannot be parsed."""
 
 
-@dataclass(frozen=True)
-class Distribution:
+class Distribution(NamedTuple):
     """An installed package that owns files of cuDNN."""
 
     name: str  # with the version, the name of its metadata folder

@@ -16,6 +16,7 @@ from typing import IO, Any
 from .. import _files
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
+from .search import SETTINGS
 
 NEEDS = "raise the limits of this process (ulimit -a), or use a Python that can start child processes"
 
@@ -23,11 +24,6 @@ MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 
 _REQUEST = re.compile(
     r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
-)
-# Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
-SETTINGS = re.compile(
-    r"CUDNN_((?!LOG)\w+_DBG|LIB_CONFIG|FORT_\w+|TENSOR_IR_\w+|FORWARD_COMPAT_DISABLE|FORCE_KERNEL_INIT"
-    r"|ENABLE_DEFAULT_KERNEL_CACHE|CUDA_GRAPH_RETENTION|CUBLASLT_HEURISTIC_COUNT)|NVIDIA_TF32_OVERRIDE"
 )
 
 _LINKER = re.compile(r"\s*\d+:\t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,14 +15,24 @@ from .._variables import unknown_variables
 from . import libraryset, locate, pip, preloads, windows
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
-from .sandbox import SETTINGS
 
 # GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
+# Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
+SETTINGS = re.compile(
+    r"CUDNN_((?!LOG)\w+_DBG|LIB_CONFIG|FORT_\w+|TENSOR_IR_\w+|FORWARD_COMPAT_DISABLE|FORCE_KERNEL_INIT"
+    r"|ENABLE_DEFAULT_KERNEL_CACHE|CUDA_GRAPH_RETENTION|CUBLASLT_HEURISTIC_COUNT)|NVIDIA_TF32_OVERRIDE"
+)
 
-def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Report libraries of cuDNN that a process would load instead of these, and other installations."""
+
+def check_competition(
+    found: LibrarySet, environ: Mapping[str, str] = os.environ, usual: locate.Places | None = None
+) -> Iterator[Finding]:
+    """Report libraries of cuDNN that a process would load instead of these, and other installations.
+
+    ``usual`` has the latter, if they have been searched.
+    """
     if found.windows:
         yield from windows.check_competition(found)
         return
@@ -45,7 +56,7 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
                 seen.add(each)
                 if _replace(found, names):
                     yield _shadow(found, each, entry)
-    for place in locate.usual(environ).found:
+    for place in (usual or locate.usual(environ)).found:
         if place.folder in seen:
             continue
         other = libraryset.read(place.folder)

@@ -20,7 +20,8 @@ LINUX_CUDA = ' ; sys_platform == "linux" and extra == "with-cuda"'
 class Consumer:
     """One release: its Requires-Dist lines about NVIDIA's libraries.
 
-    ``cuda`` and ``allows`` are the cuDNN that it needs, whether its metadata or only its code requires it.
+    ``cuda`` and ``allows`` are the cuDNN that it needs, whether its metadata or only its code requires it;
+    both are empty if it needs no cuDNN 9.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Consumer:
 
     def accepts(self, wheel: wheels.Wheel) -> bool:
         """Whether this package works with a cuDNN."""
-        return wheel.cuda == self.cuda and wheel.version in SpecifierSet(self.allows)
+        return self.cuda in ("", wheel.cuda) and wheel.version in SpecifierSet(self.allows)
 
     def pins(self) -> list[Requirement]:
         """Its requirements without an extra, and those of the extras of cuda-toolkit that it names."""
@@ -143,5 +144,5 @@ CONSUMERS = (
         ),
     ),
     Consumer("ctranslate2", "4.6.0", "ctranslate2", "12", ">=9,<10"),
-    Consumer("cupy-cuda12x", "13.6.0", "cupy", "12", ">=8,<10"),
+    Consumer("cupy-cuda12x", "13.6.0", "cupy", "", ""),  # its wheel names libcudnn.so.8.8.1, as optional
 )

@@ -140,7 +140,8 @@ def judge_fix(site: Site, answer: run.Answer, verdict: Verdict, ask: run.Runner)
     again = ask(site)
     left = again.findings
     hand = [truth for truth in truths if truth.by_hand]
-    if any(truth.operation in ("pin", "expect") for truth in hand) and not answer.report.get("commands"):
+    chosen = any("nvidia-cudnn" in line for line in answer.report.get("commands", []))
+    if any(truth.operation in ("pin", "expect") for truth in hand) and not chosen:
         hand = truths  # no version of cuDNN suits all packages and flags: a person must choose first
     explained = all(any(each["code"] in truth.codes for truth in hand) for each in left[:1])
     verdict.not_carried_out = bool(again.code and hand and left and explained)

@@ -5,6 +5,7 @@ An operation returns False, and changes nothing, if the site does not have what 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import random
 import struct
@@ -132,6 +133,8 @@ def swap(rng: random.Random, site: Site) -> bool:
     if not choices:
         return False
     other, name = rng.choice(choices)
+    if filecmp.cmp(other.source(name), site.library(name), shallow=False):
+        return False  # such as libcudnn.so.9 of 9.20 for CUDA 12 and 13
     files.place(other.source(name), site.library(name))
     return blame(site, "swap", name, MIXED)
 
@@ -172,7 +175,8 @@ def private(rng: random.Random, site: Site) -> bool:
         if site.layout in ("system", "conda"):
             return False
         site.folder.chmod(0o700)
-        return blame(site, "private", "folder", {"private-file"}, str(site.folder), by_hand=False)
+        names = (str(site.folder), str(site.folder.resolve()))  # the folder may be a link
+        return blame(site, "private", "folder", {"private-file"}, *names, by_hand=False)
     name = small_library(rng, site)
     if name is None:
         return False
@@ -484,8 +488,8 @@ def pin(rng: random.Random, site: Site) -> bool:
         for each in consumers.CONSUMERS
         if not each.accepts(site.wheel)
         and each.name not in known
-        and each.name not in ("tensorflow", "cupy-cuda12x")
-    ]  # they work with others, or without
+        and each.name != "tensorflow"  # it works with others, or without
+    ]
     if not choices:
         return False
     consumer = rng.choice(choices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,13 @@ def test_judge_counts_a_fix_that_it_cannot_carry_out_apart(site: sites.Site) -> 
     assert (verdict.fix, verdict.not_carried_out) == (None, True)
 
 
+def test_judge_accepts_that_a_person_chooses_the_version_although_a_mode_is_changed(site: sites.Site) -> None:
+    operations.blame(site, "pin", "pin of torch", {"consumer-mismatch"}, "torch", by_hand=True)
+    mode = f"chmod a+rX '{site.folder}'"
+    verdict = judge.judge(site, asked(answer("missing-library", "libcudnn_ops.so.9", mode)))
+    assert (verdict.fix, verdict.not_carried_out) == (None, True)
+
+
 def test_report_prints_fixes_that_were_not_carried_out_apart(capsys: pytest.CaptureFixture[str]) -> None:
     done, not_done = (judge.Verdict(noticed=True, cause=True, fix=fix) for fix in (True, None))
     not_done.not_carried_out = True
@@ -204,6 +212,33 @@ def test_pins_are_those_of_the_extras_of_cuda_toolkit(tmp_path: Path) -> None:
     assert shell.version_of(tmp_path, "cuda-toolkit") == "13.0.2"
     assert shell.version_of(tmp_path, "nvidia-cublas") == "13.1.0.3"
     assert shell.version_of(tmp_path, "nvidia-cuda-nvrtc") is None
+
+
+def test_store_has_each_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = wheels.cudnns()[0].source("libcudnn.so.9").parent
+    monkeypatch.setenv("CUDNN_CT_TEST_CUDNNS", os.pathsep.join([str(folder)] * 2))
+    names = [each.info for each in wheels.store.__wrapped__()["nvidia-cudnn-cu12"]]
+    assert len(names) == len({*names})
+
+
+def test_swap_changes_a_file(site: sites.Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = sites.relabel(site.wheel, "9.99.0.1")
+    monkeypatch.setattr(operations, "others", lambda _: [same])
+    assert not operations.swap(random.Random(1), site)
+
+
+def test_skeletons_appear_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before: list[bool] = []
+
+    def write(source: Path, target: Path, _: object) -> None:
+        target.write_bytes(b"x")
+        before.append((tmp_path / target.name.rpartition(".")[0]).exists())
+
+    monkeypatch.setattr(files, "skeleton", write)
+    monkeypatch.setattr(wheels, "scratch", lambda: tmp_path)
+    made = wheels.skeleton.__wrapped__(Path("libx.so"), ())
+    assert made.read_bytes() == b"x"
+    assert (before, list(tmp_path.iterdir())) == ([False], [made])
 
 
 def test_shell_rejects_unknown_commands(site: sites.Site) -> None:

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +107,9 @@ def scratch() -> Path:
 def skeleton(source: Path, renames: tuple[tuple[bytes, bytes], ...]) -> Path:
     """A skeleton of a library, which is written once."""
     target = scratch() / f"{abs(hash((source, renames)))}-{source.name}"
-    files.skeleton(source, target, dict(renames))
+    part = target.with_name(f"{target.name}.{threading.get_ident()}")  # two threads may write it at once
+    files.skeleton(source, part, dict(renames))
+    os.replace(part, target)
     return target
 
 
@@ -185,7 +188,7 @@ def store() -> dict[str, tuple[Wheel, ...]]:
     for folder in filter(None, os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(os.pathsep)):
         infos += sorted(Path(folder).absolute().parents[2].glob("nvidia_cudnn_cu*.dist-info"))
     wheels: dict[str, list[Wheel]] = {}
-    for info in infos:
+    for info in {each.name: each for each in reversed(infos)}.values():  # each version once
         wheel = read_info(info)
         wheels.setdefault(wheel.name, []).append(wheel)
     for wheel in cuda13(wheels):

@@ -295,9 +295,14 @@ def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> N
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
 
 
-def test_doctor_imports_no_module_that_only_other_commands_need() -> None:
-    code = "import sys, cudnn_ct.doctor.main; print({'pathlib', 'subprocess', 'threading'} & {*sys.modules})"
-    command = [sys.executable, "-S", "-c", code]  # without the modules of .pth files
+def test_doctor_imports_no_module_that_only_other_commands_need(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    code = (
+        "import sys, cudnn_ct.doctor.main as m; m.diagnose(sys.argv[1], run=False)\n"
+        "ours = {f'cudnn_ct.doctor.{name}' for name in ('driver', 'pe', 'process', 'sandbox')}\n"
+        "print({'pathlib', 'subprocess', 'threading', *ours} & {*sys.modules})"
+    )
+    command = [sys.executable, "-S", "-c", code, str(tmp_path)]  # without the modules of .pth files
     assert subprocess.run(command, capture_output=True, text=True, env=environ()).stdout == "set()\n"
 
 

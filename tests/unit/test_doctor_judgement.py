@@ -454,7 +454,7 @@ def test_load_check_names_the_limit_of_the_address_space(
         *good(found, finalize={"status": 1008 if reason else 0}),
         refusals=((f"{found.folder}/libcudnn_adv.so.9", reason),) if reason else (),
     )
-    findings = [*load_check.check_memory(found), *load_check.judge(found, made)]
+    findings = [*companions.check_memory(found), *load_check.judge(found, made)]
     limits = [each for each in findings if each.code == "memory-limit"]
     assert [each.code for each in limits] == [code][: bool(code)]
     assert all("ulimit -v" in each.fix for each in limits)
@@ -548,7 +548,7 @@ def needing(found: libraryset.LibrarySet, versions: Any = (), **changes: Any) ->
     """Return the libraries with other headers of libcudnn."""
     shim = found.libraries[""]
     elf = replace(shim.elf, **changes)
-    vars(elf)["symbols"] = replace(shim.elf.symbols, versions=frozenset(versions))
+    vars(elf)["symbols"] = shim.elf.symbols._replace(versions=frozenset(versions))
     return replace(found, libraries={**found.libraries, "": replace(shim, elf=elf)})
 
 
@@ -566,7 +566,7 @@ def test_check_libc_compares_the_glibc_version(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
     monkeypatch.setattr(_elf, "glibc_version", lambda: have)
-    given = {each.code for each in load_check.check_libc(needing(found, needs))}
+    given = {each.code for each in companions.check_libc(needing(found, needs))}
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
 
@@ -587,7 +587,7 @@ def test_check_libc_reads_the_c_library_of_an_image(
     (tmp_path / "lib").symlink_to("/usr/lib")  # of the image, not of this machine
     (tmp_path / file).write_bytes(make_defining(*versions))
     image = replace(needing(found, {"GLIBC_2.27"}), root=str(tmp_path))
-    assert [each.code for each in load_check.check_libc(image)] == expected
+    assert [each.code for each in companions.check_libc(image)] == expected
 
 
 def test_check_companions_reports_system_libraries_of_an_image_and_the_misspelt_folder(

@@ -145,6 +145,14 @@ def test_fatbin_returns_none_without_device_code(tmp_path: Path, section: bytes,
     assert fatbin.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
 
 
+def test_libraryset_reports_a_library_whose_section_table_is_cut(tmp_path: Path) -> None:
+    whole, cut = (written(tmp_path, data, f"{len(data)}.so") for data in (SOUND, SOUND[:-8]))
+    assert libraryset.read_library(str(whole)).error is None
+    error = libraryset.read_library(str(cut)).error  # although the linker opens it
+    assert error is not None
+    assert (error.kind, _elf.read(cut).segments) == ("truncated", _elf.read(whole).segments)
+
+
 OTHER = container((2, 8, 100))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import doctor
+from cudnn_ct import _files, doctor
 from cudnn_ct.doctor import diagnosis
 from cudnn_ct.doctor.finding import Fix, Severity, finding
 from tests.elf_files import make_cudnn, make_elf
@@ -123,3 +123,82 @@ def test_a_preloaded_library_is_reported_although_cudnn_is_gone(
     assert {"missing-library", "preloaded"} <= {
         each.code for each in doctor.diagnose(site, run=False).findings
     }
+
+
+def test_another_cudnn_on_the_path_is_reported_although_the_installed_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "nvidia_cudnn_cu12-9.1.0.70.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("nvidia/cudnn/lib/libcudnn.so.9,,\n")
+    other = make_cudnn(tmp_path / "other", "9.28.0")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(other.parent))
+    monkeypatch.setenv("LD_PRELOAD", str(other.parent / "libcudnn_graph.so.9"))
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    found = doctor.diagnose(run=False)
+    assert [each.folder for each in found.sets] == [str(other.parent)]
+    told = [(each.code, each.severity) for each in found.findings if each.severity < Severity.NOTE]
+    codes = ("missing-library", "preloaded", "shadowed")
+    assert sorted(told) == [(code, Severity.WARNING) for code in codes]
+
+
+def test_of_equal_findings_the_most_severe_is_kept() -> None:
+    alike = [finding("no-driver", "x", severity=each, fix={"advice": "y"}) for each in reversed(Severity)]
+    assert [each.severity for each in diagnosis.sort(alike)] == [Severity.ERROR]
+
+
+def test_all_folders_that_other_users_cannot_enter_are_reported(site: Path) -> None:
+    write_metadata(site / "x-1.dist-info", [])
+    folders = [site / "nvidia/cudnn/lib", site / "nvidia/cudnn"]
+    library = folders[0] / "libcudnn_ops.so.9"
+    for path in (library, *folders):
+        path.chmod(0o600 if path == library else 0o700)
+    commands = doctor.diagnose(site, run=False).commands
+    assert sorted(commands) == sorted(f"chmod a+rX {path}" for path in (library, *folders))
+
+
+def test_a_private_folder_is_reported_although_its_libraries_are_gone(site: Path) -> None:
+    record(site, "nvidia_cudnn_cu12-9.28.0.42", ["nvidia/cudnn/lib/libcudnn.so.9"])
+    folder = site / "nvidia/cudnn/lib"
+    shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    found = doctor.diagnose(site, run=False)
+    assert {"missing-library", "private-file"} <= {each.code for each in found.findings}
+    assert found.commands[0] == f"chmod a+rX {folder}"
+
+
+@pytest.mark.parametrize("top", ["", "/", "/venv"])
+def test_folders_around_a_file_end_at_the_root(top: str) -> None:
+    assert list(_files.private("/venv/lib/python3.11/site-packages/x", top)) == []
+
+
+def test_modes_are_changed_before_files_are_deleted(site: Path) -> None:
+    lib = "nvidia/cudnn/lib"
+    record(site, "nvidia_cudnn_cu12-9.28.0.42", [f"{lib}/{name}" for name in os.listdir(site / lib)])
+    write_metadata(site / "x-1.dist-info", ["nvidia-cudnn-cu12==9.1.0.70"])  # without this library
+    (site / lib / "libcudnn_ops.so.9").unlink()
+    (site / lib / "libcudnn_engines_tensor_ir.so.9").chmod(0o602)
+    commands = doctor.diagnose(site, run=False).commands
+    assert [each.split()[:2] for each in commands[:2]] == [["chmod", "a+rX"], ["chmod", "o-w"]], commands
+
+
+def test_a_library_for_another_cuda_explains_the_functions_that_it_lacks(site: Path) -> None:
+    lib = site / "nvidia/cudnn/lib"
+    names = ("cudnnGetCudartVersion", "cudnnOfExt")
+    shim = make_elf("libcudnn.so.9", constants=dict.fromkeys(names, 0), runpath="$ORIGIN")
+    (lib / "libcudnn.so.9").write_bytes(shim)
+    assert doctor.diagnose(lib, run=False).findings[0].code == "unresolved-symbols"
+    ext = make_elf("libcudnn_ext.so.9", constants={"cudnnGetCudartVersion": 13000})
+    (lib / "libcudnn_ext.so.9").write_bytes(ext)
+    codes = {each.code for each in doctor.diagnose(lib, run=False).findings}
+    assert "mixed-cuda" in codes
+    assert "unresolved-symbols" not in codes
+
+
+def test_libraries_of_the_cuda_that_the_fix_installs_are_checked_too(site: Path) -> None:
+    lib = "nvidia/cudnn/lib"  # with the libraries for CUDA 12
+    record(site, "nvidia_cudnn_cu13-9.28.0.42", [f"{lib}/{name}" for name in os.listdir(site / lib)])
+    (site / "nvidia/cu13/lib").mkdir(parents=True)
+    (site / "nvidia/cu13/lib/libcublasLt.so.13").write_bytes(b"")
+    told = [each for each in doctor.diagnose(site, run=False).findings if each.code == "damaged-library"]
+    assert ["libcublasLt.so.13" in each.message for each in told] == [True]
