@@ -12,6 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.certify import determinism
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops import activation
@@ -268,6 +269,28 @@ def test_graph_of_a_large_mean_divides_the_sum(
     monkeypatch.setattr(graph, "first_plan", lambda *_: plan)
     mean = ct.reduce(ct.full((256, 300), 1, dtype), op="average", axis=0)
     np.testing.assert_array_equal(mean.numpy(), np.ones(300, dtype))
+
+
+def test_bits_are_measured_before_a_root_and_further_sums_hide_them(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of 256 squares have other bits long before norms of 2**16 elements do."""
+    measured = []
+
+    def why_varying(problem: ReduceProblem, _: str, plan: Any, context: Any) -> str:
+        measured.append(problem.y)
+        return determinism.why_varying(problem, "a graph", plan, context)
+
+    monkeypatch.setattr(graph, "MIN_ELEMENTS", 1)
+    monkeypatch.setattr(graph, "why_varying", why_varying)
+    fake.engines = fake.varying = True
+    x = ct.full((4, 2**16), 1, "float16")
+    assert ct.reduce(x, op="norm2", axis=1, deterministic=True).numpy().tolist() == [256] * 4
+    assert [(spec.size, spec.dtype) for spec in measured] == [(1024, "float32")]
+    assert "cudnnReduceTensor" in [name for name, _ in fake.calls]
+    fake.varying, fake.executed = False, []
+    assert ct.reduce(x, op="norm2", axis=1).numpy().tolist() == [256] * 4
+    assert fake.executed
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"

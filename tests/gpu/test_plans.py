@@ -69,9 +69,9 @@ ct.pool(ct.zeros((1, 1, 2, 2)), window=2)
 ct.synchronize()
 made, begin = [], BackendDescriptor.__init__
 
-def counted(self, library, name, /, **attributes):
+def counted(self, library, name, /, *parents, **attributes):
     made.append("compiled" if name == "execution_plan" and "json_representation" not in attributes else name)
-    begin(self, library, name, **attributes)
+    begin(self, library, name, *parents, **attributes)
 
 BackendDescriptor.__init__ = counted
 found = {}
