@@ -99,7 +99,7 @@ def from_pointer(
         kind, place, start, length, managed = found
         inside = start <= address + low and address + high <= start + length
         if not (kind == DEVICE and place == number and inside and aligned and nbytes is None) or managed:
-            _check(address, nbytes, key, low, high, found)
+            _check(address, nbytes, key, low, high, Allocation(*found))
     run = resolve_stream(stream, number)
     if run.device != number:
         raise ValueError(f"stream is on another device: got {run.device}, expected {number}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import driver as cuda
@@ -87,30 +88,27 @@ def _is_device_pointer(obj: Any) -> bool:
 
 
 class _Query(threading.local):
-    """Arguments of the driver's call, which a thread uses again: creating them takes longer than the call."""
+    """Answers and arguments of the driver's call, which a thread uses again: making them takes longer."""
 
     def __init__(self) -> None:
         numbers = (_MEMORY_TYPE, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE, _IS_MANAGED)
-        self.values = (ctypes.c_uint64 * len(numbers))()
-        self.count = ctypes.c_uint(len(numbers))
-        self.attributes = (ctypes.c_uint * len(numbers))(*numbers)
-        first = ctypes.addressof(self.values)
-        self.places = (ctypes.c_void_p * len(numbers))(*(first + 8 * place for place in range(len(numbers))))
-        self.address = ctypes.c_uint64()
+        answers = (ctypes.c_uint64 * len(numbers))()
+        first = ctypes.addressof(answers)
+        places = (ctypes.c_void_p * len(numbers))(*(first + 8 * place for place in range(len(numbers))))
+        attributes = (ctypes.c_uint * len(numbers))(*numbers)
+        count, address = ctypes.c_uint(len(numbers)), ctypes.c_uint64()
+        self.state: tuple[Any, ...] = answers, count, attributes, places, address
 
 
 _query = _Query()
 
 
-def allocation_at(address: int, device: int) -> Allocation:
-    """Return the facts that the driver has about an address; the kind of memory unknown to CUDA is 0."""
-    query = _query
-    previous = streams.set_device(device)
-    try:
-        query.address.value = address
-        ask = cuda.native("cuPointerGetAttributes")
-        status = ask(query.count, query.attributes, query.places, query.address)
-    finally:
-        streams.restore_device(previous)
-    # Some versions of the driver fail for unknown addresses. The type, the device and the flag have 32 bits.
-    return NOWHERE if status else Allocation(*query.values)
+def allocation_at(address: int, device: int) -> Sequence[int]:
+    """Return the values of the :class:`Allocation` that the driver has at an address; kind 0 is none."""
+    answers, *arguments = _query.state
+    arguments[-1].value = address  # some versions of the driver fail for unknown ones
+    ask = cuda.native("cuPointerGetAttributes")
+    if streams.thread.only == device:  # as `streams.on_device`, which takes longer than the question
+        return NOWHERE if ask(*arguments) else answers[:]
+    with streams.on_device(device):
+        return NOWHERE if ask(*arguments) else answers[:]
