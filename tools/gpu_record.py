@@ -38,6 +38,7 @@ AGAIN = "again"
 RUN_HELP = f"make the record, or these parts of it: {', '.join(PARTS)}; or {AGAIN}: the tests that failed"
 MINUTES = 2.0  # of the oracle, by default
 MODE = "GPU_RECORD_MODE"  # "add": a further shard; "again": the tests that failed, and no other
+NO_TESTS = 5  # pytest's exit status where none is selected
 WORKSPACE_LIMIT = "4G"  # for each of many processes
 
 
@@ -164,25 +165,31 @@ def run_parts(
 ) -> int:
     """Make parts of the record in their order, and return the first exit status that is not 0.
 
-    Importing the files of tests takes seconds. A file that cannot be imported would cost the whole run.
+    Importing the files of tests takes seconds. A file that cannot be imported would cost the whole run. Tests
+    that must be alone on the device follow in a process of their own: else all others would wait, first for
+    those that are running, and then for them.
     """
-    tests = _options(record, jobs)
+    tests = [*_options(record, jobs), "-m", "not nightly and not alone"]
+    alone = [*_options(record, 1), "-m", "alone and not nightly"]
     folder = ROOT / "tests" / "gpu"
     places = [folder] if shards == 1 else sorted(folder.glob("test_*.py"))[shard - 1 :: shards]
     shared = _environ("add" if shard > 1 else "")
+    more, off = _environ("add"), {"CUDNN_CT_REPLAY": "0"}
     runs = {
-        "imports": (["--collect-only", "-qq"], dict(os.environ)),
-        "tests": (tests, shared),
-        "without-replays": (tests, {**shared, "CUDNN_CT_REPLAY": "0"}),
+        "imports": [(["--collect-only", "-qq"], dict(os.environ))],
+        "tests": [(tests, shared), (alone, more)],
+        "without-replays": [(tests, shared | off), (alone, more | off)],
     }
     for part in (one for one in PARTS if one in parts):
         print(f"--- {part}", flush=True)
         if part == "oracle":
             status = add_oracle(record, minutes, jobs)
         else:
-            options, environ = runs[part]
-            command = [sys.executable, "-m", "pytest", *map(str, places), *options]
-            status = subprocess.run(command, cwd=ROOT, env=environ).returncode
+            pytest = [sys.executable, "-m", "pytest", *map(str, places)]
+            each = [
+                subprocess.run([*pytest, *given], cwd=ROOT, env=env).returncode for given, env in runs[part]
+            ]
+            status = next((one for one in each if one not in (0, NO_TESTS)), 0)
         if status:
             print(f"{part} failed: exit status {status}")
             return status

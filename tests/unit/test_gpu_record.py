@@ -134,13 +134,14 @@ def test_judge_rejects_a_record_with_failures_or_too_few_calls(
 def test_run_makes_the_parts_in_order_and_stops_at_a_failure(
     record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Tests that must be alone on the device are a process of their own, which may have none of a shard."""
     made: list[tuple[Any, ...]] = []
     statuses = {"--collect-only": 0, "1": 0, "0": 0}
 
     def run(command: list[str], env: dict[str, str], **_: object) -> Any:
         key = "--collect-only" if "--collect-only" in command else env.get("CUDNN_CT_REPLAY", "1")
-        made.append((key, env.get("CUDNN_CT_WORKSPACE_LIMIT"), "-n" in command))
-        return SimpleNamespace(returncode=statuses[key])
+        made.append((key, env.get("CUDNN_CT_WORKSPACE_LIMIT"), "-n" in command, env.get(gpu_record.MODE)))
+        return SimpleNamespace(returncode=5 if command[-1] == "alone and not nightly" else statuses[key])
 
     monkeypatch.delenv("CUDNN_CT_WORKSPACE_LIMIT", raising=False)
     monkeypatch.delenv("CUDNN_CT_REPLAY", raising=False)
@@ -149,13 +150,16 @@ def test_run_makes_the_parts_in_order_and_stops_at_a_failure(
     arguments = ["--record", str(record), "--jobs", "4"]
     assert gpu_record.main(["--run", *arguments, "--oracle-minutes", "1"]) == 0
     assert made == [
-        ("--collect-only", None, False), ("1", "4G", True), ("0", "4G", True), (record, 1.0, 4)
-    ]  # fmt: skip
+        ("--collect-only", None, False, None),
+        *(("1", "4G", True, ""), ("1", "4G", False, "add")),
+        *(("0", "4G", True, ""), ("0", "4G", False, "add")),
+        (record, 1.0, 4),
+    ]
     assert "GPU record" in capsys.readouterr().out
     made.clear()
     statuses["1"] = 1
     assert gpu_record.main(["--run", "oracle", "tests", *arguments]) == 1
-    assert [one[0] for one in made] == ["1"]
+    assert [one[0] for one in made] == ["1", "1"]
     assert "tests failed: exit status 1" in capsys.readouterr().out
 
 
