@@ -6,7 +6,6 @@ count the kernels of a cache accept their JSON, too, and compile again, so that 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from ..context import Context
@@ -17,6 +16,7 @@ from .plan_file import StoredPlan
 from .plan_store import plan_store
 
 PREFIX = "kernels"
+UNKNOWN = 2**62  # kernels, of a cuDNN that does not count them
 
 
 class KernelCache(BackendDescriptor):
@@ -37,13 +37,13 @@ class KernelCache(BackendDescriptor):
 
     def entry(self, facts: dict[str, Any]) -> StoredPlan | None:
         """Return the kernels for the store; None if it has all of them, or this cuDNN does not count them."""
-        with suppress(CudnnError):
-            count = self.one("entry_count")
-            if count > self.stored:
-                self.stored = count
-                text = self.get("json_representation").encode()
-                return StoredPlan(self.key, {**facts, "first": self.first}, text)
-        return None
+        try:
+            count = self.one("entry_count") if self.stored < UNKNOWN else 0
+            text = self.get("json_representation").encode() if count > self.stored else b""
+        except CudnnError:  # it is not asked again
+            count, text = UNKNOWN, b""
+        self.stored = max(self.stored, count)
+        return StoredPlan(self.key, {**facts, "first": self.first}, text) if text else None
 
 
 def kernel_cache(graph: BackendDescriptor, topology: str, context: Context | Planner) -> KernelCache:

@@ -123,7 +123,10 @@ def to_store(
     """
     facts = _facts(candidate, context, request.call or str(caller()))
     if request.graph.dynamic:
-        kernels = operation_graph(request.graph, context).kernel_cache.entry(facts)
+        cache = operation_graph(request.graph, context).kernel_cache
+        if isinstance(context, Planner):
+            cache.stored = 0  # each request that is compiled for a file has an entry
+        kernels = cache.entry(facts)
         return (
             kernels
             or f"the kernels of {candidate} are not stored: there are no new ones, or cuDNN is too old"
