@@ -68,6 +68,26 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             yield found.finding("stray-library", text, path=library.path, version=version)
 
 
+def check_needed(found: LibrarySet) -> Iterator[Finding]:
+    """Check that libraries with which others are linked have the name that the linker searches for.
+
+    cuDNN opens its libraries by other names, too; a process that opens another one first cannot load it.
+    """
+    needed = {name for library in found.sound for name in library.elf.needed}
+    shim = found.libraries.get("")
+    for part, library in found.libraries.items() if shim and shim.file == found.file_name() else ():
+        name = found.file_name(part)
+        path = os.path.join(found.folder, name)
+        if name in needed and library.file != name and not os.path.lexists(path):
+            text = f"{found.folder} has {library.file}, but no {name}, with which other libraries are linked"
+            if found.recorders:
+                yield found.finding("missing-library", text, path=path)
+            else:
+                link = shlex.quote(os.path.join(pip.inside(found.folder, found.root), name))
+                commands = [f"ln -sf {library.file} {link}"]
+                yield finding("lost-link", text, path=path, file=library.file, commands=commands)
+
+
 def check_names(found: LibrarySet) -> Iterator[Finding]:
     """Check that the names of each library lead to one file: the one of this version, if one is named so."""
     own = write(found.version)
@@ -181,8 +201,8 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
 
 
 CHECKS = (
-    check_files, check_complete, check_names, check_links, check_versions, check_symbols, check_cuda,
-    check_code, check_access,
+    check_files, check_complete, check_needed, check_names, check_links, check_versions, check_symbols,
+    check_cuda, check_code, check_access,
 )  # fmt: skip
 
 

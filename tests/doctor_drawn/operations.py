@@ -116,6 +116,19 @@ def junk(rng: random.Random, site: Site) -> bool:
     return blame(site, "junk", name, DAMAGED)
 
 
+def rename(rng: random.Random, site: Site) -> bool:
+    """Leave a library, with which others are linked, only its name without a version."""
+    names = [name for name in whole(site) if name in ("libcudnn_ops.so.9", "libcudnn_graph.so.9")]
+    if not names or site.layout in ("annex", "farm"):
+        return False
+    name = rng.choice(names)
+    path, short = site.library(name), site.folder / name[:-2]
+    if path.is_symlink() or short.exists() or list(site.folder.glob(f"{name}.*")):
+        return False
+    path.rename(short)
+    return blame(site, "rename", name, {"lost-link", "missing-library"})
+
+
 def dangle(rng: random.Random, site: Site) -> bool:
     """Replace a library by a link to nothing or to itself."""
     name = any_library(rng, site)
@@ -708,7 +721,7 @@ BREAKAGES: tuple[Operation, ...] = (
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
     cublas_gone, cublas_cut, nvrtc_gone, toolkit_gone, toolkit_gone, relink, driver_missing, driver_fails,
     driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
-    setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative,
+    setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative, rename, rename,
 )  # fmt: skip
 HARMLESS: tuple[Operation, ...] = (
     harmless_variable,

@@ -873,3 +873,16 @@ def test_a_library_is_not_stray_by_the_version_of_one_other(others: tuple[str, .
     found = LibrarySet("/lib", {engine.name: engine, **parts})
     assert found.is_stray(engine) is stray
     assert found.leftovers == ((engine.path,) if stray else ())
+
+
+@pytest.mark.parametrize("name", ["libcudnn_ops.so", "libcudnn_ops.so.9.27.0"])
+def test_library_that_others_are_linked_with_needs_the_name_of_the_link(tmp_path: Path, name: str) -> None:
+    """cuDNN opens the other name itself; a process that opens libcudnn_cnn first does not."""
+    make_cudnn(tmp_path)
+    (tmp_path / "libcudnn_cnn.so.9").write_bytes(make_elf("libcudnn_cnn.so.9", ["libcudnn_ops.so.9"]))
+    assert not list(checks.check_needed(read(tmp_path)))
+    (tmp_path / "libcudnn_ops.so.9").rename(tmp_path / name)
+    (lost,) = checks.check_needed(read(tmp_path))
+    assert lost.code == "lost-link"
+    assert lost.commands == (f"ln -sf {name} {tmp_path}/libcudnn_ops.so.9",)
+    assert not list(checks.check_complete(read(tmp_path)))
