@@ -152,10 +152,10 @@ _ATTRIBUTES = {
         "activation(x, mode='elu')": "elu",
         "activation(x, mode='swish')": "silu swish",
         "activation(x, mode='clipped_relu')": "relu6 clipped_relu",
-        "pool(x, window=..., mode='max')": "max_pool1d max_pool2d max_pool3d max_pool",
-        "pool(x, window=..., mode='average')": "avg_pool1d avg_pool2d avg_pool3d avg_pool",
+        "pool(x, window=..., mode='max')": "max_pool1d max_pool2d max_pool3d max_pool maxpool",
+        "pool(x, window=..., mode='average')": "avg_pool1d avg_pool2d avg_pool3d avg_pool avgpool",
         "softmax(x, algo='log')": "log_softmax",
-        "batch_norm_training or batch_norm_inference": "batch_norm batch_normalization",
+        "batch_norm_training or batch_norm_inference": "batch_norm batch_normalization batchnorm",
         "attention(q, k, v)": "scaled_dot_product_attention dot_product_attention sdpa",
         "matmul(x, w.T, bias=b)": "linear",
         "lrn(x)": "local_response_norm",
@@ -166,16 +166,21 @@ _ATTRIBUTES = {
         "reduce(x, op='max')": "max amax",
         "reduce(x, op='min')": "min amin",
         "reduce_with_indices(x, op=..., axis=...)": "argmax argmin",
-        "asarray(x), and x.numpy() for the host": "tensor as_tensor from_dlpack from_numpy asnumpy",
+        "asarray(x), and x.numpy() for the host": "tensor as_tensor from_dlpack from_numpy asnumpy randn",
         "full(shape, 1)": "ones full_like",
         "op_tensor(a, b, op='mul')": "multiply mul",
         "Graph(), which has more activations": "gelu softplus",
-        "RNN('lstm', input_size, hidden_size)": "LSTM GRU lstm gru",
+        "RNN('lstm', input_size, hidden_size)": "LSTM lstm",
+        "RNN('gru', input_size, hidden_size)": "GRU gru",
+        "conv(x, w) and other functions; modules for PyTorch are in cudnn_ct.torch.nn": (
+            "nn Conv1d Conv2d Conv3d Linear MaxPool2d AvgPool2d BatchNorm1d BatchNorm2d LayerNorm RMSNorm"
+        ),
+        "grid_sample(x, grid)": "interpolate resize",
         "config": "backends",
         "version()": "cudnn_version",
         "available()": "is_available",
         "DeviceArray": "Tensor ndarray",
-        "the functions with the suffix _backward": "no_grad grad value_and_grad",
+        "conv_backward_data and others for gradients: calls record none": "no_grad grad value_and_grad",
         "capture": "compile jit",
     }.items()
     for name in names.split()
@@ -287,6 +292,8 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
     """Return how a name of another library, or a misspelt one, is written; empty if nothing is close."""
     if name.startswith("_"):
         return ""
+    if name in ("torch", "jax", "cupy"):
+        return f"; write import cudnn_ct.{name}"
     import difflib  # only for an error
 
     close = difflib.get_close_matches(name, public, 1, 0.75)
