@@ -353,7 +353,6 @@ ATTRIBUTES = {
     "LSTM": "ct.RNN('lstm'",
     "GRU": "ct.RNN('gru'",
     "LayerNorm": "ct.conv(x, w) and other functions; modules for PyTorch are in cudnn_ct.torch.nn",
-    "jax": "import cudnn_ct.jax",
     "gelu": "ct.Graph()",
     "layernorm": "ct.layer_norm",
     "sofmax": "ct.softmax",
@@ -365,6 +364,11 @@ def test_name_of_another_library_names_ours(name: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(f"'{name}'; write {ATTRIBUTES[name]}")):
         getattr(ct, name)
     assert not hasattr(ct, "__path_of_nothing__")
+
+
+@pytest.mark.parametrize("name", ["torch", "jax", "cupy"])
+def test_door_that_was_not_imported_is_named(name: str) -> None:
+    assert _hints.attribute_hint(name, ct.__all__) == f"; write import cudnn_ct.{name}"
 
 
 def test_hinted_names_exist() -> None:
