@@ -59,12 +59,13 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
                 answer = each_graph(file, description, str(part))
             reports.append(_report(description, is_derived(gpu), answer))
             content += part.read_bytes()
-    replace_file(Path(output), content)
+    if content:
+        replace_file(Path(output), content)
     if as_json:
         say_json({"schema": 1, "output": output, "bytes": len(content), "gpus": reports})
     else:
         _print(reports)
-        say(f"wrote {output}, {len(content):,} bytes")
+        say(f"wrote {output}, {len(content):,} bytes" if content else f"wrote nothing to {output}")
     rejected = sum(len(report["rejected"]) for report in reports)
     if not any(report["compiled"] or report["rejected"] for report in reports):
         fail(NO_GRAPHS, NOTHING)
