@@ -48,9 +48,8 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             yield found.finding("foreign-machine", text, path=library.path, machine=name)
         elif _misnamed(found, library):
             soname = library.elf.soname or "a library without a name"
-            yield found.finding(
-                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=library.elf.soname
-            )
+            text = f"{library.path} is {soname}"
+            yield found.finding("wrong-library", text, path=library.path, soname=library.elf.soname)
 
 
 def check_complete(found: LibrarySet) -> Iterator[Finding]:
@@ -58,9 +57,9 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
     for part in found.missing:
         name = found.file_name(part)
         unused = [os.path.basename(extra.path) for extra in found.extra if extra.part == part]
-        text = f", and cuDNN {write(found.version)} does not search for {unused[0]}" if unused else ""
-        path = os.path.join(found.folder, name)
-        yield found.finding("missing-library", f"{name} is not in {found.folder}{text}", path=path)
+        why = f"cuDNN {write(found.version)} does not search for" if part else "another cuDNN provides"
+        text = f"{name} is not in {found.folder}" + (f", and {why} {unused[0]}" if unused else "")
+        yield found.finding("missing-library", text, path=os.path.join(found.folder, name))
     for library in found.libraries.values():
         if found.is_stray(library):
             version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
@@ -116,15 +115,15 @@ def check_links(found: LibrarySet) -> Iterator[Finding]:
         return
     text = f"{found.folder} has {shim.file}, but no {found.file_name()}, which programs open"
     path = os.path.join(found.folder, found.file_name())
-    if found.recorders:
+    mixed = shim.path in (each.evidence["path"] for each in check_symbols(found))
+    if found.recorders or mixed or not found.belongs(shim):  # a link would name another library
         yield found.finding("missing-library", text, path=path)
         return
-    names = {library.file: found.file_name(part) for part, library in found.libraries.items()}
     folder = pip.inside(found.folder, found.root)
     commands = [
-        f"ln -sf {file} {shlex.quote(os.path.join(folder, name))}"
-        for file, name in names.items()
-        if file != name and not os.path.lexists(os.path.join(found.folder, name))
+        f"ln -sf {library.file} {shlex.quote(os.path.join(folder, found.file_name(part)))}"
+        for part, library in found.libraries.items()
+        if found.belongs(library) and not os.path.lexists(os.path.join(found.folder, found.file_name(part)))
     ]
     yield finding("lost-link", text, path=path, file=shim.file, commands=commands)
 
@@ -234,14 +233,10 @@ def _shared_below(found: LibrarySet) -> str:
 
 
 def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:
-    return found.finding(
-        "unresolved-symbols",
-        f"{library.file} has another version than the other libraries: it {what.format(len(missing))}, "
-        f"such as {missing[0]}",
-        path=library.path,
-        symbols=len(missing),
-        first=missing[:3],
-    )
+    count, first = len(missing), missing[:3]
+    why = f"it {what.format(count)}, such as {first[0]}"
+    text = f"{library.file} has another version than the other libraries: {why}"
+    return found.finding("unresolved-symbols", text, path=library.path, symbols=count, first=first)
 
 
 def _named(found: LibrarySet, part: str) -> str:

@@ -100,6 +100,12 @@ class LibrarySet(Installation):
             return False
         return sum(other.version == self.version for other in self.libraries.values()) > 1
 
+    def belongs(self, library: Library) -> bool:
+        """Return whether a library has the SONAME of its part and, if known, the version of this cuDNN."""
+        name, own = _files.library_name(library.real), self.version and write(self.version)
+        right = library.elf.soname == file_name(library.name) and library.version in (None, self.version)
+        return right and (not own or not name or name.version in ("", "9", own))
+
     @property
     def leftovers(self) -> tuple[str, ...]:
         """The files that a fix must delete: pip leaves unrecorded ones, and fails at a link in a circle."""
@@ -169,17 +175,27 @@ class LibrarySet(Installation):
 
 
 def read(folder: str, root: str = "/", *, deleted: bool = False) -> LibrarySet | None:
-    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name, unless ``deleted``."""
+    """Read the cuDNN 9 of a folder; None if the folder has no file of it, unless ``deleted``."""
     # No library is opened, and damaged files raise no error.
-    if not deleted and not any(name.major == 9 for name in _files.cudnn_files(folder)):
+    if not deleted and not any(major_of(name) == 9 for name in _files.cudnn_files(folder)):
         return None
     # A link to a folder that does not exist is a part of the installation, which a fix must delete.
     real = folder if _files.dangling(folder, root) else _files.real(folder, root)
-    found = LibrarySet(real, *read_folder(folder, read_library, root), root)
+    libraries, extra = read_folder(folder, read_library, root)
+    found, shim = LibrarySet(real, libraries, extra, root), libraries.get("")
+    if shim and not (shim.error or found.windows or shim.file == file_name() or found.belongs(shim)):
+        others = {part: library for part, library in libraries.items() if part}
+        found = LibrarySet(real, others, (_files.LibraryName("", "", shim.path), *extra), root)
     owners = records.owners(real)
     live = records.live(owners, write(found.version))
     found = replace(found, owners=live, stale=tuple(owner for owner in owners if owner not in live))
     return replace(found, unowned=tuple(_unowned(found)))
+
+
+def major_of(name: _files.LibraryName) -> int:
+    """Return the major version in a file name, or in the SONAME of a sub-library copied without its links."""
+    lost = name.part in SUBLIBRARIES and not name.version and not os.path.islink(name.path)
+    return 9 if lost and _libraries.read_library(name.path).elf.soname == file_name(name.part) else name.major
 
 
 def _unowned(found: LibrarySet) -> Iterator[str]:

@@ -17,6 +17,7 @@ from .._installation import shim_error
 from .._libraries import read_library
 from . import pip
 from .finding import Finding, Fix, Severity, finding
+from .libraryset import major_of
 from .records import owner_of, site_of
 
 MAX_FOLDERS = 100_000
@@ -109,6 +110,9 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         if folder.endswith(".libs"):  # of auditwheel
             names = filter(_RENAMED.fullmatch, _files.names_in(folder))
             odd += _renamed([os.path.join(folder, name) for name in names], "/")
+    for folder, place in list(places.items()):
+        if place.via != EXPLICIT and not any(name.major for name in _files.cudnn_files(folder)):
+            places[folder] = places.pop(folder)  # last, because programs search for names with a version
     return Places(tuple(places.values()), findings=tuple(odd), sites=tuple(sites))
 
 
@@ -182,7 +186,7 @@ def _renamed(paths: list[str], root: str) -> Iterator[Finding]:
 
 
 def _holds_cudnn(folder: str) -> bool:
-    return any(name.major for name in _files.cudnn_files(folder))
+    return any(map(major_of, _files.cudnn_files(folder)))
 
 
 def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterator[str]:
@@ -209,8 +213,8 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         odd += _renamed([entry.path for entry in listed if _RENAMED.fullmatch(entry.name)], root)
         if any(entry.name.endswith(".dist-info") for entry in listed):
             sites.append(folder)
-        files = (_files.library_name(entry.name) for entry in listed)
-        holding = [folder] if any(name and name.version for name in files) else []
+        files = (_files.library_name(entry.path) for entry in listed)
+        holding = [folder] if any(map(major_of, filter(None, files))) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):

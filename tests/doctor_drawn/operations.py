@@ -392,6 +392,19 @@ def relink(rng: random.Random, site: Site) -> bool:
     return blame(site, "relink", name, {"wrong-link"}, by_hand=False)
 
 
+def unversioned(rng: random.Random, site: Site) -> bool:
+    """Leave each library under its name without a version alone, as a copy by ``cp -L *.so`` does."""
+    if site.layout != "archive" or site.truths:
+        return False
+    for name in site.libraries():
+        file, stem = site.library(name), name.split(".so")[0]
+        data = file.rename(site.folder / f"{stem}.moved")
+        for path in site.folder.glob(stem + ".so*"):
+            files.remove(path)
+        data.rename(site.folder / f"{stem}.so")
+    return blame(site, "unversioned", "links", {"lost-link"}, "libcudnn.so.9", by_hand=False)
+
+
 # Statuses of cuInit, and the codes of their causes by the documentation of CUresult.
 STATUSES = {
     0: "driver-too-old", 34: "driver-stub", 46: "gpu-unavailable", 100: "no-gpu", 304: "gpu-unavailable",
@@ -720,8 +733,8 @@ BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
     cublas_gone, cublas_cut, nvrtc_gone, toolkit_gone, toolkit_gone, relink, driver_missing, driver_fails,
-    driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect, system_gone,
-    setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative, rename, rename,
+    unversioned, driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect,
+    system_gone, setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative, rename, rename,
 )  # fmt: skip
 HARMLESS: tuple[Operation, ...] = (
     harmless_variable,

@@ -192,6 +192,7 @@ def draw(operation: operations.Operation, folder: Path) -> sites.Site | None:
         operations.driver_of_wsl,
         operations.relink,
         operations.toolkit_gone,
+        operations.unversioned,
     ],
 )
 def test_doctor_judges_drivers_links_and_pins(tmp_path: Path, operation: operations.Operation) -> None:

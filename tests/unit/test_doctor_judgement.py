@@ -25,6 +25,7 @@ from cudnn_ct.doctor import (
     driver,
     libraryset,
     load_check,
+    locate,
     packages,
     records,
     repair,
@@ -838,6 +839,81 @@ def test_doctor_and_loader_accept_a_part_by_the_names_that_cudnn_searches_for(
     missing = [each.message for each in checks.check_complete(read(tmp_path))]
     told = f"libcudnn_ops.so.9 is not in {tmp_path}, and cuDNN 9.27.0 does not search for {name}"
     assert missing == ([] if opened else [told])
+
+
+@pytest.mark.parametrize(
+    ("target", "soname", "exports", "code"),
+    [
+        ("libcudnn.so.9.27.0", "libcudnn.so.9", (), "lost-link"),
+        ("libcudnn.so.9.10.2", "libcudnn.so.9", (), "missing-library"),
+        ("libcudnn.so.8", "libcudnn.so.8", (), "missing-library"),
+        ("libcudnn.so.8.9.7", "libcudnn.so.8", (), "missing-library"),
+        ("", "libcudnn.so.9", (), "lost-link"),
+        ("", "libcudnn.so.8", (), "missing-library"),
+        ("", "libcudnn.so.9", ("cudnnOther",), "missing-library"),
+        ("libcudnn.so.9", None, (), "missing-library"),  # a link to nothing
+    ],
+)
+def test_lost_link_is_reported_only_when_its_target_is_the_libcudnn_of_the_set(
+    tmp_path: Path, target: str, soname: str | None, exports: tuple[str, ...], code: str
+) -> None:
+    make_cudnn(tmp_path, "9.27.0").unlink()
+    if target:
+        (tmp_path / "libcudnn.so").symlink_to(target)
+    if soname:
+        (tmp_path / (target or "libcudnn.so")).write_bytes(
+            make_elf(soname, constants=dict.fromkeys(exports, 1))
+        )
+    found = read(tmp_path)
+    given = [each for check in checks.CHECKS for each in check(found)]
+    given = [each for each in given if each.code in ("lost-link", "missing-library", "wrong-library")]
+    assert [each.code for each in given] == [code]
+    links = (f"ln -sf {found.shim and Path(found.shim).name} {tmp_path}/libcudnn.so.9",)
+    assert given[0].commands == (links if code == "lost-link" else ())
+
+
+def test_lost_link_leaves_out_libraries_of_other_versions(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.27.0", ops="9.10.2")
+    (tmp_path / "libcudnn_cnn.so.9").write_bytes(make_elf("libcudnn_adv.so.9"))
+    for part in ("", "_ops", "_cnn", "_adv"):
+        (tmp_path / f"libcudnn{part}.so.9").rename(tmp_path / f"libcudnn{part}.so")
+    (lost,) = checks.check_links(read(tmp_path))
+    linked = [command.rpartition("/")[2] for command in lost.commands]
+    assert linked == ["libcudnn.so.9", "libcudnn_adv.so.9"]
+
+
+def test_a_development_link_of_cudnn_8_is_not_a_defect(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    (tmp_path / "libcudnn.so.8").write_bytes(make_elf("libcudnn.so.8"))
+    (tmp_path / "libcudnn.so").symlink_to("libcudnn.so.8")
+    findings = doctor.diagnose(tmp_path, run=False).findings
+    assert not {"wrong-library", "missing-library", "lost-link"} & {each.code for each in findings}
+
+
+def test_diagnose_links_the_libraries_of_a_copy_without_versions(
+    tmp_path: Path, monkeypatch: MonkeyPatch
+) -> None:
+    copy, sound = tmp_path / "copy/lib", make_cudnn(tmp_path / "sound", "9.26.0")
+    names = [path.rename(path.with_suffix("")).name for path in make_cudnn(copy).parent.glob("*.so.9")]
+    for path in (copy, copy.parent, copy / "libcudnn.so"):
+        diagnosis = doctor.diagnose(path, run=False)
+        (lost,) = [each for each in diagnosis.findings if each.severity.word == "error"]
+        made = {f"ln -sf {name} {copy}/{name}.9" for name in names}
+        assert (lost.code, set(lost.commands)) == ("lost-link", made)
+    environ = {"LD_LIBRARY_PATH": f"{copy}:{sound.parent}"}
+    order = [place.folder for place in locate.usual(environ, []).found]
+    assert order.index(str(sound.parent)) < order.index(str(copy))  # as programs do not find the copy
+    monkeypatch.setenv("CUDNN_CT_LIBRARY", str(copy))
+    assert [each.folder for each in doctor.diagnose(run=False).sets] == [str(copy)]
+    for command in lost.commands:
+        subprocess.run(command, shell=True, check=True)
+    assert not [each for each in doctor.diagnose(copy, run=False).findings if each.severity.word == "error"]
+
+
+def test_a_development_file_of_another_cudnn_is_not_a_cudnn(tmp_path: Path) -> None:
+    (tmp_path / "libcudnn_graph.so").write_bytes(make_elf("libcudnn_graph.so.10"))
+    (tmp_path / "libcudnn_ops.so").symlink_to(make_cudnn(tmp_path / "else").parent / "libcudnn_ops.so.9")
+    assert libraryset.read(str(tmp_path)) is None
 
 
 # --- the table of codes ------------------------------------------------------------------------------------
