@@ -102,8 +102,13 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
     # Programs of this user skip such folders too, so they get the cuDNN that was found.
     odd = list(_closed(list(closed), "/", Severity.NOTE if places else None))
     if explicit:
-        seen = any(place.via == EXPLICIT for place in places.values())
-        if reason := _rejected(explicit) or ("" if seen else f"{explicit} contains no cuDNN"):
+        folders = [place.folder for place in places.values() if place.via == EXPLICIT]
+        named = _files.library_name(os.path.expanduser(explicit))
+        majors = {
+            each.major for folder in folders for each in ([named] if named else _files.cudnn_files(folder))
+        }
+        old = f"{explicit} is cuDNN {max(majors)}" if majors and not majors & {0, 9} else ""
+        if reason := _rejected(explicit) or old or ("" if folders else f"{explicit} contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
     sites = [entry for entry in context.path if os.path.isabs(entry) and site_of(f"{entry}/nvidia") == entry]
     for folder in (os.path.join(site, name) for site in sites for name in _files.names_in(site)):
@@ -217,7 +222,8 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         holding = [folder] if any(map(major_of, filter(None, files))) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
+                left = entry.name.startswith("~")  # by a pip that was interrupted; nothing is searched there
+                if not left and entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
                     todo.append(entry.path)
             elif entry.name in LINKED and entry.is_symlink():
                 link = _files.real(entry.path, root)

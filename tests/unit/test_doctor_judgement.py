@@ -962,3 +962,20 @@ def test_library_that_others_are_linked_with_needs_the_name_of_the_link(tmp_path
     assert lost.code == "lost-link"
     assert lost.commands == (f"ln -sf {name} {tmp_path}/libcudnn_ops.so.9",)
     assert not list(checks.check_complete(read(tmp_path)))
+
+
+@pytest.mark.parametrize("named", ["libcudnn.so.8", "."])
+def test_setting_that_names_an_older_cudnn_is_the_cause(
+    tmp_path: Path, monkeypatch: MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "libcudnn.so.8").write_bytes(make_elf("libcudnn.so.8"))
+    monkeypatch.setenv("CUDNN_CT_LIBRARY", str(tmp_path / named))
+    found = doctor.diagnose(run=False)
+    assert [each.code for each in found.findings] == ["wrong-setting"]
+    assert found.findings[0].message.endswith("is cuDNN 8")
+
+
+def test_folder_that_an_interrupted_pip_left_is_no_cudnn(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "nvidia/cudnn/lib")
+    make_cudnn(tmp_path / "nvidia/~udnn/lib", without=["graph"])
+    assert [Path(place.folder).parent.name for place in locate.named(str(tmp_path)).found] == ["cudnn"]
