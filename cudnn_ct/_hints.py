@@ -292,7 +292,7 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
     """Return how a name of another library, or a misspelt one, is written; empty if nothing is close."""
     if name.startswith("_"):
         return ""
-    if name in "torch jax cupy".split():  # packages that a program imports itself
+    if f" {name} " in " torch jax cupy ":  # packages that a program imports itself
         return f"; write import cudnn_ct.{name}"
     import difflib  # only for an error
 
