@@ -222,7 +222,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         holding = [folder] if any(map(major_of, filter(None, files))) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
-                left = entry.name.startswith("~")  # by a pip that was interrupted; nothing is searched there
+                left = entry.name.startswith("~") and site_of(folder) != ""  # by a pip that was interrupted
                 if not left and entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
                     todo.append(entry.path)
             elif entry.name in LINKED and entry.is_symlink():
