@@ -144,7 +144,7 @@ _ADVICE: dict[str, dict[str, str]] = {
 _ATTRIBUTES = {
     name: ours
     for ours, names in {
-        "conv(x, w)": "conv1d conv2d conv3d convolution convolve conv_general_dilated",
+        "conv(x, w)": "conv1d conv2d conv3d convolution convolve conv_general_dilated Conv1d Conv2d Conv3d",
         "conv_transpose(x, w)": "conv_transpose1d conv_transpose2d conv_transpose3d",
         "activation(x, mode='relu')": "relu",
         "activation(x, mode='sigmoid')": "sigmoid",
@@ -152,12 +152,12 @@ _ATTRIBUTES = {
         "activation(x, mode='elu')": "elu",
         "activation(x, mode='swish')": "silu swish",
         "activation(x, mode='clipped_relu')": "relu6 clipped_relu",
-        "pool(x, window=..., mode='max')": "max_pool1d max_pool2d max_pool3d max_pool maxpool",
-        "pool(x, window=..., mode='average')": "avg_pool1d avg_pool2d avg_pool3d avg_pool avgpool",
+        "pool(x, window=..., mode='max')": "max_pool1d max_pool2d max_pool3d max_pool maxpool MaxPool2d",
+        "pool(x, window=..., mode='average')": "avg_pool1d avg_pool2d avg_pool3d avg_pool avgpool AvgPool2d",
         "softmax(x, algo='log')": "log_softmax",
-        "batch_norm_training or batch_norm_inference": "batch_norm batch_normalization batchnorm",
+        "batch_norm_training or batch_norm_inference": "batch_norm batch_normalization batchnorm BatchNorm2d",
         "attention(q, k, v)": "scaled_dot_product_attention dot_product_attention sdpa",
-        "matmul(x, w.T, bias=b)": "linear",
+        "matmul(x, w.T, bias=b)": "linear Linear",
         "lrn(x)": "local_response_norm",
         "matmul(a, b)": "dot mm bmm gemm einsum dot_general",
         "reduce(x, op='add')": "sum",
@@ -172,9 +172,9 @@ _ATTRIBUTES = {
         "Graph(), which has more activations": "gelu softplus",
         "RNN('lstm', input_size, hidden_size)": "LSTM lstm",
         "RNN('gru', input_size, hidden_size)": "GRU gru",
-        "conv(x, w) and other functions; modules for PyTorch are in cudnn_ct.torch.nn": (
-            "nn Conv1d Conv2d Conv3d Linear MaxPool2d AvgPool2d BatchNorm1d BatchNorm2d LayerNorm RMSNorm"
-        ),
+        "layer_norm(x, scale, bias)": "LayerNorm",
+        "rms_norm(x, scale)": "RMSNorm",
+        "conv and other functions; modules for PyTorch are in cudnn_ct.torch.nn": "nn",
         "grid_sample(x, grid)": "interpolate resize",
         "config": "backends",
         "version()": "cudnn_version",

@@ -166,8 +166,8 @@ def run_parts(
     """Make parts of the record in their order, and return the first exit status that is not 0.
 
     Importing the files of tests takes seconds. A file that cannot be imported would cost the whole run. Tests
-    that must be alone on the device follow in a process of their own: else all others would wait, first for
-    those that are running, and then for them.
+    that must be alone on the device follow in a process of their own, because every other process would wait
+    for the end of all running tests, and then for this one.
     """
     tests = [*_options(record, jobs), "-m", "not nightly and not alone"]
     alone = [*_options(record, 1), "-m", "alone and not nightly"]

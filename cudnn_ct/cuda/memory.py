@@ -184,7 +184,7 @@ def refuse_captured(direction: str, stream: Stream) -> None:
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
-    refuse_captured("from", stream)  # the graph would read memory that may be gone
+    recording.refuse("a copy from the host")  # the graph would read memory that may be gone
     driver, address = cuda.driver(), source.ctypes.data
     doing = f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
     _enqueue(doing, "cuMemcpyHtoDAsync", pointer, address, source.nbytes, stream=stream)

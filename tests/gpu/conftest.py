@@ -28,11 +28,18 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
 
 
-# Commands, pages, rejections and first calls: nothing in them is called often enough to be replayed.
-NOTHING_REPEATED = {
-    *("cli", "doctor", "examples", "faults", "fuzz", "graph_rejections", "guides", "jit", "raw", "sanitized"),
+# Commands, pages, rejections and C functions. Only repeated calls are replayed.
+NOTHING_REPEATED = (
+    "cli",
+    "doctor",
+    "faults",
+    "graph_rejections",
+    "guides",
+    "jit",
+    "raw",
+    "sanitized",
     "tools",
-}
+)
 
 
 @pytest.hookimpl(tryfirst=True)

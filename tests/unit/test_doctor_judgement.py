@@ -975,7 +975,7 @@ def test_setting_that_names_an_older_cudnn_is_the_cause(
     assert found.findings[0].message.endswith("is cuDNN 8")
 
 
-def test_folder_that_an_interrupted_pip_left_is_no_cudnn(tmp_path: Path) -> None:
+def test_folder_that_an_interrupted_pip_left_is_skipped(tmp_path: Path) -> None:
     make_cudnn(tmp_path / "nvidia/cudnn/lib")
     make_cudnn(tmp_path / "nvidia/~udnn/lib", without=["graph"])
 
