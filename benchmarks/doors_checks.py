@@ -71,10 +71,10 @@ def sigpy(**_: Any) -> Iterator[Row]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     last = (done.stdout.splitlines() or [""])[-1]
     found = re.findall(r"(\d+) (passed|failed|skipped|error)", last)
-    count = dict.fromkeys(("passed", "failed", "skipped", "error"), 0)
-    count |= {word: int(number) for number, word in found}
-    row: Row = {"row": "sigpy", **count}
-    row["bad"] = count["failed"] + count["error"] if count["passed"] else None
+    count = dict.fromkeys(("passed", "failed", "skipped", "errors"), 0)
+    count |= {word.replace("error", "errors"): int(number) for number, word in found}
+    row: Row = {"row": "sigpy", **count}  # "error" would be a row that failed
+    row["bad"] = count["failed"] + count["errors"] if count["passed"] else None
     if row["bad"] or not row["passed"]:
         row["error"] = done.stdout[-600:] + done.stderr[-300:]
     yield row

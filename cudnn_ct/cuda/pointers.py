@@ -108,7 +108,11 @@ def allocation_at(address: int, device: int) -> Sequence[int]:
     answers, *arguments = _query.state
     arguments[-1].value = address  # some versions of the driver fail for unknown ones
     ask = cuda.native("cuPointerGetAttributes")
-    if streams.thread.only == device:  # as `streams.on_device`, which takes longer than the question
-        return NOWHERE if ask(*arguments) else answers[:]
-    with streams.on_device(device):
-        return NOWHERE if ask(*arguments) else answers[:]
+    found: Sequence[int] = NOWHERE
+    if not ask(*arguments) and answers[0]:  # in most threads a device is current, and any will do
+        found = answers[:]
+    else:
+        with streams.on_device(device):
+            if not ask(*arguments):
+                found = answers[:]
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import threading
@@ -21,6 +22,7 @@ LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
 PER_THREAD_DEFAULT = 2
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class _Thread(threading.local):
@@ -182,8 +184,8 @@ def current_device() -> int:
 
 
 def _current_device() -> int | None:
-    result, device = cuda.driver().cuCtxGetDevice()
-    return None if int(result) else int(device)
+    device = ctypes.c_int()
+    return None if cuda.native("cuCtxGetDevice")(ctypes.byref(device)) else device.value
 
 
 def set_device(device: int) -> int | None:
@@ -235,20 +237,24 @@ def _make_current(device: int) -> None:
 # --- captures ----------------------------------------------------------------------------------------------
 
 
-def relax() -> Any:
+def relax() -> int | None:
     """Let this thread allocate, query events and load modules until :func:`unrelax`.
 
     Each of these calls would invalidate a capture in ``global`` mode, although it never becomes part of it.
     """
-    driver = cuda.driver()
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    return driver.cuThreadExchangeStreamCaptureMode(mode)[1]
+    return _exchange_mode(_RELAXED)
 
 
-def unrelax(before: Any) -> None:
+def unrelax(before: int | None) -> None:
     """Restore the mode that :func:`relax` returned."""
     if before is not None:  # the call failed: the next call reports why
-        cuda.driver().cuThreadExchangeStreamCaptureMode(before)
+        _exchange_mode(before)
+
+
+def _exchange_mode(mode: int) -> int | None:
+    held = ctypes.c_int(mode)
+    failed = cuda.native("cuThreadExchangeStreamCaptureMode")(ctypes.byref(held))
+    return None if failed else held.value
 
 
 @contextmanager

@@ -419,6 +419,17 @@ class Driver:
     def _copy(self, *arguments: int) -> int:
         return int(self.cuMemcpyDtoDAsync(*arguments)[0])
 
+    def _device(self, place: int) -> int:
+        result, device = self.cuCtxGetDevice()
+        ctypes.c_int.from_address(place).value = device or 0
+        return int(result)
+
+    def _exchange(self, place: int) -> int:
+        mode = ctypes.c_int.from_address(place)
+        result, before = self.cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode(mode.value))
+        mode.value = int(before or 0)
+        return int(result)
+
     def _is_capturing(self, stream: int, status: int) -> int:
         self.check_stream(stream)
         ctypes.c_int.from_address(status).value = int(stream in self.capturing)
@@ -442,10 +453,12 @@ class Driver:
 
     def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
         functions: dict[bytes, tuple[Callable[..., int], int]] = {
+            b"cuCtxGetDevice": (self._device, 1),
             b"cuGraphLaunch": (self.launch, 2),
             b"cuStreamIsCapturing": (self._is_capturing, 2),
             b"cuMemcpyDtoDAsync": (self._copy, 4),
             b"cuPointerGetAttributes": (self._pointer_attributes, 4),
+            b"cuThreadExchangeStreamCaptureMode": (self._exchange, 1),
         }
         function, arguments = functions[name]
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * arguments)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +11,13 @@ import numpy as np
 import pytest
 
 from cudnn_ct._config import config
-from cudnn_ct.cuda import driver as cuda_driver
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import launch_log, memory
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 
-from .cuda_driver import Driver
+from .cuda_driver import Driver, driver_installed
 
 STREAM = Stream(1, 0)
 
@@ -45,13 +45,13 @@ class Failing(dict[str, Result]):
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver()
     made.current = 0
-    monkeypatch.setattr(cuda_driver, "driver", lambda: made)
     monkeypatch.setattr(streams, "set_device", lambda _: None)
-    monkeypatch.setattr(memory, "_pool", lambda _: 0)
-    return made
+    monkeypatch.setattr(memory, "_pool", cache(lambda _: 0))
+    with driver_installed(made):
+        yield made
 
 
 EVENT: Any = SimpleNamespace(handle=0x30)
