@@ -34,7 +34,9 @@ class NativeHandle:
 
     def __init__(self, pointer: object, destroy: Callable[..., object]) -> None:
         self._as_parameter_ = pointer
-        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, type(self).__name__, os.getpid())
+        self._finalizer = weakref.finalize(
+            self, destroy_native, destroy, pointer, type(self).__name__, os.getpid()
+        )
         self._finalizer.atexit = False
 
     if not TYPE_CHECKING:  # type checkers would accept any attribute
@@ -65,7 +67,7 @@ class NativeHandle:
         self.close()
 
 
-def _destroy(destroy: Callable[[Any], object], pointer: Any, owner: str, process: int) -> None:
+def destroy_native(destroy: Callable[[Any], object], pointer: Any, owner: str, process: int) -> None:
     """Destroy, and warn about an error: a finaliser cannot raise.
 
     A forked child destroys nothing: the object belongs to the parent.

@@ -14,6 +14,7 @@ from ..plans.workspace import align_after, nbytes_of
 from ..shapes.specs import ALIGNMENT, UNALIGNED
 from .backend import BackendDescriptor
 from .operations import Graph, Tensor, tensors_of_graph
+from .variant_pack import VariantPack, VariantPacks
 
 MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresses
 
@@ -28,10 +29,10 @@ class GraphPlan:
     __slots__ = (
         "_execute",
         "_graph",
+        "_new_packs",
         "_packs",
         "_scratch",
         "_shared",
-        "_uids",
         "_value_pointers",
         "_values",
         "candidate",
@@ -52,7 +53,7 @@ class GraphPlan:
         shared = {tensor.uid: places[tensor.same_memory_as] for tensor in tensors if tensor.same_memory_as}
         self._shared = tuple(shared.values())
         uids = [*(tensor.uid for tensor in (*graph.operands, *scalars)), *self._scratch, *shared]
-        self._uids = (ctypes.c_int64 * len(uids))(*uids)
+        self._new_packs = VariantPacks(native.library, uids)
         self._values = [host_value(tensor) for tensor in scalars]
         self._value_pointers = tuple(map(ctypes.addressof, self._values))
         self._execute = native.library.cudnnBackendExecute
@@ -79,8 +80,8 @@ class GraphPlan:
     def describe(self) -> str:
         return f"chosen: {self.candidate}"
 
-    def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:
-        """Create the variant pack of a set of pointers: a finalised descriptor cannot be changed."""
+    def _pack(self, workspace: int, *pointers: int) -> VariantPack | BackendDescriptor:
+        """Create the variant pack of a set of pointers."""
         if len(pointers) != len(self._graph.operands):
             count = len(self._graph.operands)
             raise ValueError(f"number of pointers is wrong: got {len(pointers)}, expected {count}")
@@ -88,18 +89,9 @@ class GraphPlan:
             if pointer & UNALIGNED:  # a 16-byte load of it would destroy the CUDA context
                 expected = f"expected a multiple of {ALIGNMENT}"
                 raise BadParamError(f"pointer of {tensor.spec} is misaligned: got {pointer:#x}, {expected}")
-        return BackendDescriptor(
-            self.native.library,
-            "variant_pack",
-            unique_ids=self._uids,
-            data_pointers=(ctypes.c_void_p * len(self._uids))(
-                *pointers,
-                *self._value_pointers,
-                *(workspace + offset for offset in self._scratch.values()),
-                *(pointers[place] for place in self._shared),
-            ),
-            workspace=(ctypes.c_void_p * 1)(workspace),
-        )
+        scratch = [workspace + offset for offset in self._scratch.values()]
+        shared = [pointers[place] for place in self._shared]
+        return self._new_packs.make((*pointers, *self._value_pointers, *scratch, *shared), workspace)
 
 
 def place_scratch(graph: Graph, nbytes: int) -> tuple[dict[int, int], int]:
