@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +29,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
         put(stack, lifetime, "_in_flight", deque())
         put(stack, memory, "_dropped", deque())
         put(stack, memory, "_idle", {})
+        put(stack, memory, "_held", Counter())
         testing.reset()
         yield made
         gc.collect()
@@ -244,11 +245,13 @@ def test_array_dropped_during_a_capture_leaves_it_valid_and_is_freed(
     left = [memory.stream for memory in driver.live.values()]
     assert left == [1, capturing.handle]  # the idle memory, and what the captured stream frees
     driver.capturing.pop(capturing.handle)
-    ct.empty(1)
+    ct.empty_cache()
     assert len(driver.freed) == 6
 
 
-def test_memory_dropped_on_a_stream_that_lasts_is_used_again_without_the_driver(driver: Driver) -> None:
+def test_memory_dropped_on_a_stream_that_lasts_is_used_again_without_the_driver(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     side = Torch(driver)
     x = ct.empty(LARGE, stream=side)
     pointer, calls = x.pointer, len(driver.calls)
@@ -258,8 +261,29 @@ def test_memory_dropped_on_a_stream_that_lasts_is_used_again_without_the_driver(
         assert x.pointer == pointer
     assert set(driver.calls[calls:]) == {"cuStreamIsCapturing"}
     del x
-    ct.empty(2**20, stream=side)  # another size
+    other = ct.empty(2**20, stream=side)  # of another size
+    x = ct.empty(LARGE, stream=side)
+    assert x.pointer == pointer
+    monkeypatch.setattr(memory, "_most_held", lambda _: 4 * LARGE - 1)
+    del x
+    ct.empty(3 * LARGE, stream=side)
     assert [freed[0] for freed in driver.freed] == [pointer]
+    del other
+    ct.empty_cache()
+    assert not driver.live
+    assert not memory._held[0]
+
+
+def test_idle_memory_is_freed_where_an_array_needs_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Torch(driver)
+    driver.limit = 2**23
+    ct.empty((3, LARGE), stream=side)  # 6 of 8 MiB, idle
+    assert not driver.freed
+    monkeypatch.setattr(memory, "_most_held", lambda _: driver.limit)
+    assert ct.empty((2, LARGE), stream=side).pointer in driver.live
+    assert len(driver.freed) == 1
 
 
 def test_memory_dropped_on_a_captured_stream_stays_until_the_capture_ends(driver: Driver) -> None:
