@@ -17,7 +17,7 @@ from ..dtypes import DTYPES
 from ..errors import ExecutionFailedError, NotSupportedError
 from ..plans.base import Plan, tensors_of
 from ..plans.call import ArgumentTemplate, PointerSlot
-from ..plans.elementwise import constant_plan
+from ..plans.elementwise import fill_plan
 from ..plans.program import Step, chained
 from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
@@ -200,7 +200,7 @@ def _in_place(problem: CausalConvProblem, layout: Layout) -> Plan:
             tensors[name] = TensorSpec.packed(problem.w.shape[:1], dtype)
             temporaries.append(tensors[name])
     zeros = [name for name in ("dw", "dbias") if name in names] + ["bias"] * (problem.bias is None)
-    steps = [Step(constant_plan(tensors[name], 0.0), (places[name],)) for name in zeros]
+    steps = [Step(fill_plan(tensors[name], 0.0), (places[name],)) for name in zeros]
     call = CausalConvPlan(problem, names, layout)
     return chained(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
 

@@ -11,7 +11,6 @@ from ..context import Context
 from ..plans.base import Plan, tensors_of
 from ..plans.elementwise import (
     ScalarPlan,
-    constant_plan,
     fill_plan,
     scale_plan,
     scaling_by_op_tensor,
@@ -184,7 +183,8 @@ def fill(
 
     Notes
     -----
-    ``cudnnSetTensor``. Memory between the elements of a view is not written.
+    ``cuMemsetD*Async``, or for views and float64 ``cudnnSetTensor``. Memory between the elements of a view is
+    not written.
 
     Examples
     --------
@@ -326,11 +326,8 @@ _SCALE_PLANS = (
     by_engines(scaled_by_graph)._replace(scales=True),
 )
 _SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
-_FILL_PLANS = (
-    of_problem(lambda problem: fill_plan(problem.x)),
-    of_problem(lambda problem: constant_plan(problem.x)),
-)
-_FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayout=False)
+_FILL_PLAN = of_problem(lambda problem: fill_plan(problem.x))
+_FILL = Operation("a filling", fill_problem, (_FILL_PLAN,), written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,

@@ -40,6 +40,16 @@ def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
     return ctypes.byref(ctypes.create_string_buffer(held.tobytes(), held.nbytes))
 
 
+def element_bytes(dtype: str, value: float) -> bytes:
+    """Return a value as an element of a dtype, rounded once: ml_dtypes rounds to float32 before."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        narrow = DTYPES[dtype].itemsize < 4 and DTYPES[dtype].numpy.kind in "fV"
+        held = _round_to_odd(value) if narrow else np.asarray(value)
+        return held.astype(DTYPES[dtype].numpy).tobytes()
+
+
 def _round_to_odd(value: float) -> Any:
     """Round to a float32 with an odd last bit if inexact, so that cuDNN's rounding is the only one."""
     import numpy as np

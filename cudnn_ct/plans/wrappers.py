@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from ..shapes.specs import TensorSpec
 from .base import Plan, tensors_of
 from .elementwise import (
-    constant_plan,
     copy_plan,
     duplicate_plan,
     fill_plan,
@@ -141,5 +140,5 @@ def zero_or_scale(spec: TensorSpec) -> Program:
 def zero_results(specs: Sequence[TensorSpec]) -> Program:
     """Return the plan result = 0 for each result that has elements: sums without terms."""
     filled = [(place - len(specs), spec) for place, spec in enumerate(specs) if spec.size]
-    steps = [Step(constant_plan(spec, 0.0), (place,)) for place, spec in filled]
+    steps = [Step(fill_plan(spec, 0.0), (place,)) for place, spec in filled]
     return Program(Steps((), steps), about="chosen: no terms to sum, the results are set to 0")

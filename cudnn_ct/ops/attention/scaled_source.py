@@ -11,7 +11,7 @@ from ...graph.offline import target_of
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
 from ...plans.base import Candidate, Plan, tensors_of
-from ...plans.elementwise import constant_plan
+from ...plans.elementwise import fill_plan
 from ...plans.program import ALPHA, BETA, Program, Step, Steps
 from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies
@@ -144,7 +144,7 @@ def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
         for name, place in zip(names, places, strict=True)
     )
     steps = [Step(inner, places, ALPHA, BETA, offsets)]
-    zero = constant_plan(one, 0.0)
+    zero = fill_plan(one, 0.0)
     if "amax" in given:
         steps.insert(0, Step(zero, (given.index("amax"),)))
     constants = [_defaults_of] if defaults in places else []
@@ -163,5 +163,5 @@ def fills_of(problem: ScaledAttentionProblem) -> Program:
 
 def _fill_plan(name: str, spec: TensorSpec) -> Plan:
     if name == "y" and spec.dtype in FLOAT8:  # whose zero has the bits of int8's
-        return constant_plan(spec._replace(dtype="int8"), 0)
-    return constant_plan(spec, MASKED if name == "stats" else 0.0)
+        return fill_plan(spec._replace(dtype="int8"), 0)
+    return fill_plan(spec, MASKED if name == "stats" else 0.0)

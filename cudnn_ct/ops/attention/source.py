@@ -11,7 +11,7 @@ from ...context import Context
 from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...plans.base import Candidate, Plan
-from ...plans.elementwise import constant_plan
+from ...plans.elementwise import fill_plan
 from ...plans.program import ALPHA, BETA, Program, Step, Steps
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
@@ -142,7 +142,7 @@ def _of_parts(inner: Plan, core: Core) -> Plan:
 
 def _fills(core: Core) -> list[Step]:
     return [
-        Step(constant_plan(part.whole, MASKED if part.name == "stats" else 0.0), (place,))
+        Step(fill_plan(part.whole, MASKED if part.name == "stats" else 0.0), (place,))
         for place, part in enumerate(core.parts)
         if part.written and part.whole.size
     ]
