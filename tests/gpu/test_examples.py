@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.unit.test_examples import run
+from tests.unit.test_examples import EXAMPLES, run
 
 from .conftest import library
 
@@ -60,6 +65,23 @@ def test_example_08_cuda_graph(tmp_path: Path) -> None:
     out = run("08_cuda_graph", cwd=tmp_path, warnings="ignore")
     assert "the scores are those of example 2" in out
     assert number(r"as a graph (.*) us", out) < number(r"one by one (.*) us a pass", out)
+
+
+def test_example_14_distributed_gpt(tmp_path: Path) -> None:
+    torch = library("torch")
+    alone = run("14_distributed_gpt", "--steps", "30", "--json", "1.json", cwd=tmp_path, warnings="ignore")
+    assert "1 GPU: loss" in alone
+    if torch.cuda.device_count() < 2:
+        return
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.pathsep.join([str(EXAMPLES.parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    losses = [json.loads((tmp_path / "1.json").read_text())["losses"]]
+    for more in ([], ["--shard"]):
+        script = [str(EXAMPLES / "14_distributed_gpt.py"), "--steps", "30", "--json", "2.json", *more]
+        subprocess.run([*launch, *script], check=True, capture_output=True, cwd=tmp_path, env=environment)
+        losses.append(json.loads((tmp_path / "2.json").read_text())["losses"])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-3)
 
 
 def test_example_10_torch_model(tmp_path: Path) -> None:

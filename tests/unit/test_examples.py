@@ -49,10 +49,15 @@ TABLE = {
     "10_torch_model": ("--epochs 2", "PyTorch is not installed|not on a GPU: |torch .* has no CUDA|cuDNN 9"),
     "11_mamba_conv": ("", "gradients of x, w and bias: largest difference from finite differences "),
     "12_cuda_python_memory": ("", "largest difference from the reference "),
+    "14_distributed_gpt": (
+        "--steps 12",
+        "PyTorch is not installed|not on a GPU: |torch .* has no CUDA|cuDNN 9",
+    ),
 }
 
 
-OF_OTHERS = ("07_other_libraries", "10_torch_model", "12_cuda_python_memory")  # which fakes lack
+# Of libraries that fakes lack.
+OF_OTHERS = ("07_other_libraries", "10_torch_model", "12_cuda_python_memory", "14_distributed_gpt")
 
 
 def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> str:
