@@ -1,11 +1,13 @@
-"""Run the tests that need no GPU against other versions of cuDNN, each from its wheel.
+"""Run the tests against other versions of cuDNN: each from its wheel, or on a GPU from a folder.
 
 python tools/versions.py                             # every night: all of VERSIONS, the tiers unit and lib
 python tools/versions.py 9.10.2 -- -q tests/lib      # one version, with arguments of pytest
 python tools/versions.py --json benchmarks/results/reliability.json     # and store the figures for the page
+python tools/versions.py --gpu DIR --minutes 10      # tier, oracle and facts by the cuDNN in DIR, on a GPU
 
 Each version is installed into its own virtual environment, before the packages of this environment, which do
-not change. The command needs a package index, and 2 GB below $TMPDIR.
+not change. The command needs a package index, and 2 GB below $TMPDIR. On a GPU a version has a record of its
+own in tests/gpu_records, and the verdicts of `tests/facts/canary.py` next to it.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
+RECORDS = ROOT / "tests" / "gpu_records"
 TIERS = ("-q", "tests/unit", "tests/lib")
 # Runs in the environment of a version, so that no test runs with another version.
 ASK = "import cudnn_ct; print(cudnn_ct.version())"
+ASK_SET = "from cudnn_ct import _lib; print(_lib.load().version_text)"
 CANNOT_PLAN = "plans for a described device from"  # in the skip reason of planning tests
 
 
@@ -36,9 +40,14 @@ def main() -> int:
     )
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
     parser.add_argument("--json", help="store the figures in this file")
+    parser.add_argument("--gpu", type=Path, nargs="+", metavar="DIR", help="with the cuDNN in these folders")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of the oracle (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
+    if options.gpu:
+        return max(on_gpu(folder, options.minutes, options.jobs) for folder in options.gpu)
     results = {}
     for version in options.versions or VERSIONS:
         results[version] = run(version, tests)
@@ -69,6 +78,25 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
             lines.append(line)
         tested.wait()
     return counts_of("".join(lines))
+
+
+def on_gpu(folder: Path, minutes: float, jobs: int) -> int:
+    """Make the record of the cuDNN in a folder on this GPU, and return the exit status of what failed."""
+    library = min(folder.rglob("libcudnn.so.9"), default=None)
+    if library is None:
+        raise SystemExit(f"no libcudnn.so.9 below {folder}")
+    environ = {**os.environ, "CUDNN_CT_LIBRARY": str(library)}
+    ask = [sys.executable, "-c", ASK_SET]
+    asked = subprocess.run(ask, cwd=ROOT, env=environ, check=True, capture_output=True, text=True)
+    name, more = asked.stdout.strip().replace(" ", "-"), ["--jobs", str(jobs)]
+    RECORDS.mkdir(exist_ok=True)
+    record = ["tools/gpu_record.py", "--run", "--record", str(RECORDS / f"{name}.json"), *more]
+    facts = ["-m", "tests.facts.canary", "--json", str(RECORDS / f"{name}-facts.json"), *more]
+    status = 0
+    for command in ([*record, "--oracle-minutes", str(minutes)], facts):
+        print(f"=== cuDNN {name}: {' '.join(command[:2])}", flush=True)
+        status = subprocess.run([sys.executable, *command], cwd=ROOT, env=environ).returncode or status
+    return status
 
 
 def keep(path: str, version: str, counts: dict[str, Any]) -> None:

@@ -1,0 +1,46 @@
+"""tools/versions.py: the record of another cuDNN on a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+if not TOOLS.is_dir():
+    pytest.skip("tools/ is not next to these tests", allow_module_level=True)
+
+sys.path.insert(0, str(TOOLS))
+import versions  # noqa: E402
+
+sys.path.remove(str(TOOLS))
+
+
+def test_each_cudnn_has_a_record_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "nvidia" / "cudnn_jit" / "lib" / "libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_: Any) -> SimpleNamespace:
+        assert env["CUDNN_CT_LIBRARY"] == str(library)
+        commands.append(command[1:])
+        return SimpleNamespace(stdout="9.27.0 jit\n", returncode=3 * ("--run" in command))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(versions, "RECORDS", tmp_path / "records")
+    assert versions.on_gpu(tmp_path, 0.5, 8) == 3
+    _, record, facts = commands
+    assert str(tmp_path / "records" / "9.27.0-jit.json") in record
+    assert record[-4:] == ["--jobs", "8", "--oracle-minutes", "0.5"]
+    assert str(tmp_path / "records" / "9.27.0-jit-facts.json") in facts
+
+
+def test_a_folder_without_cudnn_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no libcudnn.so.9 below {tmp_path}"):
+        versions.on_gpu(tmp_path, 1, 1)
