@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
+from ._algorithm_names import POLICIES
 from ._caches import BoundedDict
 from ._config import config
 from .autotune.candidates import (
@@ -25,7 +26,7 @@ from .autotune.candidates import (
     store_key,
 )
 from .autotune.measurement import benchmark_rows, benchmarking, large_workspaces_last
-from .autotune.request import POLICIES, AlgoRequest
+from .autotune.request import AlgoRequest
 from .context import Context
 from .cuda import stream as streams
 from .errors import (
@@ -42,8 +43,6 @@ from .graph import recording
 from .graph.offline import ShapesOnly
 from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
-
-__all__ = ["CandidateSource", "Selection", "select"]
 
 
 class CandidateSource(ABC):

@@ -18,8 +18,6 @@ from .typing import DTypeLike, Layout, StreamLike
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["STREAM", "ShapeArray", "active", "only_shapes", "records", "spec_of"]
-
 STREAM = Stream(LEGACY_DEFAULT, 0)  # of arrays without memory
 _POINTER = ALIGNMENT << 16  # an aligned address that nothing reads
 

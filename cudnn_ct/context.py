@@ -28,8 +28,6 @@ from .cuda.workspace import LentMemory, Workspace
 from .errors import AllocationError, CudnnError, NotInitializedError
 from .typing import StreamLike
 
-__all__ = ["Context", "Handle", "current", "empty_cache", "pinning", "synchronize", "use"]
-
 _NO_STREAM = Stream(2**64 - 1, -1)  # equal to no other
 KERNEL_CACHES = 64  # dynamic graphs whose compiled kernels a thread keeps on a device
 WORKSPACES = 32  # streams for which a thread keeps workspaces on a device

@@ -19,23 +19,6 @@ from ._config import config
 from ._files import resource, text_of
 from .errors import format_version
 
-__all__ = [
-    "KINDS",
-    "Arch",
-    "Fact",
-    "FactsError",
-    "Target",
-    "digest",
-    "facts",
-    "forget",
-    "ignore",
-    "ignored_that_held",
-    "ignores",
-    "on_gpu",
-    "summary",
-    "user_facts",
-]
-
 KINDS = (
     *("reject", "engine", "first_choice", "rewrite", "modes", "unordered"),
     *("first", "last", "also", "warn", "inform"),

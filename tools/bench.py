@@ -114,7 +114,8 @@ def conv(convolution: Convolution) -> Report:
     }  # fmt: skip
     found = ct.conv_algorithms(first, second, shape, measure=False, **keywords)
     usable = [row for row in found if not row.rejected]
-    spec = found.problem.result
+    problem: Any = found.problem
+    spec = problem.result
     out = ct.empty(spec.shape, spec.dtype, layout=convolution.layout)
     nbytes = first.nbytes + second.nbytes + out.nbytes
     operations = 2 * prod(convolution.shapes["y"]) * prod(convolution.w[1:])  # additions, multiplications

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from .._algorithm_names import POLICIES, SYNONYMS, plain_name
 from .._config import config
-from ..plans.base import Candidate, Problem
+from ..plans.base import Candidate, Problem, of_any_call
 from ..shapes.parse import as_bool, as_int
-
-__all__ = ["POLICIES", "SYNONYMS", "AlgoRequest", "request"]
 
 
 class AlgoRequest(NamedTuple):
@@ -83,5 +81,5 @@ def request(
 def _check_row(row: Candidate, problem: Problem | None) -> None:
     if row.rejected:
         raise ValueError(f"algo: {row} was rejected: {row.rejected}")
-    if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
+    if None not in (row.problem, problem) and of_any_call(row.problem) != of_any_call(problem):
         raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._algorithm_names import is_engine
 from .._config import config
 from ..autotune.agreement import ScratchResults, comparable
 from ..context import Context
 from ..cuda import memory as memories
 from ..errors import AllocationError, CudnnError, warn_caller
-from ..graph.engines import Engine, is_engine
+from ..graph.engines import Engine
 from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
 from ..graph.plan_store import timing

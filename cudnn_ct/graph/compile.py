@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from .._algorithm_names import is_engine
 from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .candidates import engine_by_name, engine_candidates
-from .engines import Engine, execution_plan, is_engine
+from .engines import Engine, execution_plan
 from .first import first_engine
 from .modes import heuristic_modes
 from .offline import Planner

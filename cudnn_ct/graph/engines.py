@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple, Self
 
-from .._algorithm_names import is_engine
 from .._bindings.enums import BackendKnobType
 from ..context import Context
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from .backend import BackendDescriptor
 from .offline import Planner, target
-
-__all__ = [
-    "HEURISTICS",
-    "Engine",
-    "EngineConfig",
-    "Knobs",
-    "engine_config",
-    "engine_descriptor",
-    "execution_plan",
-    "heuristic_configs",
-    "is_engine",
-    "offer_of",
-    "plan_to_json",
-]
 
 Knobs = tuple[tuple[int, int], ...]
 

@@ -19,18 +19,6 @@ from .kernels import kernel_cache
 from .layouts import check_layouts
 from .offline import Planner, target, target_of
 
-__all__ = [
-    "ALIGNMENT",
-    "OPERATIONS",
-    "Graph",
-    "Node",
-    "Tensor",
-    "node",
-    "operation_graph",
-    "tensors_of_graph",
-    "why_static",
-]
-
 
 class OpDescriptor(NamedTuple):
     """One kind of operation: its descriptor, the attribute for its parameters, and their descriptor."""

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import cudnn_ct
 
+from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
 from ..array_shapes import ShapeArray, only_shapes
-from ..autotune.request import POLICIES, SYNONYMS
 from ..gradients.networks import NETWORKS, network_results
 from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
-from ..autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
+from ..autotune.request import AlgoRequest, request
 from ..plans.base import Problem
 from ._graph_source import check_engine_name
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
+from .._algorithm_names import is_engine
 from ..algo_cache import CandidateSource
 from ..autotune.request import AlgoRequest
 from ..certify.nodewise import NODE_BY_NODE, nodewise_plan
@@ -21,7 +22,7 @@ from ..graph.candidates import (
     first_dynamic_engine,
     no_engine,
 )
-from ..graph.engines import HEURISTICS, is_engine
+from ..graph.engines import HEURISTICS
 from ..graph.modes import heuristic_modes
 from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static

@@ -22,7 +22,7 @@ from ..plans.program import Program, Step, chained
 from ..plans.tiling import sliced
 from ..plans.wrappers import on_copies
 from ..shapes.layer import LayerProblem
-from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
+from ..shapes.pooling import PoolParams, pool_problem
 from ..shapes.specs import PoolingMode, PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import execute
@@ -31,8 +31,6 @@ from ._fallback import by_engines, of_problem
 from ._formulas import DTYPES_OF_ENGINES
 from ._operation import Operation
 from ._pieces import along
-
-__all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
 @documented()

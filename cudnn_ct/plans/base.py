@@ -89,7 +89,7 @@ Heuristic = Callable[[Any], list["Candidate"]]
 
 
 class Problem(Protocol):
-    """The computation, as far as selection depends on it; immutable and hashable.
+    """The computation, as far as selection depends on it: an immutable and hashable named tuple.
 
     Problems whose timed candidates are compared also have ``results``, the specs of all tensors that are
     written, whose pointers are the last ones of a run. With a true ``random``, they are not compared. The
@@ -97,13 +97,15 @@ class Problem(Protocol):
     whose fields have another order than the pointers of a run has its tensors ``in_order``.
     """
 
-    @property
-    def result(self) -> TensorSpec:
-        """The tensor that is written."""
+    def _asdict(self) -> dict[str, Any]: ...
 
-    @property
-    def plain(self) -> Problem:
-        """The problem without the facts of one call, such as scaling; rows of tables belong to it."""
+
+def of_any_call(problem: Any) -> Any:
+    """Return a problem without the facts of one call, scaling and alignment; rows of tables belong to it."""
+    if "conv" in problem._fields:
+        return problem._replace(conv=of_any_call(problem.conv))
+    usual = {"scaled": "", "aligned": True}
+    return problem._replace(**{name: usual[name] for name in usual if name in problem._fields})
 
 
 class Plan(Protocol):

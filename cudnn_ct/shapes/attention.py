@@ -139,19 +139,9 @@ class AttentionProblem(NamedTuple):
         return tuple(spec for spec in given if spec is not None)
 
     @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.results[0]
-
-    @property
     def random(self) -> bool:
         """Whether engines may compute different numbers, because they draw random ones."""
         return self.dropout > 0
-
-    @property
-    def plain(self) -> AttentionProblem:
-        """The problem without the facts of one call."""
-        return self._replace(aligned=True)
 
     @property
     def packed(self) -> bool:

@@ -89,11 +89,6 @@ class ConvProblem(NamedTuple):
         """Whether padding differs between the two sides of an axis."""
         return any(starmap(ne, self.padding))
 
-    @property
-    def plain(self) -> ConvProblem:
-        """The problem without scaling and with aligned operands."""
-        return self._replace(scaled="", aligned=True)
-
     def __str__(self) -> str:
         return (
             f"{self.direction} convolution: x {self.x}, w {self.w}, y {self.y}, padding {self.padding}, "

@@ -58,16 +58,6 @@ class Float8Conv(NamedTuple):
         """The tensors that are written."""
         return (self.y, self.amax) if self.amax else (self.y,)
 
-    @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> Float8Conv:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
     def __str__(self) -> str:
         return describe("convolution of float8", self)
 

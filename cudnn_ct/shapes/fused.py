@@ -58,11 +58,6 @@ class FusedConv(NamedTuple):
         """The tensor that is written."""
         return self.conv.y
 
-    @property
-    def plain(self) -> FusedConv:
-        """The problem with aligned operands."""
-        return self._replace(conv=self.conv.plain)
-
     def __str__(self) -> str:
         terms = [f"{self.alpha1} * conv", *([f"{self.alpha2} * z {self.z}"] if self.z else [])]
         terms += [f"bias {self.bias}"] if self.bias else []

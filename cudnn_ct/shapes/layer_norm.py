@@ -97,16 +97,6 @@ class RowNorm(NamedTuple):
         return tuple(spec for spec in (self.y, self.mean, self.invstd) if spec)
 
     @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> RowNorm:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
-    @property
     def shape(self) -> RowNormShape:
         """The rows of x."""
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
@@ -133,16 +123,6 @@ class RowNormGradient(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return tuple(spec for spec in (self.dx, self.dscale, self.dbias) if spec)
-
-    @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.dx
-
-    @property
-    def plain(self) -> RowNormGradient:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
 
     @property
     def shape(self) -> RowNormShape:

@@ -75,16 +75,6 @@ class MatmulProblem(NamedTuple):
         return (self.y, self.amax) if self.amax else (self.y,)
 
     @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> MatmulProblem:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
-    @property
     def has_epilogue(self) -> bool:
         """Whether the result differs from the product."""
         added = (

@@ -38,17 +38,6 @@ class RNNProblem(NamedTuple):
     ragged: bool
     training: bool
 
-    @property
-    def result(self) -> TensorSpec:
-        """The output, had all sequences all steps."""
-        shape = (self.steps, self.batch, self.spec.output_size * self.spec.directions)
-        return TensorSpec.packed(shape, self.spec.dtype)
-
-    @property
-    def plain(self) -> RNNProblem:
-        """The problem itself: it has no facts of one call."""
-        return self
-
     def __str__(self) -> str:
         ragged = " of different lengths" if self.ragged else ""
         purpose = "training" if self.training else "inference"

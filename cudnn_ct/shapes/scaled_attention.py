@@ -70,16 +70,6 @@ class ScaledAttentionProblem(NamedTuple):
         return tuple(spec for spec in (self.y, self.stats, self.amax) if spec is not None)
 
     @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> ScaledAttentionProblem:
-        """The problem without the facts of one call."""
-        return self._replace(aligned=True)
-
-    @property
     def sizes(self) -> AttentionCore:
         """The sizes of the operands."""
         batch, heads, queries, head = self.q.shape

@@ -66,16 +66,6 @@ class ScaledConv(NamedTuple):
         """The tensors that are written."""
         return (self.y,)
 
-    @property
-    def result(self) -> TensorSpec:
-        """The tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> ScaledConv:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
     def __str__(self) -> str:
         return describe("convolution with scale and bias", self)
 

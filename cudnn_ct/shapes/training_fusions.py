@@ -84,16 +84,6 @@ class StatisticsProblem(NamedTuple):
         """The tensors that are written."""
         return (self.y, self.sums, self.square_sums)
 
-    @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.y
-
-    @property
-    def plain(self) -> StatisticsProblem:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
     def __str__(self) -> str:
         return describe("convolution with statistics", self, "unproven")
 
@@ -123,16 +113,6 @@ class BatchNormFinalize(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.eq_scale, self.eq_bias, self.mean, self.invstd, self.next_mean, self.next_var)
-
-    @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.eq_scale
-
-    @property
-    def plain(self) -> BatchNormFinalize:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
 
     def __str__(self) -> str:
         return describe("statistics of a batch normalisation", self, "unproven")
@@ -168,16 +148,6 @@ class DataGradient(NamedTuple):
         """The tensors that are written."""
         return (self.dz, self.dscale, self.dbias, self.eq_dz_scale, self.eq_x_scale, self.eq_bias)
 
-    @property
-    def result(self) -> TensorSpec:
-        """The first tensor that is written."""
-        return self.dz
-
-    @property
-    def plain(self) -> DataGradient:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
-
     def __str__(self) -> str:
         return describe(
             "gradient of a convolution's data, a relu and a batch normalisation", self, "unproven"
@@ -205,16 +175,6 @@ class FilterGradient(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.dw,)
-
-    @property
-    def result(self) -> TensorSpec:
-        """The tensor that is written."""
-        return self.dw
-
-    @property
-    def plain(self) -> FilterGradient:
-        """The problem with aligned operands."""
-        return self._replace(aligned=True)
 
     def __str__(self) -> str:
         return describe(

@@ -11,8 +11,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import facts, testing
+from cudnn_ct._algorithm_names import POLICIES, SYNONYMS
 from cudnn_ct._config import config
-from cudnn_ct.autotune.request import POLICIES, SYNONYMS
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotInitializedError, NotSupportedError
 from cudnn_ct.ops.conv import graph

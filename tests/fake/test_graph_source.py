@@ -40,14 +40,6 @@ class Clipping(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         return (self.y,)
 
-    @property
-    def result(self) -> TensorSpec:
-        return self.y
-
-    @property
-    def plain(self) -> Clipping:
-        return self._replace(scaled="", aligned=True)
-
 
 def rules_of(problem: Clipping, target: Target) -> EngineRules:
     wrong = Rejection("wrong for 5 rows", engines=tuple(range(200)))

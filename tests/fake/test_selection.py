@@ -42,14 +42,6 @@ class Doubling(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         return (self.y,)
 
-    @property
-    def result(self) -> TensorSpec:
-        return self.y
-
-    @property
-    def plain(self) -> Doubling:
-        return self._replace(scaled="", aligned=True)
-
 
 COSTS = {"wrong for rows": 0.1, "slow": 8.0, "fast": 1.0}  # milliseconds; also the order of the heuristics
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from cudnn_ct._algorithm_names import is_engine
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._dlopen import open_library
 from cudnn_ct._find import find_cudnn
@@ -30,7 +31,7 @@ from cudnn_ct.errors import BadParamError, CudnnError, NotSupportedError
 from cudnn_ct.facts import Target
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.engines import Engine, heuristic_configs, is_engine, plan_to_json
+from cudnn_ct.graph.engines import Engine, heuristic_configs, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.pixels import pixels

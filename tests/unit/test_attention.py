@@ -128,8 +128,8 @@ def test_attention_problem_rejects_parameters() -> None:
 def test_results_have_the_memory_order_of_q() -> None:
     bshd = TensorSpec((2, 4, 8, 16), (512, 16, 64, 1), "float16")
     assert like_axes((2, 4, 8, 32), bshd).strides == (1024, 32, 128, 1)
-    assert forward(specs() | {"q": bshd}).result.strides == (512, 16, 64, 1)
-    assert backward(specs() | {"q": bshd}).result.strides == (512, 16, 64, 1)
+    assert forward(specs() | {"q": bshd}).results[0].strides == (512, 16, 64, 1)
+    assert backward(specs() | {"q": bshd}).results[0].strides == (512, 16, 64, 1)
 
 
 @pytest.mark.parametrize(

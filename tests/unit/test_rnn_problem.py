@@ -170,7 +170,6 @@ def test_problem_has_no_algorithm() -> None:
     spec = rnn_spec("lstm", 4, 5, projection_size=2, algo="persist_dynamic")
     problem = rnn_problem(spec, "batch_major", 3, 2, (3, 1), False)
     assert problem.spec.algo == "standard"
-    assert problem.result.shape == (3, 2, 2)
 
 
 @pytest.mark.parametrize(

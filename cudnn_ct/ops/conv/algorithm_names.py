@@ -6,8 +6,6 @@ from ..._algorithm_names import ALGORITHMS, POLICIES, NamedAlgorithm, is_engine
 from ...graph.engines import Engine
 from ...shapes.conv import ConvProblem
 
-__all__ = ["ALGORITHMS", "named_algorithm", "why_not_named"]
-
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
     """Return the algorithm of a name; raise ValueError if it is unknown or not for this problem."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..._algorithm_names import is_engine
 from ...algo_cache import CandidateSource
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
-from ...graph.engines import is_engine
 from ...graph.offline import target_of
 from ...graph.operations import Graph
 from ...legal.rules import engine_rules, warn

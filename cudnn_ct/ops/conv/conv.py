@@ -8,7 +8,6 @@ from typing import Never
 from ..._config import config
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
@@ -19,16 +18,6 @@ from .._operation import Operation
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from ..reduce.reduce import kept_axes
 from .call import CONV, TRANSPOSED
-
-__all__ = [
-    "conv",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_output_shape",
-    "conv_transpose",
-    "conv_transpose_output_shape",
-]
 
 
 @documented()

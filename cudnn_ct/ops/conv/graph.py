@@ -10,7 +10,6 @@ from ...graph.candidates import engine_by_name, engine_candidates, engine_plan, 
 from ...graph.engines import HEURISTICS
 from ...graph.modes import heuristic_modes
 from ...graph.offline import Planner, target_of
-from ...graph.operations import ALIGNMENT
 from ...graph.plan import GraphPlan
 from ...graph.rules import EngineRules, Rejection
 from ...legal.order import prefer_winograd
@@ -19,6 +18,7 @@ from ...legal.subjects import subjects_of
 from ...plans.base import Candidate
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
+from ...shapes.specs import ALIGNMENT
 from .graph_nodes import graph_of
 from .relayout import operands_of
 

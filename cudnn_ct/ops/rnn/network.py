@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..._algorithm_names import POLICIES, SYNONYMS
 from ..._caches import CallCache
 from ..._config import config
 from ...array import DeviceArray
-from ...autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
+from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda.stream import Stream
 from ...errors import NotInitializedError

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
 from ... import context
+from ..._algorithm_names import POLICIES, SYNONYMS
 from ..._hints import UNSET, corrected, known_keywords
 from ...array import DeviceArray
-from ...autotune.request import POLICIES, SYNONYMS
 from ...autotune.table import Algorithms
 from ...cuda import stream as streams
 from ...dtypes import DTYPES

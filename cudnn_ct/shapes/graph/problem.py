@@ -73,11 +73,6 @@ class GraphProblem(_Fields):
         return any(node.kind == "rng" for node in self.nodes)
 
     @property
-    def plain(self) -> GraphProblem:
-        """The graph without the facts of one call."""
-        return self._replace(scaled="", aligned=True)
-
-    @property
     def memory(self) -> tuple[GraphValue, ...]:
         """The tensors in memory, in the order of a run's pointers: inputs, then outputs."""
         return tuple(self.values[place] for place in (*self.inputs, *self.outputs))
