@@ -52,7 +52,7 @@ class Target(NamedTuple):
 class Fact(NamedTuple):
     """A row of facts.json that applies to an operation of a cuDNN.
 
-    ``when`` are the names of conditions of `legal.conditions`, ``sizes`` conditions of `legal.order`.
+    ``when`` are the names of conditions of `legal.conditions`.
     """
 
     name: str
@@ -64,12 +64,6 @@ class Fact(NamedTuple):
     source: str
     arch: Arch
     row: Mapping[str, Any]
-
-    @property
-    def sizes(self) -> Mapping[str, Any]:
-        """The sizes that the row demands."""
-        found: Mapping[str, Any] = self.row.get("sizes", {})
-        return found
 
     @property
     def reason(self) -> str:

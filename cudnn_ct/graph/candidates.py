@@ -85,6 +85,8 @@ def engine_candidates(
 
 def _named_first(graph: Graph, rules: EngineRules, context: Context | Planner) -> list[Candidate]:
     """Return the engines that facts about this kind of GPU name first, if cuDNN supports them."""
+    if not rules.first:
+        return []
     capability = compute_capability(context)
     names = [one.engine for one in rules.first if on_gpu(capability, one.arch)]
     rows = (engine_by_name(graph, rules, name, context) for name in names)

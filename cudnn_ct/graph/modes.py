@@ -11,8 +11,8 @@ from .operations import Graph
 
 def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tuple[str, ...]:
     """Return the heuristic modes for a graph, best first: facts of the kind ``modes`` exclude some."""
-    nodes = [one.attributes for one in graph.nodes if "pre_paddings" in one.attributes]
-    if all(one["pre_paddings"] == one["post_paddings"] for one in nodes):
+    nodes = [one.attributes for one in graph.nodes]
+    if not [one for one in nodes if one.get("pre_paddings") != one.get("post_paddings")]:
         return HEURISTICS
     known = [fact for fact in facts("modes", "convolution", target_of(context)) if not ignores(fact)]
     return tuple(mode for mode in HEURISTICS if not any(mode in fact.row["modes"] for fact in known))

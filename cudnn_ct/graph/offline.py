@@ -102,7 +102,10 @@ def target_of(context: Context | Planner | ShapesOnly | None) -> Target:
 
     Without a cuDNN, calls on shapes follow the facts about the version of the bindings.
     """
-    capability = None if context is None else compute_capability(context)
+    if isinstance(context, Context):  # most targets: without further calls
+        capability: tuple[int, int] | None = devices.compute_capability(context.device)
+    else:
+        capability = None if context is None else compute_capability(context)
     try:
         library = _lib.load() if context is None else context.library
     except LibraryNotFoundError:

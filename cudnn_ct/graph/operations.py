@@ -239,6 +239,9 @@ def _without_sizes(tensor: Tensor) -> Any:
     return uid, facts, virtual, value is not None, _named(ragged), others
 
 
+_NUMBERS = {int, float, bool, str}
+
+
 class _NativeTensors:
     """Makes the native objects of a graph; tensors are shared by its nodes and sub-graphs."""
 
@@ -276,7 +279,7 @@ class _NativeTensors:
             byte_alignment=ALIGNMENT,
             is_virtual=tensor.virtual or None,
             is_by_value=True if tensor.value is not None else None,
-            ragged_offset_desc=self.native(tensor.ragged),
+            ragged_offset_desc=tensor.ragged and self.native(tensor.ragged),
             reordering_mode=tensor.reordering,
         )
 
@@ -284,8 +287,12 @@ class _NativeTensors:
         """Build an operation; an attribute belongs to its parameters if they have one of that name."""
         row = OPERATIONS[name]
         known = kind(row.parameters).attributes if row.parameters else {}
-        own = {name: self.native(value) for name, value in attributes.items() if name not in known}
+        own, given = dict[str, Any](), dict[str, Any]()
+        for attribute, value in attributes.items():
+            if attribute in known:
+                given[attribute] = value
+            else:
+                own[attribute] = value if type(value) in _NUMBERS else self.native(value)
         if row.parameters:
-            given = {name: value for name, value in attributes.items() if name in known}
             own[row.holder] = BackendDescriptor(self._library, row.parameters, **given)
         return BackendDescriptor(self._library, row.operation, **own)

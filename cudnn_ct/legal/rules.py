@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -47,15 +47,18 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
     if not known:
         return
     conditions = conditions_of(FAMILIES[operation])
+    held: dict[str, bool] = {}  # many rows share a condition
     sizes: dict[str, Any] | None = None
     for fact in known:
         for name in fact.when:
-            if not conditions[name](value):
+            if name not in held:
+                held[name] = conditions[name](value)
+            if not held[name]:
                 break
         else:
             if "sizes" in fact.row:
                 sizes = sizes_of(value) if sizes is None else sizes
-                if not _fit(sizes, fact.sizes):
+                if not _fit(sizes, fact.row["sizes"]):
                     continue
             if not ignores(fact):
                 yield fact
@@ -77,13 +80,21 @@ def more_engines(subject: Subject, target: Target) -> tuple[str, ...]:
 
 def rejection_of(problem: Any, algorithm: str, target: Target) -> str:
     """Return why a legacy algorithm must not compute a problem; empty if it may."""
-    for subject in subjects_of(problem):
-        for fact in applying("reject", subject, target):
-            return fact.reason
-        for fact in applying("engine", subject, target):
-            if algorithm in fact.row.get("algorithms", ()):
-                return _reason(fact, subject)
+    for algorithms, reason in _rejected_algorithms(problem, target):
+        if algorithms is None or algorithm in algorithms:
+            return reason
     return ""
+
+
+@lru_cache(maxsize=256)
+def _rejected_algorithms(problem: Any, target: Target) -> tuple[tuple[Sequence[str] | None, str], ...]:
+    """Return legacy algorithms that must not compute a problem, None for all of them, with the reasons."""
+    found: list[tuple[Sequence[str] | None, str]] = []
+    for subject in subjects_of(problem):
+        found += [(None, fact.reason) for fact in applying("reject", subject, target)]
+        known = [fact for fact in applying("engine", subject, target) if "algorithms" in fact.row]
+        found += [(fact.row["algorithms"], _reason(fact, subject)) for fact in known]
+    return tuple(found)
 
 
 def without_wrong_tf32(problem: ConvProblem) -> ConvProblem:
@@ -182,5 +193,5 @@ def _warn(version: int, reason: str) -> None:
 
 def forget() -> None:
     """Forget rules and warnings: the facts may have changed."""
-    for cached in (_warn, engine_rules, _check_user_facts):
+    for cached in (_warn, engine_rules, _rejected_algorithms, _check_user_facts):
         cached.cache_clear()

@@ -150,11 +150,14 @@ def _prepared(
         call = None
     if call is not None:
         return call
-    specs = tuple([array.spec for array in operands])
-    out_specs = tuple([None if array is None else array.spec for array in outs])
-    direct = [array for array in (*operands, *outs) if array is not None and array.spec.representable]
-    aligned = all(array.key.aligned for array in direct)  # copies are
-    call = op.settle(CallSignature(names, specs, out_specs, params, scaled, aligned))(ctx)
+    specs: list[Any] = []
+    aligned = True
+    for one in (*operands, *outs):
+        specs.append(None if one is None else one.key.spec)
+        if one is not None and not one.key.aligned and one.key.spec.representable:  # others are copied
+            aligned = False
+    inputs, given = tuple(specs[: len(operands)]), tuple(specs[len(operands) :])
+    call = op.settle(CallSignature(names, inputs, given, params, scaled, aligned))(ctx)
     # Another thread may have changed a setting since: the call may belong to the old settings.
     if arrays[0] is config.snapshot:
         calls[(*key[:3], *arrays, calls.add_parameters(params) if params else None)] = call

@@ -45,7 +45,7 @@ def freeze(value: Any) -> Any:
         return value
     value = as_list(value)
     if isinstance(value, list | tuple):
-        parts = tuple(map(freeze, value))
+        parts = tuple([part if type(part) in PLAIN else freeze(part) for part in value])
         if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else parts

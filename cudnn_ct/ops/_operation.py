@@ -61,8 +61,9 @@ class PreparedCall(NamedTuple):
         in_place: bool = False,
     ) -> Self:
         """Make a call, with the fields that follow from the specs."""
-        slots = tuple((byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
         spans = tuple(map(byte_extent, (*inputs, *results)))
+        keys = [array_key(spec, device, True, False) for spec in results]
+        slots = tuple([(end, key) for (_, end), key in zip(spans[len(inputs) :], keys, strict=True)])
         layout = (copied, in_place, f"the result of {label}", slots, spans)
         return cls(problem, inputs, results, selected, *layout, {}, ReplayTable(), [True])
 

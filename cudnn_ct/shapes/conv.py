@@ -150,10 +150,7 @@ def conv_output_shape(
     """
     if more or unknown or x_shape is UNSET or w_shape is UNSET:
         return corrected(conv_output_shape, locals())
-    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
-    _check_filter_fits(x, w, groups)
-    as_choice(mode, MODES, "mode")
-    return _output_shape(x, w, *conv_geometry(w[2:], padding, stride, dilation))
+    return _geometry_and_result(x_shape, w_shape, padding, stride, dilation, groups, mode)[1]
 
 
 def conv_problem(
@@ -184,9 +181,10 @@ def conv_problem(
     shapes = {role: spec.shape for role, spec in specs.items()}
     if direction != "forward":
         shapes[roles.operands[-1]] = check_shape(shape, f"{roles.operands[-1]}_shape")
-    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
     try:
-        y_shape = conv_output_shape(shapes["x"], shapes["w"], **geometry, mode=mode)
+        (pairs, strides, dilations), y_shape = _geometry_and_result(
+            shapes["x"], shapes["w"], padding, stride, dilation, groups, mode
+        )
         if shapes.setdefault("y", y_shape) != y_shape:
             raise ValueError(
                 f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these "
@@ -201,7 +199,6 @@ def conv_problem(
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
     specs[roles.operands[-1]] = result_spec(shapes[roles.operands[-1]], image, other, out=out, dtype=dtype)
-    pairs, strides, dilations = conv_geometry(shapes["w"][2:], padding, stride, dilation)
     compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
     return ConvProblem(
         direction=direction,
@@ -280,6 +277,23 @@ def conv_transpose_output_shape(
     if min(sizes) < 1:
         raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
     return check_shape((x[0], w[1] * as_int(groups, "groups"), *sizes), "result shape")
+
+
+def _geometry_and_result(
+    x_shape: Iterable[int],
+    w_shape: Iterable[int],
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    mode: ConvMode,
+) -> tuple[tuple[Pairs, Shape, Shape], Shape]:
+    """Return padding, stride and dilation for each axis, and the shape of the result."""
+    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
+    _check_filter_fits(x, w, groups)
+    as_choice(mode, MODES, "mode")
+    geometry = conv_geometry(w[2:], padding, stride, dilation)
+    return geometry, _output_shape(x, w, *geometry)
 
 
 def conv_geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[Pairs, Shape, Shape]:

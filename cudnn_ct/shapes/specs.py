@@ -254,7 +254,8 @@ def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
 @lru_cache(maxsize=1024)  # a first convolution asks thirty times
 def common_layouts(*specs: TensorSpec) -> tuple[Layout, ...]:
     """Return the layouts in which all tensors are contiguous."""
-    return tuple(layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs))
+    common = set(LAYOUTS).intersection(*[spec.layouts for spec in specs])
+    return tuple([layout for layout in LAYOUTS if layout in common])
 
 
 def nearest_layout(*specs: TensorSpec) -> Layout:

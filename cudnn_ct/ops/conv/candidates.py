@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ..._algorithm_names import is_engine
@@ -50,7 +51,7 @@ class Convolutions(CandidateSource):
         sources = _sources(problem, [("first", None), ("b", None), ("fallback", None)])
         if isinstance(problem, FusedConv):
             sources.append(sources.pop(2))  # separate calls are faster than fallback engines
-        return [find for find, _ in sorted(sources, key=lambda source: source[1])]
+        return [find for find, _ in sorted(sources, key=itemgetter(1))]
 
     def all_candidates(self, problem: Any, context: Context) -> list[Candidate]:
         """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
@@ -93,7 +94,7 @@ class Convolutions(CandidateSource):
         if make is None:
             raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
         legacy_call = candidate.backend == "legacy"
-        offered = layout_conversions(problem) if legacy_call else engine_conversions(problem)
+        offered = list(layout_conversions(problem)) if legacy_call else engine_conversions(problem)
         if candidate.relayout not in offered:  # a stored candidate may name any copies, or none
             raise NotSupportedError(
                 f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
@@ -135,8 +136,9 @@ def _needs_alignment(problem: Any, backend: str) -> bool:
 
 def _in_aligned_memory(problem: Any) -> Any:
     """Return the problem with aligned operands."""
-    core = problem.core._replace(aligned=True)
-    return problem._replace(conv=core) if isinstance(problem, FusedConv) else core
+    if isinstance(problem, FusedConv):
+        return problem._replace(conv=problem.conv._replace(aligned=True))
+    return problem if problem.aligned else problem._replace(aligned=True)
 
 
 # --- sources of candidates ---------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def _ranked_engines(mode: str, most: int | None, problem: Any, context: Context)
 def _engines(problem: Any, find: _Finder, packing: Packing, context: Context) -> list[Candidate]:
     """Return engines for contiguous and aligned operands as candidates that copy the other operands."""
     rows = find(_in_aligned_memory(relaid_out(problem, packing)), context)
-    return _with_copies(problem, [row._replace(relayout=packing) for row in rows])
+    return _with_copies(problem, [row._replace(relayout=packing) for row in rows] if packing else rows)
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
@@ -189,7 +191,9 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
 
 def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
     """Add the workspace for aligned copies to candidates whose operands may need copies."""
-    room = 0 if problem.core.aligned else room_of(operands_of(problem).values())
+    if not rows or problem.core.aligned:
+        return rows
+    room = room_of(operands_of(problem).values())
     return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
 
 

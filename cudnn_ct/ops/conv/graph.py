@@ -44,7 +44,7 @@ def candidates(
         return [no_engine(unfit)]
     graph = graph_of(problem)
     allowed = heuristic_modes(graph, context)
-    heuristics = list(dict.fromkeys(mode if mode in allowed else allowed[0] for mode in heuristics))
+    heuristics = list(dict.fromkeys([mode if mode in allowed else allowed[0] for mode in heuristics]))
     wanted = (2 if prefer_winograd(problem) else 1) if first else None
     rows = engine_candidates(graph, _rules(problem, context), context, heuristics, most, wanted)
     second = rows[1] if len(rows) > 1 and not rows[1].rejected else None

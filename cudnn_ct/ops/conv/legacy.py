@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any
 
 from ..._bindings import enums
@@ -119,6 +120,7 @@ def _why_not_row(problem: ConvProblem | FusedConv, candidate: Candidate, context
     return rejection_of(problem, candidate.algorithm, target_of(context))
 
 
+@lru_cache(256)
 def _why_not(problem: ConvProblem | FusedConv) -> str:
     """Return why no legacy call can compute a problem; empty if a call may."""
     if isinstance(problem, FusedConv) and problem.activation not in _IN_ONE_CALL:

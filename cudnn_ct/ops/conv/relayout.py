@@ -75,7 +75,8 @@ def engine_conversions(problem: ConvProblem | FusedConv) -> tuple[Packing, ...]:
     return tuple(dict.fromkeys((needed, with_epilogue(problem, wide))))
 
 
-def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
+@lru_cache(256)
+def layout_conversions(problem: ConvProblem | FusedConv) -> tuple[Packing, ...]:
     """Return conversions for which legacy calls may have an algorithm, the fewest copies first."""
     core = problem.core
     layout = nearest_layout(core.y if core.direction == "backward_data" else core.x)
@@ -86,7 +87,7 @@ def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
             tuple([(role, every) for role in "xwy" if every not in getattr(core, role).layouts])
             for every in LAYOUTS
         ]
-    return list(dict.fromkeys([with_epilogue(problem, one) for one in conversions]))
+    return tuple(dict.fromkeys([with_epilogue(problem, one) for one in conversions]))
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
