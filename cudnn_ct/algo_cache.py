@@ -43,6 +43,7 @@ from .graph import recording
 from .graph.offline import ShapesOnly
 from .graph.operations import Graph
 from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
+from .plans.program import Program, Steps
 
 
 class CandidateSource(ABC):
@@ -136,10 +137,12 @@ class Selection(SelectedPlan):
 
         cuDNN rejects a call before any kernel starts, so the operands are unchanged.
         """
+        if self._row is None:
+            self.time(context, pointers, alpha, beta)
         try:
             self.plan.run(context, pointers, alpha, beta)
         except (NotSupportedError, BadParamError, *TRANSIENT) as error:
-            if self._row is None or (beta and isinstance(error, ExecutionFailedError)):
+            if beta and isinstance(error, ExecutionFailedError):
                 raise  # a kernel may have overwritten the result, which beta multiplies
             self._fall_back(context, pointers, alpha, beta, error)
 
@@ -188,7 +191,7 @@ class Selection(SelectedPlan):
                 return plan
         if self._decision.needs_timing:
             self._row = None
-            return _PendingAutotune(self)
+            return _NOT_TIMED
         raise unsupported(self.problem, self._decision.rejections(), self._explained(context))
 
     def _opinions(self, context: Context) -> tuple[Any, Any, Any]:
@@ -290,20 +293,8 @@ class Selection(SelectedPlan):
             warn_caller(f"{short}; {row} ran instead")
 
 
-class _PendingAutotune:
-    """A plan whose first run times the candidates on the operands."""
-
-    workspace = 0
-
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        self._selection.time(context, pointers, alpha, beta)
-        self._selection.plan.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        return "not chosen yet: the first call times the candidates"
+# The plan of a selection before its first run, which times the candidates.
+_NOT_TIMED = Program(Steps((), ()), about="not chosen yet: the first call times the candidates")
 
 
 # --- what is remembered ------------------------------------------------------------------------------------

@@ -231,7 +231,8 @@ def _enqueue(
         if out is not None:
             written.append(out)  # a comprehension would be a Python call
     if written and facts not in call.runs:
-        read = [None if place in call.copied else array for place, array in enumerate(operands)]
+        copied = call.copies.places if call.copies else ()
+        read = [None if place in copied else array for place, array in enumerate(operands)]
         refuse_overlap(read, given, call.spans, in_place=call.in_place)
         call.set_runs(facts, 0)
     # New results belong to the stream, so nothing has to wait for them.
@@ -247,10 +248,11 @@ def _enqueue(
             return
         if ctx.stream is not stream:  # a finalizer has made a call since
             ctx.set_stream(stream)
+        given_to_plan, _memory = call.copies.made(ctx, pointers) if call.copies else (pointers, None)
         if call.fresh:
-            call.run_first(ctx, pointers, alpha, beta)
+            call.run_first(ctx, given_to_plan, alpha, beta)
         else:
-            call.selected.run(ctx, pointers, alpha, beta)
+            call.selected.run(ctx, given_to_plan, alpha, beta)
         if variant is not None:
             count_run(ctx, call, facts, pointers, (alpha, beta))
     except CudnnError as error:

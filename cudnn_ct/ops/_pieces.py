@@ -7,14 +7,14 @@ of a pooling, all axes of an activation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from operator import is_not
 from typing import Any
 
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Candidate, Plan, SelectedPlan, tensors_of
-from ..plans.program import run_all
+from ..plans.program import ALPHA, BETA, Program, Step, Steps
 from ..plans.tiling import MAX_CALLS
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 
@@ -115,13 +115,13 @@ def _part(spec: TensorSpec, axis: int, length: int) -> TensorSpec:
 class InPieces(SelectedPlan):
     """The selections of pieces, with the offsets of each piece in the operands and results."""
 
-    __slots__ = ("_pieces",)
-
-    plan: _PlanInPieces
+    __slots__ = ("_about", "_pieces", "_plans", "_selections")
 
     def __init__(self, pieces: Sequence[tuple[SelectedPlan, tuple[int, ...]]]) -> None:
         self._pieces = pieces
-        super().__init__(self._planned())
+        self._about = f"in {len(pieces)} pieces of at most {INT_MAX:,} elements"
+        self._selections = self._program([selected for selected, _ in pieces])
+        super().__init__(self._planned([selected.plan for selected, _ in pieces]))
 
     @property
     def candidate(self) -> Candidate | None:
@@ -136,49 +136,23 @@ class InPieces(SelectedPlan):
         return next((selected.fallback_reason for selected, _ in self._pieces), "")
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        _run(self._pieces, context, pointers, alpha, beta)
-        if any(one.plan is not plan for (one, _), plan in zip(self._pieces, self.plan.plans, strict=True)):
-            self.plan = self._planned()
+        self._selections.run(context, pointers, alpha, beta)
+        plans = [selected.plan for selected, _ in self._pieces]
+        if any(map(is_not, plans, self._plans)):
+            self.plan = self._planned(plans)
 
     def describe(self) -> str:
-        return f"{self._pieces[0][0].describe()}\n  {_describe(self._pieces)}"
+        return f"{self._pieces[0][0].describe()}\n  {self._about}"
 
-    def _planned(self) -> _PlanInPieces:
-        return _PlanInPieces([(selected.plan, offsets) for selected, offsets in self._pieces])
+    def _planned(self, plans: list[Plan]) -> Program:
+        """Return the program of plans, which a replay records."""
+        self._plans = plans
+        return self._program(plans)
 
-
-class _PlanInPieces:
-    """The plans of pieces; a replay records them."""
-
-    __slots__ = ("_pieces", "plans", "workspace")
-
-    def __init__(self, pieces: Sequence[tuple[Plan, tuple[int, ...]]]) -> None:
-        self._pieces = pieces
-        self.plans = [plan for plan, _ in pieces]
-        self.workspace = max(plan.workspace for plan in self.plans)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        _run(self._pieces, context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        return f"{self.plans[0].describe()}; {_describe(self._pieces)}"
-
-
-def _run(
-    pieces: Sequence[tuple[Any, tuple[int, ...]]],
-    context: Context,
-    pointers: Sequence[int],
-    alpha: float,
-    beta: float,
-) -> None:
-    """Run each piece; after the first one, no other implementation may start over."""
-
-    def one(plan: Any, offsets: tuple[int, ...]) -> None:
-        starts = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
-        plan.run(context, starts, alpha, beta)
-
-    run_all(partial(one, *piece) for piece in pieces)
-
-
-def _describe(pieces: Sequence[object]) -> str:
-    return f"in {len(pieces)} pieces of at most {INT_MAX:,} elements"
+    def _program(self, plans: Sequence[Plan]) -> Program:
+        """Return a program of pieces; after the first one, no other implementation may start over."""
+        steps = [
+            Step(plan, None, ALPHA, BETA, offsets)
+            for plan, (_, offsets) in zip(plans, self._pieces, strict=True)
+        ]
+        return Program(Steps((), steps, written=1), about=f"{{}}; {self._about}", main=plans[0])

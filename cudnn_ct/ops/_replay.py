@@ -74,7 +74,8 @@ def _record(
 
     def work(captured: Stream) -> None:
         with ctx.recording(captured) as kept:
-            plan.run(ctx, pointers, *factors)
+            given, _memory = call.copies.made(ctx, pointers) if call.copies else (pointers, None)
+            plan.run(ctx, given, *factors)
             used.update(kept)
 
     try:

@@ -139,6 +139,11 @@ class SelectedPlan:
         self.plan = plan
 
     @property
+    def workspace(self) -> int:
+        """Bytes of workspace that the plan needs."""
+        return self.plan.workspace
+
+    @property
     def candidate(self) -> Candidate | None:
         """The selected candidate; None before a benchmark, and for operations that select none."""
         return None

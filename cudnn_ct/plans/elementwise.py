@@ -18,7 +18,7 @@ from ..shapes.specs import OpTensorSpec, TensorSpec, nearest_layout
 from ..typing import OpTensorOp
 from .base import Plan
 from .call import CallPlan
-from .program import ALPHA, BETA, Case, Program, Step, Steps, chained
+from .program import ALPHA, BETA, Program, Step, Steps, Variants, chained, unscaled
 from .scalars import element_bytes, scalar_bytes, scalar_type
 from .strided_copy import StridedCopy
 from .tiling import tile
@@ -27,7 +27,7 @@ from .workspace import append, nbytes_of
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
     """Return a plan of ``cudnnOpTensor``, also for factors of 0."""
-    return OfZeros(
+    return _with_zeros(
         [spec for spec in (problem.a, problem.b) if spec],
         lambda *operands: op_tensor_of(problem.op, *operands, problem.c, propagate_nan=problem.propagate_nan),
     )
@@ -66,7 +66,7 @@ def transform_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Return a plan of a copy or a conversion, also for a factor of 0."""
     if x.dtype == "int8":
         return cast_or_copy_plan(x, y)
-    return OfZeros([x], lambda operand: cast_or_copy_plan(operand, y))
+    return _with_zeros([x], lambda operand: cast_or_copy_plan(operand, y))
 
 
 def scale_plan(x: TensorSpec) -> Plan:
@@ -97,42 +97,40 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     return chained([one], [Step(_MemsetPlan(one, value), (1,)), Step(StridedCopy(repeated, x), (1, 0))])
 
 
-class OfZeros:
-    """A plan whose operands with a factor of 0 are copied and multiplied by it before.
+def _with_zeros(operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -> Program:
+    """Return a plan whose operands with a factor of 0 are copied and multiplied by it before.
 
-    cuDNN 9.19 does not read operands if all factors are 0, and so misses infinity and NaN. The workspace is
-    used for these factors only. ``plan_for`` makes the plan for operands.
+    cuDNN 9.19 does not read operands if all factors are 0, and so misses infinity and NaN. ``plan_for`` makes
+    the plan for operands.
     """
+    count, plan = len(operands), plan_for(*operands)
+    workspace = plan.workspace
+    for spec in operands:
+        _, workspace = append(workspace, spec)
 
-    __slots__ = ("_offsets", "_operands", "_plan", "_plan_for", "workspace")
+    def factors(_: Sequence[int], alpha: Any, beta: float) -> Any:  # noqa: ARG001
+        if type(alpha) is OpTensorScales:
+            return alpha if 0 in alpha[:count] else ()
+        return () if alpha else (0.0,) * count
 
-    def __init__(self, operands: Sequence[TensorSpec], plan_for: Callable[..., Plan]) -> None:
-        self._operands, self._plan_for = operands, plan_for
-        self._plan = plan_for(*operands)
-        self._offsets, self.workspace = [], self._plan.workspace
-        for spec in operands:
-            offset, self.workspace = append(self.workspace, spec)
-            self._offsets.append(offset)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
-        """Enqueue the call; ``pointers`` are those of the operands and of the result."""
-        factors = list(alpha) if isinstance(alpha, OpTensorScales) else [alpha] * len(self._operands)
-        if 0 not in factors[: len(self._operands)]:
-            self._plan.run(context, pointers, alpha, beta)
-            return
-        *given, result = pointers
-        base, specs = context.workspace(self.workspace), list(self._operands)
-        for place, spec in enumerate(self._operands):
+    def steps(factors: Any) -> Steps:
+        places, specs, kept = list(range(count + 1)), list(operands), list(factors)
+        copies, before = list[TensorSpec](), list[Step]()
+        for place, spec in enumerate(operands):
             if factors[place] == 0:
-                zeros, packed = base + self._offsets[place], TensorSpec.packed(spec.shape, spec.dtype)
-                copy_plan(spec, packed).run(context, (given[place], zeros), 1.0, 0.0)
-                op_tensor_of("max", packed, packed).run(context, (zeros, zeros), 0.0, 0.0)
-                given[place], specs[place], factors[place] = zeros, packed, 1.0
-        scales: Any = OpTensorScales(*factors) if isinstance(alpha, OpTensorScales) else 1.0
-        self._plan_for(*specs).run(context, (*given, result), scales, beta)
+                packed = TensorSpec.packed(spec.shape, spec.dtype)
+                zeros = count + 1 + len(copies)
+                copies.append(packed)
+                before += [
+                    Step(copy_plan(spec, packed), (place, zeros)),
+                    Step(op_tensor_of("max", packed, packed), (zeros, zeros), 0.0),
+                ]
+                places[place], specs[place], kept[place] = zeros, packed, 1.0
+        alpha = OpTensorScales(*kept) if isinstance(factors, OpTensorScales) else 1.0
+        return Steps(copies, [*before, Step(plan_for(*specs), tuple(places), alpha, BETA)])
 
-    def describe(self) -> str:
-        return self._plan.describe()
+    variants = Variants(factors, steps, workspace)
+    return Program(Steps((), [Step(plan, None, ALPHA, BETA)]), variants=variants, about="{}", main=plan)
 
 
 class OpTensorPlan:
@@ -279,7 +277,8 @@ def scaled_copy_plan(x: TensorSpec, y: TensorSpec, factor: float = 1) -> Plan:
             return scaled
         made = StridedCopy(x, y)  # applies no factors
         steps = Steps((), [Step(scaled, None, ALPHA, BETA)])
-        return Program(steps, case=Case([Step(made, None)]), about="{}", main=made)
+        variants = unscaled([Step(made, None)], made.workspace)
+        return Program(steps, variants=variants, about="{}", main=made)
     if x.dtype == y.dtype and x.dtype in _BYTES:
         x, y = (_in_bytes(spec) for spec in (x, y))
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b, factor), x, y)
@@ -327,11 +326,24 @@ def _in_bytes(spec: TensorSpec) -> TensorSpec:
 
 
 def duplicate_plan(spec: TensorSpec) -> Plan:
-    """Return a plan that copies a tensor to other memory with the same strides.
+    """Return a plan that copies a tensor to other memory with the same strides; runs have no factors.
 
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
-    return _BytesPlan(spec) if spec.is_dense else copy_plan(spec, spec)
+    return _MemcpyPlan(spec) if spec.is_dense else copy_plan(spec, spec)
+
+
+def scaled_duplicate_plan(spec: TensorSpec) -> Plan:
+    """Return the plan of :func:`duplicate_plan` for runs that may have factors."""
+    copied = duplicate_plan(spec)
+    if not isinstance(copied, _MemcpyPlan):
+        return copied
+    # By cuDNN, and made when needed: not every cuDNN has the call.
+    variants = Variants(
+        lambda _, alpha, beta: alpha != 1 or beta != 0,
+        lambda _: Steps((), [Step(scaled_copy_plan(spec, spec), None, ALPHA, BETA)]),
+    )
+    return Program(Steps((), [Step(copied, None)]), variants=variants, about="{}", main=copied)
 
 
 def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
@@ -340,25 +352,19 @@ def _on_packed(x: TensorSpec, make: Callable[[TensorSpec], Plan]) -> Plan:
     return chained([packed], [Step(StridedCopy(x, packed), (0, 2)), Step(make(packed), (2, 1))])
 
 
-class _BytesPlan:
-    """``cuMemcpyDtoDAsync``, or a copy by cuDNN if alpha is not 1 or beta not 0."""
+class _MemcpyPlan:
+    """``cuMemcpyDtoDAsync``, without factors."""
 
-    __slots__ = ("_nbytes", "_scaled", "_spec")
+    __slots__ = ("_nbytes",)
     workspace = 0
 
     def __init__(self, spec: TensorSpec) -> None:
         self._nbytes = nbytes_of(spec)
-        self._spec = spec
-        self._scaled: Plan | None = None  # made when needed: not every cuDNN has the call
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        if alpha == 1 and beta == 0:
-            source, target = pointers
-            if target != source:  # a result may be its operand
-                memories.copy_device(target, source, self._nbytes, context.stream)
-        else:
-            self._scaled = self._scaled or scaled_copy_plan(self._spec, self._spec)
-            self._scaled.run(context, pointers, alpha, beta)
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        source, target = pointers
+        if target != source:  # a result may be its operand
+            memories.copy_device(target, source, self._nbytes, context.stream)
 
     def describe(self) -> str:
         return "chosen: cuMemcpyDtoDAsync"

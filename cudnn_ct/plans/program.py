@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from .._caches import BoundedDict
 from ..context import Context
 from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ..shapes.specs import ALIGNMENT, TensorSpec
+from ..shapes.specs import TensorSpec
 from .base import Plan
 from .workspace import align_after, append
 
 NO_STEP = -1  # no step of a chain is scaled
-MAX_LINES = 64  # sets of misaligned operands for which a program keeps its steps
+MAX_LINES = 64  # variants of which a program keeps the steps
 
 
 class Factor(Enum):
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     plan: Plan
     places: tuple[int, ...] | None
-    alpha: float | Factor = 1.0
+    alpha: Any = 1.0
     beta: float | Factor = 0.0
     offsets: tuple[int, ...] = ()
 
@@ -54,35 +54,28 @@ class Steps(NamedTuple):
     written: int | None = None
 
 
-class Case(NamedTuple):
-    """Steps for runs with an alpha of 1, a beta of 0, or both."""
+class Variants(NamedTuple):
+    """Other steps for some runs: ``key`` is true for the pointers and factors of such a run.
 
-    steps: Sequence[Step]
-    alpha: bool = True
-    beta: bool = True
+    ``steps`` returns the steps for a key, when the first such run needs them. They need at most ``workspace``
+    bytes.
+    """
+
+    key: Callable[[Sequence[int], Any, float], Any]
+    steps: Callable[[Any], Steps]
+    workspace: int = 0
 
 
 class Program:
     """Steps on operands, temporaries and constants.
 
     The beginning of the workspace is that of the plans; temporaries are behind. ``constants`` return numbers
-    on the device, which the program keeps. In runs of ``case``, its steps replace the others. If operands at
-    ``watched`` places are misaligned, the steps that ``if_misaligned`` returns for their places do so.
-    ``about`` describes the program, with "{}" for the plan ``main``; without it, all steps are described.
+    on the device, which the program keeps. ``about`` describes the program, with "{}" for the plan ``main``;
+    without it, all steps are described.
     """
 
     __slots__ = (
-        "_about",
-        "_case",
-        "_case_line",
-        "_constants",
-        "_held",
-        "_if_misaligned",
-        "_line",
-        "_lines",
-        "_main",
-        "_plans",
-        "_watched",
+        *("_about", "_constants", "_held", "_line", "_lines", "_main", "_plans", "_variants"),
         "workspace",
     )
 
@@ -91,37 +84,26 @@ class Program:
         steps: Steps,
         *,
         constants: Sequence[Callable[[Context], Any]] = (),
-        case: Case | None = None,
-        watched: Sequence[int] = (),
-        if_misaligned: Callable[[tuple[int, ...]], Steps] | None = None,
+        variants: Variants | None = None,
         about: str = "",
         main: Plan | None = None,
     ) -> None:
         self._line, self.workspace = _line(steps)
         self._plans = [step.plan for step in steps.steps]
-        self._case, self._case_line = case, self._line
-        if case is not None:
-            self._case_line, nbytes = _line(Steps((), case.steps))
-            self.workspace = max(self.workspace, nbytes)
-        self._watched, self._if_misaligned = watched, if_misaligned
-        if watched and if_misaligned is not None:
+        self._variants = variants
+        if variants is not None:
             self._lines = BoundedDict(MAX_LINES)
-            self._lines[tuple(watched)], self.workspace = _line(if_misaligned(tuple(watched)))
+            self.workspace = max(self.workspace, variants.workspace)
         self._constants, self._held = constants, tuple[Any, ...]()
         self._about, self._main = about, main
 
     def run(self, context: Context, pointers: Sequence[int], alpha: Any, beta: float) -> None:
         """Enqueue the steps."""
-        line, case = self._line, self._case
-        if case is not None and (alpha == 1 or not case.alpha) and (beta == 0 or not case.beta):
-            line = self._case_line
-        elif self._watched:
-            misaligned: tuple[int, ...] = ()
-            for place in self._watched:
-                if pointers[place] % ALIGNMENT:
-                    misaligned += (place,)
-            if misaligned:
-                line = self._lines.get(misaligned) or self._line_for(misaligned)
+        line = self._line
+        if self._variants is not None:
+            key = self._variants.key(pointers, alpha, beta)
+            if key:
+                line = self._lines.get(key) or self._line_for(key)
         steps, offsets, nbytes, written = line
         memory = pointers
         if offsets:
@@ -162,10 +144,10 @@ class Program:
         self._held = tuple(constant(context) for constant in self._constants)
         return self._held
 
-    def _line_for(self, misaligned: tuple[int, ...]) -> _Line:
-        assert self._if_misaligned is not None
-        line, _ = _line(self._if_misaligned(misaligned))
-        self._lines[misaligned] = line
+    def _line_for(self, key: Any) -> _Line:
+        assert self._variants is not None
+        line, _ = _line(self._variants.steps(key))
+        self._lines[key] = line
         return line
 
 
@@ -202,6 +184,11 @@ def _taking(places: tuple[int, ...] | None) -> Any:
         return places and itemgetter(*places)
     first = places[0]
     return itemgetter(slice(first, first + 1 or None))
+
+
+def unscaled(steps: Sequence[Step], workspace: int = 0) -> Variants:
+    """Return the steps for runs with an alpha of 1 and a beta of 0."""
+    return Variants(lambda _, alpha, beta: alpha == 1 and beta == 0, lambda _: Steps((), steps), workspace)
 
 
 def chained(

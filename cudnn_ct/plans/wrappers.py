@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..shapes.specs import TensorSpec
+from ..shapes.specs import ALIGNMENT, TensorSpec
 from .base import Plan, tensors_of
 from .elementwise import (
     copy_plan,
@@ -15,8 +16,9 @@ from .elementwise import (
     into_copy,
     scale_plan,
     scaled_copy_plan,
+    scaled_duplicate_plan,
 )
-from .program import ALPHA, BETA, Case, Program, Step, Steps
+from .program import ALPHA, BETA, Program, Step, Steps, Variants, unscaled
 from .workspace import nbytes_of
 
 
@@ -62,7 +64,8 @@ def on_copies(
         if place < first or place >= count - updated:
             into = duplicate_plan(spec) if packed is None else copy_into(spec, packed)
         if place >= first:
-            out_of = duplicate_plan(spec) if packed is None else copy_out_of(packed, spec)
+            duplicate = scaled_duplicate_plan if place == first else duplicate_plan
+            out_of = duplicate(spec) if packed is None else copy_out_of(packed, spec)
         nbytes, always = nbytes_of(packed or spec), packed is not None
         copies[place] = _Move(nbytes, into, out_of, always, _kind(spec, packed or spec))
 
@@ -84,7 +87,17 @@ def on_copies(
     lines = ["{}", *(f"{number} operands {kind}" for kind, number in kinds.items())]
     watched = tuple(place for place, move in copies.items() if not move.always)
     lines += ["misaligned operands copied to aligned memory"] if watched else []
-    return Program(steps(()), watched=watched, if_misaligned=steps, about="; ".join(lines), main=inner)
+    variants = Variants(partial(_misaligned, watched), steps, Program(steps(watched)).workspace)
+    return Program(steps(()), variants=variants if watched else None, about="; ".join(lines), main=inner)
+
+
+def _misaligned(watched: Sequence[int], pointers: Sequence[int], *_: Any) -> tuple[int, ...]:
+    """Return the places among ``watched`` whose pointers are misaligned."""
+    found: tuple[int, ...] = ()
+    for place in watched:
+        if pointers[place] % ALIGNMENT:
+            found += (place,)
+    return found
 
 
 def on_operands_of(inner: Plan, problem: Any, core: Any, *, align: bool = False) -> Plan:
@@ -119,7 +132,7 @@ def scaled_after(inner: Plan, operands: int, result: TensorSpec, factor: float =
     ]
     return Program(
         Steps([result], steps),
-        case=Case([Step(inner, None)]) if factor == 1 else None,
+        variants=unscaled([Step(inner, None)]) if factor == 1 else None,
         about="{}; alpha and beta applied by a separate call",
         main=inner,
     )
@@ -133,8 +146,9 @@ def zero_or_scale(spec: TensorSpec) -> Program:
     # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
     spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
     # Zeros are set, because scaling by 0 keeps NaN.
-    zero = Case([Step(fill_plan(spec, 0.0), (-1,))], alpha=False)
-    return Program(Steps((), [Step(scale_plan(spec), (-1,), BETA)]), case=zero, about=about)
+    zero = [Step(fill_plan(spec, 0.0), (-1,))]
+    variants = Variants(lambda _, alpha, beta: beta == 0, lambda _: Steps((), zero))  # noqa: ARG005
+    return Program(Steps((), [Step(scale_plan(spec), (-1,), BETA)]), variants=variants, about=about)
 
 
 def zero_results(specs: Sequence[TensorSpec]) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.plans.program import ALPHA, BETA, NO_STEP, Case, Program, Step, Steps, chained
+from cudnn_ct.plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, Variants, chained, unscaled
 from cudnn_ct.plans.tiling import sliced
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -90,31 +90,36 @@ def test_program_without_temporaries_requests_no_workspace() -> None:
 @pytest.mark.parametrize(
     ("alpha", "beta", "name"), [(1, 0, "case"), (1, 2, "other"), (3, 0, "other"), (3, 2, "other")]
 )
-def test_program_takes_its_case_in_runs_without_factors(alpha: float, beta: float, name: str) -> None:
+def test_program_takes_other_steps_in_runs_without_factors(alpha: float, beta: float, name: str) -> None:
     log: list[Any] = []
     case: Any
     case, other = Recorded(log, "case"), Recorded(log, "other")
     steps = Steps((), [Step(other, None, ALPHA, BETA)])
-    Program(steps, case=Case([Step(case, None)])).run(Context(), (16, 32), alpha, beta)  # type: ignore[arg-type]
+    program = Program(steps, variants=unscaled([Step(case, None)]))
+    program.run(Context(), (16, 32), alpha, beta)  # type: ignore[arg-type]
     assert log == [(name, (16, 32), alpha, beta)]
 
 
-def test_program_takes_the_steps_for_misaligned_operands() -> None:
+def test_program_makes_the_steps_for_a_key_once_and_when_needed() -> None:
     log: list[Any] = []
     context: Any = Context()
     plan, made = Recorded(log), []
+
+    def misaligned(pointers: Sequence[int], alpha: float, beta: float) -> tuple[int, ...]:
+        return tuple(place for place, pointer in enumerate(pointers) if pointer % 16)
 
     def if_misaligned(places: tuple[int, ...]) -> Steps:
         made.append(places)
         return Steps([4] * len(places), [Step(plan, tuple(range(2, 2 + len(places))))])
 
-    program = Program(Steps((), [Step(plan, None)]), watched=(0, 1), if_misaligned=if_misaligned)
+    variants = Variants(misaligned, if_misaligned, workspace=260)
+    program = Program(Steps((), [Step(plan, None)]), variants=variants)
     for pointers in ((16, 32), (16, 33), (16, 34), (17, 33)):
         program.run(context, pointers, 1.0, 0.0)
     places = [given for _, given, _, _ in log]
     assert places == [(16, 32), (BASE,), (BASE,), (BASE, BASE + 256)]
-    assert made == [(0, 1), (1,)]  # each set of operands once
-    assert program.workspace == 256 + 4
+    assert made == [(1,), (0, 1)]  # each set of operands once
+    assert program.workspace == 260
 
 
 def test_program_keeps_its_constants_until_the_work_is_done() -> None:

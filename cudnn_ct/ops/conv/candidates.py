@@ -26,7 +26,7 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .algorithm_names import named_algorithm, why_not_named
-from .legacy_plans import UnfusedPlan
+from .legacy_plans import unfused_plan, why_not_unfused
 from .relayout import (
     Packing,
     engine_conversions,
@@ -89,7 +89,7 @@ class Convolutions(CandidateSource):
                 unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context
             )
             packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
-            return _on_copies(UnfusedPlan(packed, inner), problem, packed)
+            return _on_copies(unfused_plan(packed, inner), problem, packed)
         make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
         if make is None:
             raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
@@ -216,7 +216,7 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
 def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
     """Return candidates for the convolution as candidates that run the fused operations afterwards."""
     lacks = context.library.lacks("ops")
-    impossible = UnfusedPlan.why_not(problem) or (lacks and f"a separate call {lacks}")
+    impossible = why_not_unfused(problem) or (lacks and f"a separate call {lacks}")
     return [
         row._replace(
             backend="unfused", algorithm=f"{row.backend} {row.algorithm}", rejected=row.rejected or impossible

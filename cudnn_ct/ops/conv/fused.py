@@ -17,7 +17,7 @@ from .._keys import enum_names, freeze
 from .._operation import Operation, Select
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
-from .legacy_plans import UnfusedPlan
+from .legacy_plans import unfused_plan
 
 
 @documented(conv)
@@ -109,7 +109,7 @@ def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
     empty: Any = None
     if not conv.y.size or not (conv.x.size and conv.w.size):  # the sums of the convolution have no terms
         zero = zero_or_scale(conv.y)
-        empty = UnfusedPlan(problem, zero) if conv.y.size else zero
+        empty = unfused_plan(problem, zero) if conv.y.size else zero
     return select(problem, empty, request_of(ConvParams(*params[:_CONV]), problem))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..._bindings import enums
 from ...context import Context
 from ...descriptors import ActivationDescriptor, TensorDescriptor
-from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import images
 from ...plans.base import Candidate, Plan
+from ...plans.call import CallPlan
+from ...plans.program import Program, Step, Steps
 from ...plans.scalars import scalar_type
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, TensorSpec
@@ -105,45 +107,33 @@ class FusedPlan(ConvolutionPlan):
         return f"{super().describe()}, in one fused call"
 
 
-class UnfusedPlan:
-    """A plan of the convolution, followed by calls that add and activate in place."""
+def why_not_unfused(problem: FusedConv) -> str:
+    """Return why separate calls cannot compute a problem; empty if they can."""
+    supported = problem.activation.upper() in enums.ActivationMode.__members__
+    return "" if supported else f"the legacy calls do not support {problem.activation}"
 
-    __slots__ = ("_activation", "_alpha1", "_inner", "_scalar", "_terms", "_y", "workspace")
 
-    def __init__(self, problem: FusedConv, inner: Plan) -> None:
-        impossible = self.why_not(problem)
-        if impossible:
-            raise NotSupportedError(f"{impossible}, for this {problem}")
-        self._inner = inner
-        self._alpha1 = problem.alpha1
-        self._y = _descriptor(problem.conv.y)
-        self._scalar = scalar_type(DTYPES[problem.conv.y.dtype].accumulate)
-        terms = ((problem.z, problem.alpha2), (problem.bias, 1.0))
-        self._terms = [(_descriptor(spec), self._scalar(factor)) for spec, factor in terms if spec]
-        mode = problem.activation
-        factor = (problem.coefficient or 1.0) if mode == "swish" else problem.coefficient
-        spec = ActivationSpec(mode, factor)  # type: ignore[arg-type]  # graphs alone compute gelu
-        self._activation = None if mode == "identity" else ActivationDescriptor.cached(spec)
-        self.workspace = inner.workspace
+def unfused_plan(problem: FusedConv, inner: Plan) -> Program:
+    """Return a plan of the convolution, followed by calls that add and activate in place.
 
-    @staticmethod
-    def why_not(problem: FusedConv) -> str:
-        """Return why separate calls cannot compute a problem; empty if they can."""
-        supported = problem.activation.upper() in enums.ActivationMode.__members__
-        return "" if supported else f"the legacy calls do not support {problem.activation}"
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the convolution, each addition and the activation; ``pointers`` as for the fused call."""
-        x, w, *added, y = pointers
-        self._inner.run(context, (x, w, y), self._alpha1, 0.0)
-        library, handle, one, zero = context.library, context.handle, self._scalar(1.0), self._scalar(0.0)
-        for (descriptor, factor), pointer in zip(self._terms, added, strict=True):
-            library.cudnnAddTensor(handle, factor, descriptor, pointer, one, self._y, y)
-        if self._activation is not None:
-            library.cudnnActivationForward(handle, self._activation, one, self._y, y, zero, self._y, y)
-
-    def describe(self) -> str:
-        return f"{self._inner.describe()}; bias, residual and activation by separate calls"
+    The pointers of a run are those of the fused call.
+    """
+    impossible = why_not_unfused(problem)
+    if impossible:
+        raise NotSupportedError(f"{impossible}, for this {problem}")
+    (y,) = images(problem.conv.y)
+    steps = [Step(inner, (0, 1, -1), problem.alpha1)]
+    for spec, factor in ((problem.z, problem.alpha2), (problem.bias, 1.0)):
+        if spec:
+            added = CallPlan("cudnnAddTensor", (), [(0, images(spec)[0])], y, factor)
+            steps.append(Step(added, (len(steps) + 1, -1), 1.0, 1.0))
+    if problem.activation != "identity":
+        mode: Any = problem.activation
+        coefficient = problem.coefficient or (1.0 if mode == "swish" else 0.0)
+        activation = ActivationDescriptor.cached(ActivationSpec(mode, coefficient))
+        steps.append(Step(CallPlan("cudnnActivationForward", (activation,), [(0, y)], y), (-1,)))
+    about = "{}; bias, residual and activation by separate calls"
+    return Program(Steps((), steps), about=about, main=inner)
 
 
 def _descriptor(spec: TensorSpec) -> TensorDescriptor:

@@ -91,7 +91,7 @@ class ConvPlan:
             self._aligned = signature.aligned
             ctx = context.current(where)
             call = self._plan_of(ctx).call
-            if call.copied:
+            if call.copies:
                 raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
             selected = call.selected
             if isinstance(selected, algo_cache.Selection) and selected.needs_timing:

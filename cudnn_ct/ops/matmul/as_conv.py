@@ -20,7 +20,7 @@ from ...shapes.matmul import MatmulProblem
 from ...shapes.specs import TensorSpec
 from .._reduced_source import ReducedSource, packed_source
 from ..conv.candidates import CONVOLUTIONS
-from ..conv.legacy_plans import UnfusedPlan
+from ..conv.legacy_plans import unfused_plan
 
 
 def convolution_of(problem: MatmulProblem) -> FusedConv:
@@ -63,7 +63,7 @@ def _planned(inner: CandidateSource, problem: Any, candidate: Candidate, context
     """Make a candidate ready to run, with the epilogue in separate calls."""
     fused = convolution_of(problem)
     made = inner.plan(fused.conv, candidate, context)
-    plan: Plan = UnfusedPlan(fused, made) if problem.has_epilogue else made
+    plan: Plan = unfused_plan(fused, made) if problem.has_epilogue else made
     order = [name for name in ("b", "a", "residual", "bias", "y") if getattr(problem, name)]
     place = list(tensors_of(problem)).index
     return chained([], [Step(plan, tuple(map(place, order)))])

@@ -20,7 +20,7 @@ from ...graph.pixels import pixels
 from ...plans.axes import coalesce, is_contiguous
 from ...plans.base import Plan
 from ...plans.elementwise import op_tensor_of
-from ...plans.program import ALPHA, BETA, Case, Program, Step, Steps, chained
+from ...plans.program import ALPHA, BETA, Program, Step, Steps, Variants, chained
 from ...plans.wrappers import scaled_after
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, TensorSpec, equivalent_strides, packed_strides
@@ -132,8 +132,8 @@ def _root(x: TensorSpec, y: TensorSpec) -> Program:
         Step(op_tensor_of("sqrt", x, x), (0, 0)),
         Step(op_tensor_of("max", x, y), (0, 1), ALPHA, BETA),
     ]
-    case = Case([Step(direct, None, beta=BETA)], beta=False)
-    return Program(Steps((), steps), case=case, about="{}", main=direct)
+    variants = Variants(lambda _, alpha, beta: alpha != 1, lambda _: Steps((), steps))  # noqa: ARG005
+    return Program(Steps((), [Step(direct, None, beta=BETA)]), variants=variants, about="{}", main=direct)
 
 
 def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
