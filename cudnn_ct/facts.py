@@ -128,12 +128,7 @@ def ignore(names: Collection[str]) -> None:
     _ignored.update(dict.fromkeys(names, False))
 
 
-def ignores(fact: Fact) -> bool:
-    """Return whether a fact that holds for a problem is ignored, and note that it held."""
-    return ignores_name(fact.name)
-
-
-def ignores_name(name: str) -> bool:
+def ignores(name: str) -> bool:
     """Return whether the fact of a name, which holds for a problem, is ignored, and note that it held."""
     if name in _ignored:
         _ignored[name] = True

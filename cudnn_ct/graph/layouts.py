@@ -51,13 +51,13 @@ def check_layouts(graph: Graph, target: Target) -> None:
         for fact in rejections:
             if name in fact.when:
                 for detail in tensors_that_meet(graph):
-                    if not ignores(fact):
+                    if not ignores(fact.name):
                         raise NotSupportedError(_reason(fact, detail))
 
 
 def known(condition: str, target: Target) -> bool:
     """Return whether a fact about native graphs has a condition."""
-    return any(condition in fact.when and not ignores(fact) for fact in facts("reject", NATIVE, target))
+    return any(condition in fact.when and not ignores(fact.name) for fact in facts("reject", NATIVE, target))
 
 
 def _reason(fact: Fact, detail: str) -> str:
@@ -209,10 +209,6 @@ def _shared_element(graph: Graph) -> Iterator[str]:
                     yield f"got {tensor.spec}"
 
 
-def _broadcasts(graph: Graph) -> Iterator[str]:
-    return (f"{tensor.spec} is broadcast to {result}" for tensor, result in wrong_broadcasts(graph))
-
-
 def _uses(graph: Graph) -> Counter[int]:
     """Return the number of nodes that have each tensor; its producer is one of them."""
     return Counter(tensor.uid for one in graph.nodes for _, tensor in tensors_of_node(one))
@@ -239,6 +235,6 @@ CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
     "an index along the first of three axes": _first_index,
     "an identity of a tensor with other uses": _identity_of_used,
     "elementwise operands of different layouts": _other_strides,
-    BROADCASTS: _broadcasts,
+    BROADCASTS: lambda graph: (f"{x.spec} is broadcast to {shape}" for x, shape in wrong_broadcasts(graph)),
 }
 """The conditions of facts about native graphs, by name; a fact has one of them."""

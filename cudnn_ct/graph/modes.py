@@ -14,5 +14,5 @@ def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tu
     nodes = [one.attributes for one in graph.nodes]
     if not [one for one in nodes if one.get("pre_paddings") != one.get("post_paddings")]:
         return HEURISTICS
-    known = [fact for fact in facts("modes", "convolution", target_of(context)) if not ignores(fact)]
+    known = [fact for fact in facts("modes", "convolution", target_of(context)) if not ignores(fact.name)]
     return tuple(mode for mode in HEURISTICS if not any(mode in fact.row["modes"] for fact in known))

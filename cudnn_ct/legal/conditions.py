@@ -83,10 +83,6 @@ def _channels_first(problem: ConvProblem) -> bool:
     return bool(problem.x.layouts) and written_as(problem.x, problem) != "nhwc"
 
 
-def _one_filter_groups(problem: ConvProblem) -> bool:
-    return problem.groups > 1 and problem.w.shape[0] == problem.groups and problem.w.shape[1] > 1
-
-
 def _contiguous_in_nchw(problem: ConvProblem) -> bool:
     for spec in (problem.x, problem.w, problem.y):
         if spec.dtype != problem.compute or "nchw" not in spec.layouts:
@@ -113,7 +109,9 @@ _CONVOLUTIONS: dict[str, Callable[[Convolution], bool]] = {
     "windows of 5": lambda p: 5 in p.core.w.shape[2:],
     "windows of more than 16 elements": lambda p: prod(p.core.w.shape[2:]) > 16,
     "depthwise": lambda p: 1 < p.core.groups == p.core.x.shape[1],
-    "groups of one filter with several channels": lambda p: _one_filter_groups(p.core),
+    "groups of one filter with several channels": lambda p: (
+        1 < p.core.groups == p.core.w.shape[0] and p.core.w.shape[1] > 1
+    ),
     "2**31 or more elements": lambda p: max(p.core.x.size, p.core.y.size) >= 2**31,
     "uneven padding": lambda p: p.core.asymmetric_padding,
     "stride and dilation above 1": lambda p: strided_and_dilated(p.core),
@@ -267,10 +265,6 @@ _GRAPHS: dict[str, Condition] = {
 }
 
 
-def _uneven(attributes: Mapping[str, Any]) -> bool:
-    return attributes.get("pre_paddings") != attributes.get("post_paddings")
-
-
 def _any_of(yielded: Callable[[Any], Iterator[str]]) -> Condition:
     return lambda graph: any(True for _ in yielded(graph))
 
@@ -282,6 +276,6 @@ _TABLES: dict[str, Mapping[str, Condition]] = {
     "networks": _NETWORKS,
     "graphs": _GRAPHS,
     "native graphs": {name: _any_of(yielded) for name, yielded in NATIVE_CONDITIONS.items()},
-    "nodes": {"uneven padding": _uneven},
+    "nodes": {"uneven padding": lambda given: given.get("pre_paddings") != given.get("post_paddings")},
     "everything": {},
 }

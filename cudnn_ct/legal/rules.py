@@ -60,7 +60,7 @@ def applying(kind: str, subject: Subject, target: Target) -> Iterator[Fact]:
                 sizes = sizes_of(value) if sizes is None else sizes
                 if not _fit(sizes, fact.row["sizes"]):
                     continue
-            if not ignores(fact):
+            if not ignores(fact.name):
                 yield fact
 
 
@@ -76,6 +76,12 @@ def _check_user_facts() -> None:
 def more_engines(subject: Subject, target: Target) -> tuple[str, ...]:
     """Return names of engines that are timed besides those of the heuristics."""
     return tuple(name for fact in applying("also", subject, target) for name in fact.row["order"])
+
+
+def more_engines_of(problem: Any) -> tuple[str, ...]:
+    """Return the same for a problem of one subject."""
+    (subject,) = subjects_of(problem)
+    return more_engines(subject, target_of(None))
 
 
 def rejection_of(problem: Any, algorithm: str, target: Target) -> str:

@@ -95,15 +95,15 @@ def _attention(problem: Any) -> Iterator[Subject]:
 
 def _row_norm(problem: Any) -> Iterator[Subject]:
     statistics = problem.invstd is not None
-    yield _mode_of(problem), Norm(problem.shape.columns, statistics)
+    yield node_mode(problem), Norm(problem.shape.columns, statistics)
 
 
 def _row_norm_gradient(problem: Any) -> Iterator[Subject]:
-    yield f"{_mode_of(problem)}_backward", Norm(problem.shape.columns)
+    yield f"{node_mode(problem)}_backward", Norm(problem.shape.columns)
 
 
-def _mode_of(problem: Any) -> str:
-    """Return the mode of the node: an adaptive normalisation of one sample is a layer normalisation."""
+def node_mode(problem: Any) -> str:
+    """Return the mode of the node; with one sample, layer normalisation has more engines."""
     adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
     return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
 

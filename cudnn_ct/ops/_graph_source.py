@@ -112,7 +112,11 @@ class GraphSource(CandidateSource):
         if self.dynamic and request.compiled:
             (row,) = self._first_dynamic(problem, context)
             if not (row.rejected or request.rejection(row)):
-                found = type(self)(self._dynamic_graph, self.rules_of, handled=self.handled)
+                found = type(self)(
+                    lambda problem: self.graph_of(problem)._replace(dynamic=True),
+                    self.rules_of,
+                    handled=self.handled,
+                )
                 return found.autotune_candidates(problem, context, request)
         most = request.max_engines
         rows: dict[tuple[object, ...], Candidate] = {}
@@ -192,9 +196,6 @@ class GraphSource(CandidateSource):
         modes = heuristic_modes(graph, context)[:-1]  # engines of the fallback mode are slow
         row = first_dynamic_engine(graph, self._rules(problem, context), context, modes)
         return self._with_copies(problem, [row])
-
-    def _dynamic_graph(self, problem: Any) -> Graph:
-        return self.graph_of(problem)._replace(dynamic=True)
 
     def _with_copies(self, problem: Any, rows: list[Candidate]) -> list[Candidate]:
         """Add the workspace for aligned copies, if operands may need copies."""

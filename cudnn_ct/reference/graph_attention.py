@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,11 @@ def _rope(given: Operands, p: dict[str, Any], sign: int = 1) -> Results:
     return {"y" if sign > 0 else "dx": result}
 
 
-def _rope_backward(given: Operands, p: dict[str, Any]) -> Results:
-    return _rope(given, p, -1)
-
-
 ATTENTION: dict[str, Callable[[Operands, dict[str, Any]], Results]] = {
     "sdpa": _sdpa,
     "sdpa_backward": _sdpa_backward,
     "diagonal_band_mask": _band,
     "softmax": _softmax,
     "rope": _rope,
-    "rope_backward": _rope_backward,
+    "rope_backward": partial(_rope, sign=-1),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...dtypes import DTYPES
-from ...facts import Target, ignores_name
+from ...facts import Target, ignores
 from ...legal.attention_conditions import NO_LENGTHS, narrow_values
 from ...legal.rules import applying
 from ...legal.subjects import subjects_of
@@ -120,7 +120,7 @@ def value_head(head: int, value_head: int, *, gradient: bool, packed: bool) -> i
 
     Values as wide as the keys avoid the fact `NARROW`, which is about the only engine.
     """
-    widens = gradient and packed and narrow_values(head, value_head) and not ignores_name(NARROW)
+    widens = gradient and packed and narrow_values(head, value_head) and not ignores(NARROW)
     return head if widens else value_head
 
 

@@ -53,12 +53,12 @@ def _planned(
     return _of_parts(inner, core)
 
 
-def _adapted_to(row: Candidate, problem: AttentionProblem) -> Candidate:
-    return _adapted(row, _core(problem))
-
-
 SOURCE = ReducedSource(
-    ENGINES, lambda problem: _core(problem).problem, _planned, _adapted_to, comparable=False
+    ENGINES,
+    lambda problem: _core(problem).problem,
+    _planned,
+    lambda row, problem: _adapted(row, _core(problem)),
+    comparable=False,
 )
 """The engines of the graph that `core.core_of` reduces a problem to."""
 

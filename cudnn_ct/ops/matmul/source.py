@@ -7,9 +7,7 @@ from typing import Any
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.broadcasts import in_words
-from ...graph.offline import target_of
-from ...legal.rules import more_engines
-from ...legal.subjects import subjects_of
+from ...legal.rules import more_engines_of
 from ...plans.base import Candidate, Plan
 from ...plans.tiling import sliced
 from ...shapes.matmul import MatmulProblem
@@ -31,13 +29,7 @@ def _sliced(cores: CandidateSource) -> ReducedSource:
     return ReducedSource(cores, lambda problem: slices_of(problem).core, planned, comparable=False)
 
 
-def _more_engines(problem: MatmulProblem) -> tuple[str, ...]:
-    """Return more engines to time than the heuristics list."""
-    (subject,) = subjects_of(problem)
-    return more_engines(subject, target_of(None))
-
-
-TENSOR_CORES = packed_source(_sliced(GraphSource(matmul_graph)), packed_operands, _more_engines)
+TENSOR_CORES = packed_source(_sliced(GraphSource(matmul_graph)), packed_operands, more_engines_of)
 
 
 def source_of(problem: MatmulProblem) -> CandidateSource:

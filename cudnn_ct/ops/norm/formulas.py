@@ -22,12 +22,13 @@ class _Norm:
         self.formulas = Formulas(matrix, len(self._names), context)
         first = len(self._names) - len(problem.results)
         given = self._names[:first] + [name for name in self._names if name.startswith("running_")]
-        self.terms = {name: self._term(name) for name in given}
+        self.terms = {
+            name: self.formulas.tensor(
+                self._names.index(name), self._specs[name].dtype, vector=name not in _DATA
+            )
+            for name in given
+        }
         self.share = 1 / norm_samples(problem.x.shape, problem.mode)
-
-    def _term(self, name: str) -> Term:
-        place, dtype = self._names.index(name), self._specs[name].dtype
-        return self.formulas.tensor(place, dtype, vector=name not in _DATA)
 
     def store(self, name: str, term: Term) -> Term:
         """Compute a result."""
@@ -39,15 +40,13 @@ def _norm(problem: NormTraining | NormInference | NormGradient, context: Context
     data: list[TensorSpec] = []
     parameters: list[TensorSpec] = []
     for name, spec in tensors_of(problem).items():
-        whole = spec if spec.shape == shape or name in _DATA else _with_rank(spec, shape)
+        whole = spec
+        if spec.shape != shape and name not in _DATA:  # (C,)
+            whole = TensorSpec(shape, spec.strides * len(shape), spec.dtype)
         (data if name in _DATA else parameters).append(whole)
     matrix = matrix_of(data, parameters)
     # Matrices one behind another would have sums of each.
     return None if matrix is None or matrix.number > 1 else _Norm(problem, matrix, context)
-
-
-def _with_rank(spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(shape, spec.strides * len(shape), spec.dtype)  # (C,)
 
 
 def training_by_formulas(problem: NormTraining, context: Context) -> Plan | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from ...graph.operations import Graph, Node, Tensor, node
+from ...legal.subjects import node_mode
 from ...plans.base import tensors_of
-from ...shapes.layer_norm import LayerNormMode, RowNorm, RowNormGradient
+from ...shapes.layer_norm import RowNorm, RowNormGradient
 from ...shapes.specs import Shape, TensorSpec
 
 _DATA = ("x", "y", "dy", "dx")
@@ -80,12 +81,6 @@ def shifted_graph(problem: RowNorm) -> Graph:
         "pointwise", mode="sub", math_prec="float32", xdesc=tensors["x"], bdesc=shift, ydesc=shifted
     )
     return Graph((difference, _forward(problem, names, uid=next(uids))), (shift, *tensors.values()))
-
-
-def node_mode(problem: RowNorm | RowNormGradient) -> LayerNormMode:
-    """Return the mode of the node; with one sample, layer normalisation has more engines."""
-    adaptive = problem.mode == "ada_layer_norm" and problem.shape.samples > 1
-    return problem.mode if adaptive or problem.mode == "rms_norm" else "layer_norm"
 
 
 def _tensors(problem: RowNorm | RowNormGradient) -> dict[str, Tensor]:

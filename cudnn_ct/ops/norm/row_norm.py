@@ -8,10 +8,8 @@ from typing import Any
 
 from ... import algo_cache
 from ...algo_cache import CandidateSource
-from ...facts import Target
 from ...graph.offline import target_of
-from ...graph.rules import EngineRules
-from ...legal.rules import applying, more_engines, rules_of_subjects
+from ...legal.rules import applying, more_engines, more_engines_of, rules_of_subjects
 from ...legal.subjects import Subject, subjects_of
 from ...plans.base import SelectedPlan, packed_of
 from ...plans.wrappers import zero_results
@@ -84,32 +82,21 @@ def _packed(problem: RowNorm | RowNormGradient) -> RowNorm | RowNormGradient:
     return packed
 
 
-def _more_engines(problem: RowNorm | RowNormGradient) -> tuple[str, ...]:
-    """Return engines to time besides those of the heuristics."""
-    (subject,) = subjects_of(problem)
-    return more_engines(subject, target_of(None))
-
-
 def _parameters_last(problem: RowNorm) -> Subject:
     """Return the normalisation in `parameters_last_graph`, whose product with the parameters is a node."""
     ((_, norm),) = subjects_of(problem)
     return "norm_of_parameters_last", norm
 
 
-def _more_wide_engines(problem: RowNorm) -> tuple[str, ...]:
-    return more_engines(_parameters_last(problem), target_of(None))
-
-
-def _rules_of_parameters_last(problem: RowNorm, target: Target) -> EngineRules:
-    return rules_of_subjects((_parameters_last(problem),), target)
-
-
-_SOURCE = packed_source(GraphSource(row_norm_graph), _packed, _more_engines)
+_SOURCE = packed_source(GraphSource(row_norm_graph), _packed, more_engines_of)
 _SHIFTED_SOURCE = packed_source(SHIFTED, _packed)
+_LAST = GraphSource(
+    parameters_last_graph, lambda problem, target: rules_of_subjects((_parameters_last(problem),), target)
+)
 _WIDE_SOURCE = packed_source(
-    GraphSource(row_norm_graph, before=GraphSource(parameters_last_graph, _rules_of_parameters_last)),
+    GraphSource(row_norm_graph, before=_LAST),
     _packed,
-    _more_wide_engines,
+    lambda problem: more_engines(_parameters_last(problem), target_of(None)),
 )
 
 
