@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
+from ..._algorithm_names import POLICIES
 from ..._config import config
-from ...autotune.request import POLICIES, AlgoRequest, request
+from ...autotune.request import AlgoRequest, request
 from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_or_scale
