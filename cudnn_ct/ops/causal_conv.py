@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Never
 
 from .._bindings.enums import CausalConv1dActivation
-from .._find import TOOLKITS
 from .._hints import UNSET, corrected
 from .._lib import Library, load
 from ..array import DeviceArray
-from ..context import Context
-from ..cuda.debug import record_launch
 from ..dtypes import DTYPES
-from ..errors import ExecutionFailedError, NotSupportedError
+from ..errors import NotSupportedError
 from ..plans.base import Plan, tensors_of
-from ..plans.call import ArgumentTemplate, PointerSlot
+from ..plans.call import PointerSlot
 from ..plans.elementwise import fill_plan
 from ..plans.program import Step, chained
+from ..plans.stream_call import StreamCall, require_function
 from ..plans.wrappers import on_copies, zero_results
 from ..shapes.causal_conv import (
     WITHOUT_BIAS,
@@ -158,8 +155,7 @@ def _plan(problem: CausalConvProblem) -> Plan:
 
 def _layout(problem: CausalConvProblem, library: Library) -> Layout:
     """Return the order in memory that cuDNN reads: that of x if this cuDNN has functions for it."""
-    if missing := library.why_missing(_function(problem, "nchw")):
-        raise NotSupportedError(f"causal_conv1d {missing}")
+    require_function("causal_conv1d", _function(problem, "nchw"))
     nearest = nearest_layout(problem.x)
     both = {"nchw", "nhwc"} <= set(problem.x.layouts)  # one time step, or one channel: windows decide
     if both and not problem.w.layouts and _alike(problem.w, _in_layout("w", problem.w, "nhwc")):
@@ -201,53 +197,17 @@ def _in_place(problem: CausalConvProblem, layout: Layout) -> Plan:
             temporaries.append(tensors[name])
     zeros = [name for name in ("dw", "dbias") if name in names] + ["bias"] * (problem.bias is None)
     steps = [Step(fill_plan(tensors[name], 0.0), (places[name],)) for name in zeros]
-    call = CausalConvPlan(problem, names, layout)
+    call = _call(problem, names, layout)
     return chained(temporaries, [*steps, Step(call, tuple(places[name] for name in names))])
 
 
-class CausalConvPlan:
-    """A call of ``cudnnCausalConv1dForward``, ``cudnnCausalConv1dBackward`` or their ``Nwh`` variants.
-
-    ``names`` are those of the pointers of a run, in the order of the C function.
-    """
-
-    __slots__ = ("_arguments", "_function")
-    workspace = 0
-
-    def __init__(self, problem: CausalConvProblem, names: Sequence[str], layout: Layout) -> None:
-        self._function = _function(problem, layout)
-        code = DTYPES[problem.x.dtype].code
-        wide = () if problem.y else (DTYPES[causal_gradient_dtype(problem.x.dtype)].code,)
-        activation = CausalConv1dActivation.SILU if problem.activation else CausalConv1dActivation.IDENTITY
-        sizes = (*problem.x.shape, problem.w.shape[1], code, *wide, int(activation))
-        self._arguments = ArgumentTemplate([*map(PointerSlot, names), *sizes], names)
-
-    # The functions do not scale, so alpha and beta are unused.
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
-        function, nvrtc = getattr(context.library, self._function), context.library.nvrtc
-        try:
-            function(context.stream.handle, *self._arguments.filled(pointers))
-        except ExecutionFailedError as error:
-            raise _explained(error, nvrtc) from None
-        record_launch(self._function, context.stream, self._function)
-
-    def describe(self) -> str:
-        """Describe the implementation."""
-        return f"chosen: {self._function}"
-
-
-def _explained(error: ExecutionFailedError, nvrtc: Sequence[str]) -> ExecutionFailedError:
-    """Return the error with what a compilation needs, because cuDNN's status does not name it."""
-    found = " and ".join(nvrtc) or "none was found, so install the wheel nvidia-cuda-nvrtc"
-    toolkit = next((f"{name}={os.environ[name]}" for name in TOOLKITS if os.environ.get(name)), "")
-    return ExecutionFailedError(
-        f"{error}; cuDNN compiles this kernel by the NVRTC of its own CUDA major version ({found}), with the "
-        f"headers of a CUDA toolkit ({toolkit or 'CUDA_HOME is not set'}; else /usr/local/cuda or /opt/cuda)",
-        status=error.status,
-        function=error.function,
-        detail=error.detail,
-    )
+def _call(problem: CausalConvProblem, names: Sequence[str], layout: Layout) -> StreamCall:
+    """Return the call of a problem; ``names`` are those of its pointers, in the order of the C function."""
+    code = DTYPES[problem.x.dtype].code
+    wide = () if problem.y else (DTYPES[causal_gradient_dtype(problem.x.dtype)].code,)
+    activation = CausalConv1dActivation.SILU if problem.activation else CausalConv1dActivation.IDENTITY
+    sizes = (*problem.x.shape, problem.w.shape[1], code, *wide, int(activation))
+    return StreamCall(_function(problem, layout), [*map(PointerSlot, names), *sizes], names)
 
 
 # Misaligned operands are copied: cuDNN does not document the width of its loads.

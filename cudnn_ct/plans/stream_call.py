@@ -1,0 +1,58 @@
+"""Plans of one call of libcudnn_ext, whose functions take a stream, and no handle or descriptor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .._find import TOOLKITS
+from .._lib import load
+from ..context import Context
+from ..cuda.debug import record_launch
+from ..errors import ExecutionFailedError, NotSupportedError
+from .call import ArgumentTemplate
+
+
+class StreamCall:
+    """The call ``f(stream, *arguments)``; ``names`` are those of a run's pointers, in their order."""
+
+    __slots__ = ("_arguments", "_function")
+    workspace = 0
+
+    def __init__(self, function: str, arguments: Sequence[Any], names: Sequence[str]) -> None:
+        self._function = function
+        self._arguments = ArgumentTemplate(arguments, names)
+
+    # The functions do not scale, so alpha and beta are unused.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        function, nvrtc = getattr(context.library, self._function), context.library.nvrtc
+        try:
+            function(context.stream.handle, *self._arguments.filled(pointers))
+        except ExecutionFailedError as error:
+            raise _explained(error, nvrtc) from None
+        record_launch(self._function, context.stream, self._function)
+
+    def describe(self) -> str:
+        """Describe the implementation."""
+        return f"chosen: {self._function}"
+
+
+def require_function(operation: str, name: str) -> None:
+    """Raise NotSupportedError if this cuDNN does not have a C function that an operation needs."""
+    if missing := load().why_missing(name):
+        raise NotSupportedError(f"{operation} {missing}")
+
+
+def _explained(error: ExecutionFailedError, nvrtc: Sequence[str]) -> ExecutionFailedError:
+    """Return the error with what a compilation needs, because cuDNN's status does not name it."""
+    found = " and ".join(nvrtc) or "none was found, so install the wheel nvidia-cuda-nvrtc"
+    toolkit = next((f"{name}={os.environ[name]}" for name in TOOLKITS if os.environ.get(name)), "")
+    return ExecutionFailedError(
+        f"{error}; cuDNN compiles this kernel by the NVRTC of its own CUDA major version ({found}), with the "
+        f"headers of a CUDA toolkit ({toolkit or 'CUDA_HOME is not set'}; else /usr/local/cuda or /opt/cuda)",
+        status=error.status,
+        function=error.function,
+        detail=error.detail,
+    )
