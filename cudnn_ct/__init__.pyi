@@ -82,6 +82,8 @@ from .ops.dropout import DropoutResult as DropoutResult
 from .ops.dropout import DropoutState as DropoutState
 from .ops.dropout import dropout as dropout
 from .ops.dropout import dropout_backward as dropout_backward
+from .ops.fft_causal_conv import fft_causal_conv1d as fft_causal_conv1d
+from .ops.fft_causal_conv import fft_causal_conv1d_backward as fft_causal_conv1d_backward
 from .ops.graph.built import BuiltGraph as BuiltGraph
 from .ops.graph.graph import Graph as Graph
 from .ops.graph.tensors import GraphTensor as GraphTensor
@@ -135,6 +137,7 @@ from .shapes.causal_conv import CausalConvGradients as CausalConvGradients
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.ctc import CTCLoss as CTCLoss
+from .shapes.fft_causal_conv import FFTCausalConvGradients as FFTCausalConvGradients
 from .shapes.float8_conv import ScaledConvResult as ScaledConvResult
 from .shapes.layer_norm import LayerNormGradients as LayerNormGradients
 from .shapes.layer_norm import LayerNormResult as LayerNormResult

@@ -15,6 +15,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,16 +72,24 @@ def _exported(path: Path) -> bool:
     return path.is_file()
 
 
+def _on_shapes_or_since(version: int) -> bool:
+    return not ct.available() or ct.version() >= version
+
+
 # Needs of snippets, and whether this process has them; torch and cupy are for GPUs.
 NEEDS: dict[str, Callable[[], bool]] = {
     "a GPU": lambda: bool(ct.available()),
     "cuDNN": _has_cudnn,
-    "cuDNN 9.22": lambda: not ct.available() or ct.version() >= 92200,  # shapes need none
     "a GPU with cuDNN 9.22": lambda: bool(ct.available() and ct.version() >= 92200),
     "plans.file": lambda: _exported(Path("plans.file")),
     "torch": lambda: bool(ct.available() and find_spec("torch")),
     "jax": lambda: bool(find_spec("jax")),
     "cupy": lambda: bool(ct.available() and find_spec("cupy")),
+}
+# Operations that are newer than others; on shapes they need no cuDNN.
+NEEDS |= {
+    f"cuDNN {number // 10_000}.{number // 100 % 100}": partial(_on_shapes_or_since, number)
+    for number in (92200, 92400, 92600, 92800)
 }
 
 

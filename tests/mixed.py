@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct._lib import load
 from cudnn_ct.cli.selftest_cases import Case, Inputs, cases
 from cudnn_ct.cuda import driver
 from cudnn_ct.errors import CudnnWarning
+from tests.causal_cases import unavailable
 from tests.layers import several
 from tests.op_cases import CASES
 
@@ -94,8 +94,8 @@ class MixedCall:
 
 
 def offered(case: Case) -> bool:
-    """Return whether this cuDNN has the function of a row: causal convolutions are newer than others."""
-    return not (case.operation.startswith("causal_conv1d") and load().why_missing("cudnnCausalConv1dForward"))
+    """Return whether this cuDNN has the function of a row."""
+    return not unavailable(case.operation)
 
 
 def mixed_calls(wanted: Callable[[Case], bool] = lambda _: True) -> list[MixedCall]:

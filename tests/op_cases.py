@@ -18,7 +18,7 @@ import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
-from tests.causal_cases import CAUSAL, causal_cases
+from tests.causal_cases import CAUSAL, FFT, NEWER, causal_cases, fft_cases
 from tests.conv_cases import conv_cases
 from tests.fusion_cases import FUSIONS, float8_conv_cases, training_fusion_cases
 from tests.layers import (
@@ -226,6 +226,7 @@ CASES = (
         named_calls(("instance_norm", "instance_norm_backward"), shapes(3, 6), keywords(epsilon=(1e-3, 0.5))),
     ),
     OpCase(CAUSAL, causal_cases(), varies=CAUSAL[1:]),
+    OpCase(FFT, fft_cases(), varies=FFT[1:]),
     OpCase(NORMS, norm_cases()),
     OpCase(ROW_NORMS, row_norm_cases()),
     OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),
@@ -248,5 +249,5 @@ def row_of(operation: str) -> OpCase:
 ON_IMAGES = tuple(
     name
     for name in OPERATIONS
-    if not name.startswith("affine_grid") and name not in (*PRODUCTS, *FUSIONS[1:], *CAUSAL, "scaled_conv")
+    if not name.startswith(("affine_grid", *NEWER)) and name not in (*PRODUCTS, *FUSIONS[1:], "scaled_conv")
 )

@@ -31,12 +31,22 @@ def causal_cases() -> Iterator[Case]:
         required(f"causal_conv1d{step}")
         make = partial(_causal, gradient=bool(step))
         yield from each_layout(f"causal_conv1d{step}", "silu", make, SUMS, (dtype,), layout)
+    for length, width, step in ((512, 128, ""), (512, 128, "_backward"), (2**15, 2**15, "_backward")):
+        name = f"fft_causal_conv1d{step}"
+        required(name)
+        make = partial(_by_fft, length=length, width=width, gradient=bool(step))
+        yield from each_layout(name, f"width {width}", make, SUMS, ("float32",), nchw)
 
 
 def _causal(draw: Draw, *, gradient: bool) -> Inputs:
     operands = draw.floats(2, 8, 40), draw.floats(8, 4), draw.floats(8)
     dy = (draw.floats(2, 8, 40),) * gradient
     return Inputs((*dy, *operands), {"activation": "silu"})
+
+
+def _by_fft(draw: Draw, *, length: int, width: int, gradient: bool) -> Inputs:
+    x, w = draw.floats(2, 3, length), draw.floats(3, width)
+    return Inputs((*(draw.floats(2, 3, length),) * gradient, x, w), {})
 
 
 TRAINING_FUSIONS = (

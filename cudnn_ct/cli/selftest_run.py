@@ -21,8 +21,8 @@ from .selftest_report import FAILED, OK, Outcome, outcome_of
 # capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
-# Causal convolutions need cuDNN 9.22 and its library libcudnn_ext.
-OF_SOME = ("attention", "clear_padding", "scaled_attention", "causal_conv1d")
+# Causal convolutions need a newer cuDNN and its library libcudnn_ext.
+OF_SOME = ("attention", "clear_padding", "scaled_attention", "causal_conv1d", "fft_causal_conv1d")
 
 
 def attempt(case: Case) -> Outcome:

@@ -27,6 +27,8 @@ from .conv_fusions import conv_batch_norm_statistics as conv_batch_norm_statisti
 from .conv_fusions import conv_scale_bias_activation as conv_scale_bias_activation
 from .conv_fusions import scaled_conv as scaled_conv
 from .ctc import ctc_loss as ctc_loss
+from .fft_causal_conv import fft_causal_conv1d as fft_causal_conv1d
+from .fft_causal_conv import fft_causal_conv1d_backward as fft_causal_conv1d_backward
 from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward

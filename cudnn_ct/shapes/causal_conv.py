@@ -62,13 +62,7 @@ def causal_conv_shape(
     >>> causal_conv_shape((2, 64, 100), (64, 4), (64,))
     (2, 64, 100)
     """
-    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
-    if len(x) != 3:
-        hint = swap_hint("x", "w") if len(w) == 3 else batch_hint("x", x, 3)
-        raise ValueError(f"x has a wrong shape: got {x}, expected (N, channels, length){hint}")
-    if len(w) != 2 or w[0] != x[1]:
-        hint = image_hint("x", x, w[0]) if len(w) == 2 else ""
-        raise ValueError(f"w has a wrong shape: got {w}, expected ({x[1]}, width) for x of shape {x}{hint}")
+    x, w = sequence_shapes(x_shape, w_shape)
     if w[1] not in WIDTHS:
         raise ValueError(
             f"the width of w is not supported: got {w[1]}, expected {WIDTHS[0]} to 8 or one of 16, 32, 64, "
@@ -77,6 +71,18 @@ def causal_conv_shape(
     if bias_shape is not None and (bias := check_shape(bias_shape, "bias_shape")) != x[1:2]:
         raise ValueError(f"bias has a wrong shape: got {bias}, expected ({x[1]},) for x of shape {x}")
     return x
+
+
+def sequence_shapes(x_shape: Iterable[int], w_shape: Iterable[int]) -> tuple[Shape, Shape]:
+    """Return the shapes of sequences (N, channels, length) and of their windows (channels, width)."""
+    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
+    if len(x) != 3:
+        hint = swap_hint("x", "w") if len(w) == 3 else batch_hint("x", x, 3)
+        raise ValueError(f"x has a wrong shape: got {x}, expected (N, channels, length){hint}")
+    if len(w) != 2 or w[0] != x[1]:
+        hint = image_hint("x", x, w[0]) if len(w) == 2 else ""
+        raise ValueError(f"w has a wrong shape: got {w}, expected ({x[1]}, width) for x of shape {x}{hint}")
+    return x, w
 
 
 def causal_activation(activation: Any) -> CausalActivation | None:

@@ -1,4 +1,4 @@
-"""Causal convolutions of the fake cuDNN, by the reference in float64, in both layouts."""
+"""Causal convolutions of the fake cuDNN, by the reference in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.shapes.causal_conv import WIDTHS
+from cudnn_ct.shapes.fft_causal_conv import FFTCausalConvProblem
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .host import view
@@ -63,7 +64,81 @@ class Causal:
         dbias += found.dbias.astype(dbias.dtype)
         return 0
 
+    def _contiguous(self: Any, pointers: Any, shapes: Any, code: int) -> list[Any]:
+        """The contiguous arrays of one dtype at the pointers, which must be aligned."""
+        assert not [hex(pointer) for pointer in pointers if pointer % 16]
+        specs = [TensorSpec.packed(shape, "float32") for shape in shapes]
+        dtype = _BY_CODE[code].numpy
+        return [
+            view(self.host, pointer, spec.shape, spec.strides, dtype)
+            for pointer, spec in zip(pointers, specs, strict=True)
+        ]
+
+    def _fft_forward(self: Any, x: Any, w: Any, y: Any, *sizes: Any) -> None:
+        *shape, width, code = sizes
+        x, w, y = self._contiguous((x, w, y), (shape, (shape[1], width), shape), code)
+        y[...] = ct.reference.fft_causal_conv1d(x.astype(np.float64), w.astype(np.float64))
+
+    def _fft_gradients(self: Any, dy: Any, x: Any, w: Any, dx: Any, dw: Any, *sizes: Any) -> None:
+        *shape, width, code = sizes
+        shapes = (shape, shape, (shape[1], width), shape, (shape[1], width))
+        *given, dx, dw = self._contiguous((dy, x, w, dx, dw), shapes, code)
+        dx[...], dw[...] = ct.reference.fft_causal_conv1d_backward(*(one.astype(np.float64) for one in given))
+
+    def cudnnFFTCausalConv1dForward(self: Any, stream: Any, *arguments: Any) -> int:
+        self.host.check_stream(stream or 0)
+        if not _problem(arguments[3:]).takes_tiles:
+            return 3000
+        self._fft_forward(*arguments)
+        return 0
+
+    def cudnnFFTCausalConv1dBackward(self: Any, stream: Any, *arguments: Any) -> int:
+        x, w, dy, *rest = arguments
+        self.host.check_stream(stream or 0)
+        if not _problem(arguments[5:]).takes_tiles:
+            return 3000
+        self._fft_gradients(dy, x, w, *rest)
+        return 0
+
+    def cudnnLongFFTCausalConv1dGetBufferSizes(self: Any, *arguments: Any) -> int:
+        *sizes, workspace, reserve = arguments
+        if not _problem(sizes).takes_whole:
+            return 3000
+        workspace[0], reserve[0] = 4096, 32
+        return 0
+
+    def cudnnLongFFTCausalConv1dForward(self: Any, stream: Any, *arguments: Any) -> int:
+        """Compute, and leave the addresses of the operands in the reserve space."""
+        x, w, _, *sizes = arguments[:-4]
+        self.host.check_stream(stream or 0)
+        view(self.host, self._buffers(arguments), (2,), (1,), np.dtype(np.int64))[:] = x, w
+        self._fft_forward(*arguments[:-4])
+        return 0 if _problem(sizes).takes_whole else 3000
+
+    def cudnnLongFFTCausalConv1dBackward(self: Any, stream: Any, *arguments: Any) -> int:
+        dy, dx, dw, *sizes = arguments[:-4]
+        self.host.check_stream(stream or 0)
+        x, w = view(self.host, self._buffers(arguments), (2,), (1,), np.dtype(np.int64))
+        self._fft_gradients(dy, int(x), int(w), dx, dw, *sizes)
+        return 0
+
+    def _buffers(self: Any, arguments: Any) -> int:
+        """Overwrite the workspace, and return the address of the reserve space."""
+        workspace, size, reserve, reserve_size = arguments[-4:]
+        assert not (workspace | reserve) % 16
+        assert (size, reserve_size) == (4096, 32)
+        view(self.host, workspace, (size,), (1,), np.dtype(np.uint8))[:] = 0xEE
+        return int(reserve)
+
     cudnnCausalConv1dForward = partialmethod(_causal_forward, last=False)
     cudnnCausalConv1dNwhForward = partialmethod(_causal_forward, last=True)
     cudnnCausalConv1dBackward = partialmethod(_causal_backward, last=False)
     cudnnCausalConv1dNwhBackward = partialmethod(_causal_backward, last=True)
+
+
+def _problem(sizes: Any) -> FFTCausalConvProblem:
+    """Return a problem of the sizes of a C function, with the rules for its lengths."""
+    *shape, width, code = sizes
+    dtype = _BY_CODE[code].name
+    x, w = TensorSpec.packed(shape, dtype), TensorSpec.packed((shape[1], width), dtype)
+    return FFTCausalConvProblem(x, w, x, None, None, None)

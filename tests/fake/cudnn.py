@@ -19,6 +19,7 @@ import numpy as np
 from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
+from cudnn_ct._libraries import part_of_header
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
@@ -129,8 +130,8 @@ class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent
 
     def _capture_of(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return the capture that defers a call: that of the stream of its handle, the first argument."""
-        if name.startswith("cudnnCausalConv1d"):  # these take the stream itself
-            stream = args[0]
+        if part_of_header(FUNCTIONS[name].header) == "ext" and "GetBufferSizes" not in name:
+            stream = args[0]  # these take the stream itself
         elif not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
             return None
         else:

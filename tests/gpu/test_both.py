@@ -6,8 +6,8 @@ import doctest
 
 import pytest
 
-from cudnn_ct import _lib
 from tests.both.tensors import *  # noqa: F403
+from tests.causal_cases import unavailable
 from tests.dnn_cases import ROWS
 from tests.docstrings import all_examples, run
 
@@ -23,6 +23,7 @@ def test_dnn_function_equals_reference(name: str) -> None:
 
 @pytest.mark.parametrize("test", all_examples(), ids=lambda test: test.name)
 def test_docstring_example_runs(test: doctest.DocTest) -> None:
-    if ".causal_conv" in test.name and _lib.load().why_missing("cudnnCausalConv1dForward"):
-        pytest.skip("this cuDNN has no causal convolutions")
+    name = test.name.rpartition(".")[2]
+    if missing := unavailable(name):
+        pytest.skip(f"{name} {missing}")
     run(test)

@@ -7,10 +7,7 @@ a kernel in each test, in some five seconds.
 
 from __future__ import annotations
 
-import importlib
 import time
-from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,24 +19,18 @@ from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.causal_conv import WIDTHS
 from tests.causal_cases import operands_of
 from tests.layers import FLOATS
-from tests.oracle.causal_conv import CAUSAL
-from tests.oracle.magnitude import answers
 from tests.strategies import lay_out, shifted
 
 from .conftest import own_stream, place
+from .ext import agree, answer, require
 
-UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 SHAPES = ((2, 64, 100), (1, 7, 1), (2, 3, 5), (3, 33, 513))  # also shorter than a window, and odd
 ACTIVATIONS = (None, "silu")
 
 
 @pytest.fixture(autouse=True)
 def _library_has_functions() -> None:
-    """Load this cuDNN before PyTorch loads its own."""
-    library = _lib.load()
-    if missing := library.why_missing("cudnnCausalConv1dForward"):
-        pytest.skip(f"cuDNN {library.version_text}: {missing}")
-    print(f"cuDNN {library.version_text} ({library.kind}) at {library.path}, NVRTC {library.nvrtc}")
+    require("causal_conv1d")
 
 
 @pytest.fixture
@@ -48,49 +39,10 @@ def needs_copies() -> None:
         pytest.skip(f"copies of operands: {missing}")
 
 
-@cache
-def solvers() -> Any:
-    """Return independent answers: those of PyTorch, or of NumPy.
-
-    PyTorch asks cuDNN for its version before a convolution, which ends the process without libcudnn_graph.
-    """
-    if not _lib.load().lacks("graph"):
-        with suppress(ImportError, OSError):
-            return importlib.import_module("tests.oracle.by_torch").ANSWERS
-    return answers(CAUSAL)
-
-
-def answer(name: str, arrays: dict[str, np.ndarray], activation: str | None) -> dict[str, Any]:
-    wide = {key: array.astype(np.float64) for key, array in arrays.items()}
-    found: dict[str, Any] = solvers()[name](wide, {"activation": activation})
-    return found
-
-
 def last(array: np.ndarray) -> np.ndarray:
     """Return a copy with adjacent channels: of sequences, or of windows."""
     order = (0, 2, 1) if array.ndim == 3 else tuple(range(array.ndim))[::-1]
     return np.ascontiguousarray(array.transpose(order)).transpose(order)
-
-
-def agree(what: str, got: Any, wanted: Any, dtype: str) -> None:
-    """Compare with an answer: the error of sums in float32 (or float64), and of three roundings."""
-    values = got.numpy()
-    ours, unit = values.astype(np.float64), UNIT[as_dtype(values.dtype).name]
-    sums = UNIT["float64" if dtype == "float64" else "float32"]
-    limit = (256 * sums + 3 * unit) * wanted.scale + 1e-30
-    if dtype in ("float16", "bfloat16") and values.dtype == np.float32:  # gradients of parameters
-        limit = limit + 3 * UNIT[dtype] * wanted.scale
-    error = np.abs(ours - wanted.value)
-    bad = ~(error <= limit)
-    if bad.any():
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(bad, error, -1)), error.shape))
-        kind = f"{values.dtype}{list(values.shape)}"
-        lines = [
-            f"{what}: {bad.sum()} of {bad.size} elements of {kind} are wrong; the worst is at {at}:",
-            f"got {ours[at]!r}, wanted {wanted.value[at]!r}, limit {limit[at]:.3g}; the first elements:",
-            f"{ours.reshape(-1)[:8]}, wanted {wanted.value.reshape(-1)[:8]}; plan {ct.last_plan()}",
-        ]
-        pytest.fail("\n".join(lines))
 
 
 def check(arrays: dict[str, np.ndarray], dtype: str, activation: str | None, *, bias: bool = True) -> None:
@@ -104,12 +56,12 @@ def check(arrays: dict[str, np.ndarray], dtype: str, activation: str | None, *, 
     ct.synchronize()
     print(f"{what}: forward {time.perf_counter() - started:.2f} s; {ct.last_plan().plan}")
     forward = {name: one for name, one in given.items() if name != "dy"}
-    agree(f"y of {what}", y, answer("causal_conv1d", forward, activation)["y"], dtype)
+    agree(f"y of {what}", y, answer("causal_conv1d", forward, activation=activation)["y"], dtype)
     started = time.perf_counter()
     found = ct.causal_conv1d_backward(placed["dy"], placed["x"], placed["w"], *more, activation=activation)
     ct.synchronize()
     print(f"{what}: backward {time.perf_counter() - started:.2f} s; {ct.last_plan().plan}")
-    wanted = answer("causal_conv1d_backward", given, activation)
+    wanted = answer("causal_conv1d_backward", given, activation=activation)
     for name, one in found._asdict().items():
         assert (one is None) == (name not in wanted), name
         if one is not None:
@@ -168,7 +120,7 @@ def test_gradients_replace_the_contents_of_out_in_every_call() -> None:
     """cuDNN adds to them; the third call is a replayed graph."""
     arrays = operands_of(2, 64, 100, 4, np.dtype(np.float32))
     x, w, bias, dy = (place(arrays[name]) for name in ("x", "w", "bias", "dy"))
-    wanted = answer("causal_conv1d_backward", arrays, "silu")
+    wanted = answer("causal_conv1d_backward", arrays, activation="silu")
     out = tuple(place(np.full(arrays[name].shape, np.nan, np.float32)) for name in ("x", "w", "bias"))
     for turn in range(4):
         ct.causal_conv1d_backward(dy, x, w, bias, activation="silu", out=out)
@@ -198,12 +150,17 @@ def test_call_in_a_captured_function_agrees_with_float64() -> None:
 
     forward = {name: one for name, one in arrays.items() if name != "dy"}
     for turn in range(3):
-        agree(f"y of launch {turn}", layer(x), answer("causal_conv1d", forward, "silu")["y"], "float32")
+        agree(
+            f"y of launch {turn}",
+            layer(x),
+            answer("causal_conv1d", forward, activation="silu")["y"],
+            "float32",
+        )
 
 
 def test_other_streams_agree_with_float64() -> None:
     arrays = operands_of(2, 64, 100, 4, np.dtype(np.float32))
-    wanted = answer("causal_conv1d", {k: v for k, v in arrays.items() if k != "dy"}, "silu")["y"]
+    wanted = answer("causal_conv1d", {k: v for k, v in arrays.items() if k != "dy"}, activation="silu")["y"]
     x, w, bias = (place(arrays[name]) for name in ("x", "w", "bias"))
     with ct.use(stream=own_stream()):
         agree("y", ct.causal_conv1d(x, w, bias, activation="silu"), wanted, "float32")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.causal_cases import NEWER
 from tests.layers import LayerCase, check_layer
 from tests.norm_cases import norm_cases
 from tests.op_cases import CASES, OpCase
@@ -18,7 +19,7 @@ EXAMPLES = max(400, settings.default.max_examples)
 
 # Most calls of these compile a kernel: test_graph_operations and test_conv_fusions have fewer of them.
 COMPILED = ("layer_norm", "matmul", "conv_scale_bias_activation", "scaled_conv")
-ELSEWHERE = ("conv_batch_norm_statistics", "causal_conv1d")  # test_training_fusions, test_causal_conv1d
+ELSEWHERE = ("conv_batch_norm_statistics", *NEWER)  # test_training_fusions, test_causal_conv1d and others
 ROWS = [row for row in CASES[1:] if row.operations[0] not in (*COMPILED, *ELSEWHERE)]
 
 

@@ -1,4 +1,4 @@
-"""The real libcudnn_ext without a GPU: alone in a folder with libcudnn, and what it rejects by itself."""
+"""The real libcudnn_ext without a GPU: alone in a folder with libcudnn, and its checks of arguments."""
 
 from __future__ import annotations
 
@@ -98,3 +98,49 @@ print(json.dumps([found, bool(lib._last_error_text())]))
     rejected["Nwh width 256"] = found["Nwh width 256"]  # the package copies such operands
     assert {status for name, status in found.items() if name not in rejected} <= {1001}, found
     assert set(rejected.values()) <= {2000, 3000}, rejected
+
+
+def test_c_functions_accept_the_lengths_of_the_package(folder: Path) -> None:
+    """The sizes of buffers need no GPU; without one, a valid call is NOT_INITIALIZED (1001)."""
+    code = """
+import ctypes
+from cudnn_ct.dtypes import DTYPES
+from cudnn_ct.shapes.fft_causal_conv import fft_causal_conv_shape
+room = (ctypes.c_char * 65536)()
+p = ctypes.addressof(room) // 256 * 256 + 256
+lib = _lib.load()
+if lib.why_missing("cudnnFFTCausalConv1dForward"):
+    print(json.dumps([]))
+    raise SystemExit
+def status(function, *arguments):
+    try:
+        getattr(lib, function)(*arguments)
+    except ct.CudnnError as error:
+        return error.status
+    return 0
+def accepts(length, width, dtype):
+    try:
+        return bool(fft_causal_conv_shape((1, 4, length), (4, width), dtype))
+    except ValueError:
+        return False
+wrong = []
+for dtype in ("float16", "bfloat16", "float32", "float64", "int8"):
+    for width in [2**n for n in range(6, 26)] + [100, 192, 6000]:
+        for length in (width, 2 * width, 3 * width, width // 2, width + 128):
+            sizes = (1, 4, length, width, DTYPES[dtype].code)
+            bytes_ = [ctypes.c_size_t(), ctypes.c_size_t()]
+            size = status("cudnnLongFFTCausalConv1dGetBufferSizes", *sizes, *map(ctypes.byref, bytes_))
+            tiles = {
+                status("cudnnFFTCausalConv1dForward", None, p, p, p, *sizes),
+                status("cudnnFFTCausalConv1dBackward", None, *[p] * 5, *sizes),
+            }
+            found = size == 0 or tiles <= {0, 1001}
+            ours = dtype != "int8" and accepts(length, width, dtype)
+            big = max((one.value for one in bytes_), default=0)
+            if found != ours or (size == 0 and big > 33 * length * 4):
+                wrong.append([dtype, width, length, size, sorted(tiles), ours, big])
+    sizes = (1, 4, 256, 128, DTYPES[dtype].code)
+    wrong += [dtype] * (status("cudnnFFTCausalConv1dForward", None, p + 8, p, p, *sizes) not in (2000, 3000))
+print(json.dumps(wrong))
+"""
+    assert answer(folder, code) == []

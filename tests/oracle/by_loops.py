@@ -37,6 +37,7 @@ from .attention import ATTENTION
 from .causal_conv import CAUSAL
 from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
+from .long_windows import LONG_WINDOWS
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
 from .rows import ROWS
@@ -604,6 +605,7 @@ VALUES: dict[str, Compute] = {
     "ctc_loss": ctc_loss,
     "RNN": rnn,
     **CAUSAL,
+    **LONG_WINDOWS,
     **ROWS,
     **ATTENTION,
 }

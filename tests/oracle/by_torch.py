@@ -502,6 +502,25 @@ def causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     return {f"d{name}": one for name, one in zip(names, gradients, strict=True)}
 
 
+def fft_causal_conv1d(operands: Tensors, arguments: Arguments) -> Tensors:
+    """Direct sums for short windows, transforms in float64 for long ones."""
+    x, w = operands["x"], operands["w"]
+    if w.shape[1] <= 2048:
+        return causal_conv1d({"x": x, "w": w.flip(1)}, {})
+    points = x.shape[2] + w.shape[1]
+    spectrum = torch.fft.rfft(x, points) * torch.fft.rfft(w, points)
+    return {"y": torch.fft.irfft(spectrum, points)[..., : x.shape[2]]}
+
+
+def fft_causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    leaves = {name: _leaf(operands[name]) for name in ("x", "w")}
+    if not operands["x"].numel():
+        return {f"d{name}": torch.zeros_like(one) for name, one in leaves.items()}
+    y = fft_causal_conv1d(leaves, arguments)["y"]
+    dx, dw = torch.autograd.grad(y, tuple(leaves.values()), operands["dy"])
+    return {"dx": dx, "dw": dw}
+
+
 # --- spatial transformers -----------------------------------------------------------------------------------
 
 
@@ -768,6 +787,8 @@ _FUNCTIONS: dict[str, Torch] = {
     "lrn_backward": lrn_backward,
     "causal_conv1d": causal_conv1d,
     "causal_conv1d_backward": causal_conv1d_backward,
+    "fft_causal_conv1d": fft_causal_conv1d,
+    "fft_causal_conv1d_backward": fft_causal_conv1d_backward,
     "affine_grid": affine_grid,
     "affine_grid_backward": affine_grid_backward,
     "grid_sample": grid_sample,

@@ -31,6 +31,8 @@ POSITIONAL = {
     "batch_norm_training": ("x", "scale", "bias"),
     "causal_conv1d": ("x", "w"),
     "causal_conv1d_backward": ("dy", "x", "w"),
+    "fft_causal_conv1d": ("x", "w"),
+    "fft_causal_conv1d_backward": ("dy", "x", "w"),
     "clear_padding": ("x", "lengths"),
     "conv": ("x", "w"),
     "conv_backward_bias": ("dy",),

@@ -680,6 +680,19 @@ def _causal(source: Source, gradient: bool = False) -> Recipe:
     return Recipe(operands, arguments, (shape, dtype), scaled=False, more=more)
 
 
+def _by_fft(source: Source, gradient: bool = False) -> Recipe:
+    """Few widths, because cuDNN compiles a kernel for each, in seconds; the last is the long one."""
+    width, times = source.choice(((128, 1), (128, 3), (256, 2), (1024, 2), (2**15, 1)))
+    few = width > 1024
+    shape = (1 if few else source.randint(1, 3), 2 if few else source.choice((1, 3, 8)), width * times)
+    dtype = source.choice(FLOATS)
+    operands = {"x": (shape, dtype, "normal"), "w": ((shape[1], width), dtype, "normal")}
+    if not gradient:
+        return Recipe(operands, {}, (shape, dtype), scaled=False)
+    operands["dy"] = (shape, dtype, "normal")
+    return Recipe(operands, {}, (shape, dtype), scaled=False, more={"dw": operands["w"][:2]})
+
+
 def _centre(source: Source) -> str:
     """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
     return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
@@ -1333,6 +1346,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "batch_norm_training": _batch_norm_training,
     "causal_conv1d": _causal,
     "causal_conv1d_backward": partial(_causal, gradient=True),
+    "fft_causal_conv1d": _by_fft,
+    "fft_causal_conv1d_backward": partial(_by_fft, gradient=True),
     "conv": _conv,
     "conv_backward_bias": _conv_backward_bias,
     "conv_backward_data": _conv_backward_data,

@@ -348,6 +348,17 @@ def _causal_backward(rng: np.random.Generator) -> Case:
     return "causal_conv1d_backward", {**operands, "dy": rng.normal(size=operands["x"].shape)}, arguments
 
 
+def _by_fft(rng: np.random.Generator) -> Case:
+    channels, width = _shape(rng, 2)[0], _pick(rng, 128, 256)
+    x = rng.normal(size=(int(rng.integers(0, 3)), channels, width * int(rng.integers(1, 4))))
+    return "fft_causal_conv1d", {"x": x, "w": rng.normal(size=(channels, width))}, {}
+
+
+def _by_fft_backward(rng: np.random.Generator) -> Case:
+    _, operands, _ = _by_fft(rng)
+    return "fft_causal_conv1d_backward", {**operands, "dy": rng.normal(size=operands["x"].shape)}, {}
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -642,6 +653,8 @@ DRAWS: dict[str, Draw] = {
     "instance_norm_backward": _instance_norm_backward,
     "causal_conv1d": _causal,
     "causal_conv1d_backward": _causal_backward,
+    "fft_causal_conv1d": _by_fft,
+    "fft_causal_conv1d_backward": _by_fft_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "affine_grid": _affine_grid,
@@ -1207,6 +1220,17 @@ def test_causal_conv_gradients_by_differences() -> None:
         for name in given:
             wanted = _differences("causal_conv1d", given, name, "y", dy, activation=activation)
             _close(found[f"d{name}"].value, wanted)
+
+
+def test_fft_causal_conv_is_a_causal_conv_of_reversed_windows() -> None:
+    rng = np.random.default_rng(13)
+    x, w, dy = rng.normal(size=(2, 3, 9)), rng.normal(size=(3, 4)), rng.normal(size=(2, 3, 9))
+    reverse = {"x": x, "w": w[:, ::-1]}
+    _close(value("fft_causal_conv1d", {"x": x, "w": w}), value("causal_conv1d", reverse))
+    found = solve("fft_causal_conv1d_backward", {"x": x, "w": w, "dy": dy})
+    wanted = solve("causal_conv1d_backward", {**reverse, "dy": dy})
+    _close(found["dx"].value, wanted["dx"].value)
+    _close(found["dw"].value, wanted["dw"].value[:, ::-1])
 
 
 def test_lrn_gradients_by_differences() -> None:

@@ -85,6 +85,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     },
     "causal_conv1d": {"x": ones(2, 3, 5), "w": ones(3, 4)},
     "causal_conv1d_backward": {"dy": ones(2, 3, 5), "x": ones(2, 3, 5), "w": ones(3, 4)},
+    "fft_causal_conv1d": {"x": ones(2, 3, 256), "w": ones(3, 128)},
+    "fft_causal_conv1d_backward": {
+        "dy": ones(2, 3, 256), "x": ones(2, 3, 256), "w": ones(3, 128)
+    },
     "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
     "ctc_loss": {
         "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
@@ -164,6 +168,9 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("causal_conv1d", {"bias": "tanh"}, "TypeError: bias is not an array of numbers: got 'tanh'"),
     ("causal_conv1d", {"activation": "relu"}, "ValueError: activation must be one of silu, swish, identity"),
     ("causal_conv1d_backward", {"bias": ones(2)}, r"ValueError: bias has a wrong shape: got \(2,\), exp"),
+    ("fft_causal_conv1d", {"w": ones(3, 100)}, "ValueError: the width of w is not supported: got 100 for fl"),
+    ("fft_causal_conv1d", {"x": ones(2, 3, 200)}, "ValueError: the length of x is not supported: got 200, e"),
+    ("fft_causal_conv1d_backward", {"dy": ones(2, 3, 128)}, r"ValueError: dy has shape \(2, 3, 128\); x has"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),

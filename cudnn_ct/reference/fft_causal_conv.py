@@ -1,0 +1,41 @@
+"""Causal convolution of sequences with long windows, and its gradients, by FFT in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..dtypes import as_dtype
+from ..shapes.checks import same_shape
+from ..shapes.fft_causal_conv import FFTCausalConvGradients, fft_causal_conv_shape
+from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
+
+
+@np.errstate(all="ignore")
+def fft_causal_conv1d(x: ArrayLike, w: ArrayLike, *, out: Array | None = None) -> Array:
+    """Compute ``sum(x[t - i] * w[i])``. See :func:`cudnn_ct.fft_causal_conv1d`."""
+    dtype, (xs, ws) = operands("fft_causal_conv1d", x=x, w=w)
+    fft_causal_conv_shape(xs.shape, ws.shape, as_dtype(dtype).name)
+    return deliver(_convolved(xs, ws), dtype, 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def fft_causal_conv1d_backward(
+    dy: ArrayLike, x: ArrayLike, w: ArrayLike, *, out: Outs | None = None
+) -> FFTCausalConvGradients[Array]:
+    """Compute the gradients of the input and the weights. See :func:`cudnn_ct.fft_causal_conv1d_backward`."""
+    dtype, (gradient, xs, ws) = operands("fft_causal_conv1d", dy=dy, x=x, w=w)
+    fft_causal_conv_shape(xs.shape, ws.shape, as_dtype(dtype).name)
+    same_shape(x=xs.shape, dy=gradient.shape)
+    later = gradient[..., ::-1]  # a sum over later time steps is one over earlier time steps in reverse
+    dx = _convolved(later, ws)[..., ::-1]
+    dw = _convolved(later, xs)[..., ::-1][..., : ws.shape[1]].sum(0)
+    return deliver_each(FFTCausalConvGradients, [(dx, dtype), (dw, dtype)], 1, 0, out)
+
+
+def _convolved(x: Float64, w: Float64) -> Float64:
+    """Return the first results of a convolution along the last axis, as many as x has time steps."""
+    length = x.shape[-1]
+    points = length + w.shape[-1]
+    spectrum = np.fft.rfft(x, points) * np.fft.rfft(w, points)
+    return np.asarray(np.fft.irfft(spectrum, points)[..., :length])
