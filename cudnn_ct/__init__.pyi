@@ -58,6 +58,8 @@ from .ops.attention.attention import attention as attention
 from .ops.attention.attention import attention_backward as attention_backward
 from .ops.attention.padding import clear_padding as clear_padding
 from .ops.attention.scaled import scaled_attention as scaled_attention
+from .ops.b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
+from .ops.b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .ops.causal_conv import causal_conv1d as causal_conv1d
 from .ops.causal_conv import causal_conv1d_backward as causal_conv1d_backward
 from .ops.conv.algorithms import conv_algorithms as conv_algorithms
@@ -133,6 +135,8 @@ from .preloading import preload as preload
 from .raw_memory import from_pointer as from_pointer
 from .shapes.attention import AttentionGradients as AttentionGradients
 from .shapes.attention import AttentionResult as AttentionResult
+from .shapes.b2b_causal_conv import B2BCausalConvGradients as B2BCausalConvGradients
+from .shapes.b2b_causal_conv import B2BCausalConvResult as B2BCausalConvResult
 from .shapes.causal_conv import CausalConvGradients as CausalConvGradients
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape

@@ -18,7 +18,15 @@ import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.conv import ROLES
 from cudnn_ct.shapes.norm import norm_parameter_dtype
-from tests.causal_cases import CAUSAL, FFT, NEWER, causal_cases, fft_cases
+from tests.causal_cases import (
+    BACK_TO_BACK,
+    CAUSAL,
+    FFT,
+    NEWER,
+    back_to_back_cases,
+    causal_cases,
+    fft_cases,
+)
 from tests.conv_cases import conv_cases
 from tests.fusion_cases import FUSIONS, float8_conv_cases, training_fusion_cases
 from tests.layers import (
@@ -227,6 +235,7 @@ CASES = (
     ),
     OpCase(CAUSAL, causal_cases(), varies=CAUSAL[1:]),
     OpCase(FFT, fft_cases(), varies=FFT[1:]),
+    OpCase(BACK_TO_BACK, back_to_back_cases(), varies=BACK_TO_BACK[1:]),
     OpCase(NORMS, norm_cases()),
     OpCase(ROW_NORMS, row_norm_cases()),
     OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),

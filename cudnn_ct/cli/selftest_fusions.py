@@ -36,6 +36,10 @@ def causal_cases() -> Iterator[Case]:
         required(name)
         make = partial(_by_fft, length=length, width=width, gradient=bool(step))
         yield from each_layout(name, f"width {width}", make, SUMS, ("float32",), nchw)
+    for step in ("", "_backward"):
+        required(f"b2b_causal_conv1d{step}")
+        make = partial(_back_to_back, gradient=bool(step))
+        yield from each_layout(f"b2b_causal_conv1d{step}", "", make, SUMS, ("float32",), nchw)
 
 
 def _causal(draw: Draw, *, gradient: bool) -> Inputs:
@@ -47,6 +51,13 @@ def _causal(draw: Draw, *, gradient: bool) -> Inputs:
 def _by_fft(draw: Draw, *, length: int, width: int, gradient: bool) -> Inputs:
     x, w = draw.floats(2, 3, length), draw.floats(3, width)
     return Inputs((*(draw.floats(2, 3, length),) * gradient, x, w), {})
+
+
+def _back_to_back(draw: Draw, *, gradient: bool) -> Inputs:
+    operands = draw.floats(2, 8, 3, 40), draw.floats(8, 3, 4), draw.floats(8, 7), draw.floats(8)
+    if not gradient:
+        return Inputs(operands, {})
+    return Inputs((draw.floats(2, 8, 40), *operands, draw.floats(2, 8, 40)), {})
 
 
 TRAINING_FUSIONS = (

@@ -22,7 +22,8 @@ from .selftest_report import FAILED, OK, Outcome, outcome_of
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
 # Causal convolutions need a newer cuDNN and its library libcudnn_ext.
-OF_SOME = ("attention", "clear_padding", "scaled_attention", "causal_conv1d", "fft_causal_conv1d")
+CAUSAL = ("causal_conv1d", "fft_causal_conv1d", "b2b_causal_conv1d")
+OF_SOME = ("attention", "clear_padding", "scaled_attention", *CAUSAL)
 
 
 def attempt(case: Case) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import byref, c_size_t
 from typing import Never
 
@@ -11,14 +10,12 @@ from .._lib import load
 from ..array import DeviceArray
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..plans.base import Plan, packed_of
+from ..plans.base import Plan
 from ..plans.call import PointerSlot
 from ..plans.program import Program, Step, Steps
-from ..plans.stream_call import StreamCall, require_function
-from ..plans.wrappers import on_operands_of, zero_results
+from ..plans.stream_call import StreamCall, on_contiguous, require_function
 from ..shapes.checks import result_slots
 from ..shapes.fft_causal_conv import FFTCausalConvGradients, FFTCausalConvProblem, fft_causal_conv_problem
-from ..shapes.specs import INT_MAX
 from ..typing import ArrayLike, OutLike, StreamLike
 from ._call import execute
 from ._documented import documented
@@ -124,7 +121,7 @@ def _by_tiles(problem: FFTCausalConvProblem) -> Plan | None:
     """Return the plan by the kernels for windows that divide the length; None for other windows."""
     if not problem.takes_tiles:
         return None
-    return _on_contiguous(problem, _tiles)
+    return on_contiguous("fft_causal_conv1d", problem, _tiles)
 
 
 def _by_whole(problem: FFTCausalConvProblem) -> Plan | None:
@@ -137,17 +134,7 @@ def _by_whole(problem: FFTCausalConvProblem) -> Plan | None:
             f"fft_causal_conv1d takes at most {MAX_BLOCKS:,} sequences and channels for a window as long as "
             f"the sequence: got {n:,} and {channels:,}"
         )
-    return _on_contiguous(problem, _whole)
-
-
-def _on_contiguous(problem: FFTCausalConvProblem, make: Callable[[FFTCausalConvProblem], Plan]) -> Plan:
-    """Return the plan of a problem from that of its contiguous operands, with copies of the others."""
-    if not problem.x.size:
-        return zero_results(problem.results)
-    if problem.x.size > INT_MAX:
-        raise NotSupportedError(f"fft_causal_conv1d counts the {problem.x.size:,} elements of x in 32 bits")
-    contiguous = packed_of(problem, "nchw")
-    return on_operands_of(make(contiguous), problem, contiguous)
+    return on_contiguous("fft_causal_conv1d", problem, _whole)
 
 
 def _tiles(problem: FFTCausalConvProblem) -> Plan:

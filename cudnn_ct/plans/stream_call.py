@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._find import TOOLKITS
@@ -11,7 +11,10 @@ from .._lib import load
 from ..context import Context
 from ..cuda.debug import record_launch
 from ..errors import ExecutionFailedError, NotSupportedError
+from ..shapes.specs import INT_MAX
+from .base import Plan, packed_of, tensors_of
 from .call import ArgumentTemplate
+from .wrappers import on_operands_of, zero_results
 
 
 class StreamCall:
@@ -37,6 +40,21 @@ class StreamCall:
     def describe(self) -> str:
         """Describe the implementation."""
         return f"chosen: {self._function}"
+
+
+def on_contiguous(operation: str, problem: Any, make: Callable[[Any], Plan]) -> Plan:
+    """Return the plan of a problem from that of its contiguous tensors, with copies of the others.
+
+    Without elements of the first tensor, the results are 0. cuDNN counts elements in 32 bits.
+    """
+    tensors = tensors_of(problem)
+    if not next(iter(tensors.values())).size:
+        return zero_results(problem.results)
+    for name, spec in tensors.items():
+        if spec.size > INT_MAX:
+            raise NotSupportedError(f"{operation} counts the {spec.size:,} elements of {name} in 32 bits")
+    contiguous = packed_of(problem, "nchw")
+    return on_operands_of(make(contiguous), problem, contiguous)
 
 
 def require_function(operation: str, name: str) -> None:

@@ -12,6 +12,8 @@ from .activation import activation_backward as activation_backward
 from .attention import attention as attention
 from .attention import attention_backward as attention_backward
 from .attention import clear_padding as clear_padding
+from .b2b_causal_conv import b2b_causal_conv1d as b2b_causal_conv1d
+from .b2b_causal_conv import b2b_causal_conv1d_backward as b2b_causal_conv1d_backward
 from .causal_conv import causal_conv1d as causal_conv1d
 from .causal_conv import causal_conv1d_backward as causal_conv1d_backward
 from .conv import conv as conv

@@ -31,7 +31,7 @@ def causal_conv1d(
     dtype, (xs, ws, *biases) = operands("causal_conv1d", x=x, w=w, **present(bias=bias))
     causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
     silu = causal_activation(activation)
-    sums = _sums(xs, ws, *biases)
+    sums = causal_sums(xs, ws, *biases)
     return deliver(sums * _sigmoid(sums) if silu else sums, dtype, 1, 0, out)
 
 
@@ -50,23 +50,30 @@ def causal_conv1d_backward(
     causal_conv_shape(xs.shape, ws.shape, *(one.shape for one in biases))
     same_shape(x=xs.shape, dy=gradient.shape)
     if causal_activation(activation):
-        sums = _sums(xs, ws, *biases)
+        sums = causal_sums(xs, ws, *biases)
         sigmoid = _sigmoid(sums)
         gradient = gradient * sigmoid * (1 + sums * (1 - sigmoid))
-    dx, dw = np.zeros_like(xs), np.zeros_like(ws)
-    for i, before, after in _taps(ws.shape[1], xs.shape[2]):
-        dx[..., before] += gradient[..., after] * ws[:, i, None]
-        dw[:, i] = (gradient[..., after] * xs[..., before]).sum((0, 2))
+    dx, dw = causal_gradients(gradient, xs, ws)
     wide = as_dtype(causal_gradient_dtype(as_dtype(dtype).name)).numpy
     results = [(dx, dtype), (dw, wide), *[(gradient.sum((0, 2)), wide)] * len(biases)]
     return deliver_each(CausalConvGradients, results, 1, 0, out, "" if biases else WITHOUT_BIAS)
 
 
-def _sums(x: Float64, w: Float64, bias: Float64 | None = None) -> Float64:
+def causal_sums(x: Float64, w: Float64, bias: Float64 | None = None) -> Float64:
+    """Return the convolution of each channel with its window."""
     sums = np.zeros_like(x) if bias is None else np.broadcast_to(bias[:, None], x.shape).copy()
     for i, before, after in _taps(w.shape[1], x.shape[2]):
         sums[..., after] += x[..., before] * w[:, i, None]
     return sums
+
+
+def causal_gradients(gradient: Float64, x: Float64, w: Float64) -> tuple[Float64, Float64]:
+    """Return the gradients of x and w for that of the sums."""
+    dx, dw = np.zeros_like(x), np.zeros_like(w)
+    for i, before, after in _taps(w.shape[1], x.shape[2]):
+        dx[..., before] += gradient[..., after] * w[:, i, None]
+        dw[:, i] = (gradient[..., after] * x[..., before]).sum((0, 2))
+    return dx, dw
 
 
 def _taps(width: int, length: int) -> list[tuple[int, slice, slice]]:

@@ -85,6 +85,29 @@ class Causal:
         *given, dx, dw = self._contiguous((dy, x, w, dx, dw), shapes, code)
         dx[...], dw[...] = ct.reference.fft_causal_conv1d_backward(*(one.astype(np.float64) for one in given))
 
+    def cudnnB2BCausalConv1dForward(self: Any, stream: Any, *arguments: Any) -> int:
+        *pointers, n, channels, length, projection, mixer, code = arguments
+        self.host.check_stream(stream or 0)
+        operands, sequences = _gated_shapes(n, channels, length, projection, mixer)
+        *given, mixed, y = self._contiguous(pointers, (*operands, sequences, sequences), code)
+        y[...], mixed[...] = ct.reference.b2b_causal_conv1d(*(one.astype(np.float64) for one in given))
+        return 0
+
+    def cudnnB2BCausalConv1dBackward(self: Any, stream: Any, *arguments: Any) -> int:
+        *pointers, n, channels, length, projection, mixer, code, wide = arguments
+        self.host.check_stream(stream or 0)
+        if (_BY_CODE[wide].name == "float64") != (_BY_CODE[code].name == "float64"):
+            return 3000
+        operands, sequences = _gated_shapes(n, channels, length, projection, mixer)
+        shapes = (*operands, sequences, sequences, operands[0])
+        *given, mixed, dy, dx = self._contiguous(pointers[:7], shapes, code)
+        parameters = self._contiguous(pointers[7:], operands[1:], wide)
+        every = (one.astype(np.float64) for one in (dy, *given, mixed))
+        dx[...], *found = ct.reference.b2b_causal_conv1d_backward(*every)
+        for memory, sums in zip(parameters, found, strict=True):
+            memory += sums.astype(memory.dtype)  # as cudnnCausalConv1dBackward does
+        return 0
+
     def cudnnFFTCausalConv1dForward(self: Any, stream: Any, *arguments: Any) -> int:
         self.host.check_stream(stream or 0)
         if not _problem(arguments[3:]).takes_tiles:
@@ -142,3 +165,12 @@ def _problem(sizes: Any) -> FFTCausalConvProblem:
     dtype = _BY_CODE[code].name
     x, w = TensorSpec.packed(shape, dtype), TensorSpec.packed((shape[1], width), dtype)
     return FFTCausalConvProblem(x, w, x, None, None, None)
+
+
+def _gated_shapes(n: int, channels: int, length: int, projection: int, mixer: int) -> Any:
+    """Return the shapes of x and the parameters, and that of the results."""
+    assert n * channels * length > 0
+    assert 2 <= projection <= 32
+    assert 2 <= mixer <= 256
+    operands = ((n, channels, 3, length), (channels, 3, projection), (channels, mixer), (channels,))
+    return operands, (n, channels, length)

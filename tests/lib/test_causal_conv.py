@@ -144,3 +144,45 @@ for dtype in ("float16", "bfloat16", "float32", "float64", "int8"):
 print(json.dumps(wrong))
 """
     assert answer(folder, code) == []
+
+
+def test_c_functions_accept_the_pairs_of_widths_of_the_package(folder: Path) -> None:
+    code = """
+import ctypes
+from cudnn_ct.dtypes import DTYPES
+from cudnn_ct.shapes.b2b_causal_conv import b2b_causal_conv_shape
+room = (ctypes.c_char * 65536)()
+p = ctypes.addressof(room) // 256 * 256 + 256
+lib = _lib.load()
+if lib.why_missing("cudnnB2BCausalConv1dForward"):
+    print(json.dumps([]))
+    raise SystemExit
+def status(function, *arguments):
+    try:
+        getattr(lib, function)(*arguments)
+    except ct.CudnnError as error:
+        return error.status
+    return 0
+def accepts(projection, mixer):
+    try:
+        return bool(b2b_causal_conv_shape((1, 4, 3, 16), (4, 3, projection), (4, mixer), (4,)))
+    except ValueError:
+        return False
+def both(projection, mixer, code, wide):
+    sizes = (1, 4, 16, projection, mixer, code)
+    return {
+        status("cudnnB2BCausalConv1dForward", None, *[p] * 6, *sizes),
+        status("cudnnB2BCausalConv1dBackward", None, *[p] * 10, *sizes, wide),
+    }
+wrong = []
+for projection in (1, 2, 3, 8, 31, 32, 33):
+    for mixer in (1, 2, 3, 7, 100, 255, 256, 257):
+        found = both(projection, mixer, 0, 0)
+        if (found <= {0, 1001}) != accepts(projection, mixer):
+            wrong.append([projection, mixer, sorted(found)])
+for dtype in ("float16", "bfloat16", "float32", "float64"):
+    found = both(4, 7, DTYPES[dtype].code, int(dtype == "float64"))
+    wrong += [[dtype, sorted(found)]] * (not found <= {0, 1001})
+print(json.dumps(wrong))
+"""
+    assert answer(folder, code) == []

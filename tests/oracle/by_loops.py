@@ -37,10 +37,10 @@ from .attention import ATTENTION
 from .causal_conv import CAUSAL
 from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
-from .long_windows import LONG_WINDOWS
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
 from .rows import ROWS
+from .sequences import SEQUENCES
 
 # --- convolution: one term for each element of the window ---------------------------------------------------
 
@@ -605,7 +605,7 @@ VALUES: dict[str, Compute] = {
     "ctc_loss": ctc_loss,
     "RNN": rnn,
     **CAUSAL,
-    **LONG_WINDOWS,
+    **SEQUENCES,
     **ROWS,
     **ATTENTION,
 }

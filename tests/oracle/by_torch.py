@@ -521,6 +521,28 @@ def fft_causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tenso
     return {"dx": dx, "dw": dw}
 
 
+def b2b_causal_conv1d(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, w, bias = operands["x"], operands["w_proj"], operands["skip_bias"]
+    projected = causal_conv1d({"x": x.flatten(1, 2), "w": w.flatten(0, 1)}, {})["y"]
+    gate, product = projected[:, ::3], projected[:, 1::3] * projected[:, 2::3]
+    mixed = causal_conv1d({"x": product, "w": operands["w_mixer"]}, {})["y"] + bias[:, None] * product
+    return {"y": gate * mixed, "mixed": mixed}
+
+
+def b2b_causal_conv1d_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    """The gate's gradient takes the given mixed sequences, which may be rounded."""
+    names = ("x", "w_proj", "w_mixer", "skip_bias")
+    leaves = {name: _leaf(operands[name]) for name in names}
+    if not operands["x"].numel():
+        return {f"d{name}": torch.zeros_like(operands[name]) for name in names}
+    mixed = b2b_causal_conv1d(leaves, {})["mixed"]
+    x, w = leaves["x"], leaves["w_proj"]
+    gate = causal_conv1d({"x": x[:, :, 0], "w": w[:, 0]}, {})["y"]
+    sizes = (operands["dy"] * operands["mixed"], operands["dy"] * gate.detach())
+    found = torch.autograd.grad((gate, mixed), tuple(leaves.values()), sizes)
+    return {f"d{name}": one for name, one in zip(names, found, strict=True)}
+
+
 # --- spatial transformers -----------------------------------------------------------------------------------
 
 
@@ -789,6 +811,8 @@ _FUNCTIONS: dict[str, Torch] = {
     "causal_conv1d_backward": causal_conv1d_backward,
     "fft_causal_conv1d": fft_causal_conv1d,
     "fft_causal_conv1d_backward": fft_causal_conv1d_backward,
+    "b2b_causal_conv1d": b2b_causal_conv1d,
+    "b2b_causal_conv1d_backward": b2b_causal_conv1d_backward,
     "affine_grid": affine_grid,
     "affine_grid_backward": affine_grid_backward,
     "grid_sample": grid_sample,

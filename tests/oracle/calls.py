@@ -33,6 +33,8 @@ POSITIONAL = {
     "causal_conv1d_backward": ("dy", "x", "w"),
     "fft_causal_conv1d": ("x", "w"),
     "fft_causal_conv1d_backward": ("dy", "x", "w"),
+    "b2b_causal_conv1d": ("x", "w_proj", "w_mixer", "skip_bias"),
+    "b2b_causal_conv1d_backward": ("dy", "x", "w_proj", "w_mixer", "skip_bias", "mixed"),
     "clear_padding": ("x", "lengths"),
     "conv": ("x", "w"),
     "conv_backward_bias": ("dy",),

@@ -693,6 +693,26 @@ def _by_fft(source: Source, gradient: bool = False) -> Recipe:
     return Recipe(operands, {}, (shape, dtype), scaled=False, more={"dw": operands["w"][:2]})
 
 
+def _back_to_back(source: Source, gradient: bool = False) -> Recipe:
+    """Few widths, because cuDNN compiles a kernel for each pair, in seconds."""
+    n, channels, length = source.randint(1, 3), source.choice((1, 3, 8, 64)), source.choice((1, 5, 33, 257))
+    dtype, (projection, mixer) = source.choice(FLOATS), source.choice(((4, 7), (4, 7), (3, 128), (2, 2)))
+    operands = {
+        "x": ((n, channels, 3, length), dtype, "normal"),
+        "w_proj": ((channels, 3, projection), dtype, "unit"),
+        "w_mixer": ((channels, mixer), dtype, "unit"),
+        "skip_bias": ((channels,), dtype, "normal"),
+    }
+    shape = (n, channels, length)
+    if not gradient:
+        return Recipe(operands, {}, (shape, dtype), scaled=False, more={"mixed": (shape, dtype)})
+    wide = "float64" if dtype == "float64" else "float32"
+    more = {f"d{name}": (one[0], wide) for name, one in operands.items() if name != "x"}
+    out = (operands["x"][0], dtype)
+    operands |= {"mixed": (shape, dtype, "normal"), "dy": (shape, dtype, "normal")}
+    return Recipe(operands, {}, out, scaled=False, more=more)
+
+
 def _centre(source: Source) -> str:
     """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
     return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
@@ -1348,6 +1368,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "causal_conv1d_backward": partial(_causal, gradient=True),
     "fft_causal_conv1d": _by_fft,
     "fft_causal_conv1d_backward": partial(_by_fft, gradient=True),
+    "b2b_causal_conv1d": _back_to_back,
+    "b2b_causal_conv1d_backward": partial(_back_to_back, gradient=True),
     "conv": _conv,
     "conv_backward_bias": _conv_backward_bias,
     "conv_backward_data": _conv_backward_data,

@@ -43,8 +43,8 @@ from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .causal_conv import CAUSAL_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
 from .images import of_each_image, of_one_image
-from .long_windows import LONG_WINDOW_SCALES
 from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
+from .sequences import SEQUENCE_SCALES
 
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
@@ -784,7 +784,7 @@ SCALES: dict[str, Scale] = {
     **ATTENTION_SCALES,
     **FUSION_SCALES,
     **CAUSAL_SCALES,
-    **LONG_WINDOW_SCALES,
+    **SEQUENCE_SCALES,
 }
 
 OPEN: dict[str, Scale] = {

@@ -359,6 +359,25 @@ def _by_fft_backward(rng: np.random.Generator) -> Case:
     return "fft_causal_conv1d_backward", {**operands, "dy": rng.normal(size=operands["x"].shape)}, {}
 
 
+def _back_to_back(rng: np.random.Generator) -> Case:
+    n, channels, length = _shape(rng, 3, 5, 0)
+    projection, mixer = (int(one) for one in rng.integers(2, 9, 2))
+    shapes = {
+        "x": (n, channels, 3, length),
+        "w_proj": (channels, 3, projection),
+        "w_mixer": (channels, mixer),
+    }
+    operands = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    return "b2b_causal_conv1d", {**operands, "skip_bias": rng.normal(size=channels)}, {}
+
+
+def _back_to_back_backward(rng: np.random.Generator) -> Case:
+    _, operands, _ = _back_to_back(rng)
+    n, channels, _, length = operands["x"].shape
+    more = {name: rng.normal(size=(n, channels, length)) for name in ("mixed", "dy")}
+    return "b2b_causal_conv1d_backward", {**operands, **more}, {}
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -655,6 +674,8 @@ DRAWS: dict[str, Draw] = {
     "causal_conv1d_backward": _causal_backward,
     "fft_causal_conv1d": _by_fft,
     "fft_causal_conv1d_backward": _by_fft_backward,
+    "b2b_causal_conv1d": _back_to_back,
+    "b2b_causal_conv1d_backward": _back_to_back_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "affine_grid": _affine_grid,
@@ -1231,6 +1252,17 @@ def test_fft_causal_conv_is_a_causal_conv_of_reversed_windows() -> None:
     wanted = solve("causal_conv1d_backward", {**reverse, "dy": dy})
     _close(found["dx"].value, wanted["dx"].value)
     _close(found["dw"].value, wanted["dw"].value[:, ::-1])
+
+
+def test_b2b_causal_conv_gradients_by_differences() -> None:
+    rng = np.random.default_rng(14)
+    shapes = {"x": (2, 3, 3, 5), "w_proj": (3, 3, 2), "w_mixer": (3, 4), "skip_bias": (3,)}
+    given = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    dy = rng.normal(size=(2, 3, 5))
+    mixed = solve("b2b_causal_conv1d", given)["mixed"].value
+    found = solve("b2b_causal_conv1d_backward", {**given, "mixed": mixed, "dy": dy})
+    for name in given:
+        _close(found[f"d{name}"].value, _differences("b2b_causal_conv1d", given, name, "y", dy))
 
 
 def test_lrn_gradients_by_differences() -> None:

@@ -89,6 +89,13 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "fft_causal_conv1d_backward": {
         "dy": ones(2, 3, 256), "x": ones(2, 3, 256), "w": ones(3, 128)
     },
+    "b2b_causal_conv1d": {
+        "x": ones(2, 3, 3, 5), "w_proj": ones(3, 3, 4), "w_mixer": ones(3, 7), "skip_bias": ones(3)
+    },
+    "b2b_causal_conv1d_backward": {
+        "dy": ones(2, 3, 5), "x": ones(2, 3, 3, 5), "w_proj": ones(3, 3, 4), "w_mixer": ones(3, 7),
+        "skip_bias": ones(3), "mixed": ones(2, 3, 5)
+    },
     "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
     "ctc_loss": {
         "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
@@ -171,6 +178,11 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("fft_causal_conv1d", {"w": ones(3, 100)}, "ValueError: the width of w is not supported: got 100 for fl"),
     ("fft_causal_conv1d", {"x": ones(2, 3, 200)}, "ValueError: the length of x is not supported: got 200, e"),
     ("fft_causal_conv1d_backward", {"dy": ones(2, 3, 128)}, r"ValueError: dy has shape \(2, 3, 128\); x has"),
+    ("b2b_causal_conv1d", {"x": ones(2, 3, 5)}, r"ValueError: x has a wrong shape: got \(2, 3, 5\), expecte"),
+    ("b2b_causal_conv1d", {"w_proj": ones(3, 3, 33)}, "ValueError: the width of w_proj is not supported: go"),
+    ("b2b_causal_conv1d", {"w_mixer": ones(4, 7)}, r"ValueError: w_mixer has a wrong shape: got \(4, 7\), e"),
+    ("b2b_causal_conv1d", {"skip_bias": ones(1)}, r"ValueError: skip_bias has a wrong shape: got \(1,\), e"),
+    ("b2b_causal_conv1d_backward", {"mixed": ones(1)}, r"ValueError: mixed has a wrong shape: got \(1,\), e"),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),
