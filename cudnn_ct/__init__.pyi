@@ -86,6 +86,10 @@ from .ops.dropout import dropout as dropout
 from .ops.dropout import dropout_backward as dropout_backward
 from .ops.fft_causal_conv import fft_causal_conv1d as fft_causal_conv1d
 from .ops.fft_causal_conv import fft_causal_conv1d_backward as fft_causal_conv1d_backward
+from .ops.gnn.aggregate import graph_aggregate as graph_aggregate
+from .ops.gnn.aggregate import graph_aggregate_backward as graph_aggregate_backward
+from .ops.gnn.attention import graph_attention as graph_attention
+from .ops.gnn.attention import graph_attention_backward as graph_attention_backward
 from .ops.graph.built import BuiltGraph as BuiltGraph
 from .ops.graph.graph import Graph as Graph
 from .ops.graph.tensors import GraphTensor as GraphTensor
@@ -143,6 +147,10 @@ from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_sh
 from .shapes.ctc import CTCLoss as CTCLoss
 from .shapes.fft_causal_conv import FFTCausalConvGradients as FFTCausalConvGradients
 from .shapes.float8_conv import ScaledConvResult as ScaledConvResult
+from .shapes.gnn_aggregate import GraphAggregateGradients as GraphAggregateGradients
+from .shapes.gnn_aggregate import GraphAggregateResult as GraphAggregateResult
+from .shapes.gnn_attention import GraphAttentionGradients as GraphAttentionGradients
+from .shapes.gnn_attention import GraphAttentionResult as GraphAttentionResult
 from .shapes.layer_norm import LayerNormGradients as LayerNormGradients
 from .shapes.layer_norm import LayerNormResult as LayerNormResult
 from .shapes.layer_norm import RMSNormGradients as RMSNormGradients

@@ -18,6 +18,8 @@ NEWER = {
     "causal_conv1d": "cudnnCausalConv1dForward",
     "fft_causal_conv1d": "cudnnFFTCausalConv1dForward",
     "b2b_causal_conv1d": "cudnnB2BCausalConv1dForward",
+    "graph_aggregate": "cudnnGnnAggSimpleForward",
+    "graph_attention": "cudnnGnnMhaGatV2Forward",
 }
 
 

@@ -29,6 +29,7 @@ from tests.causal_cases import (
 )
 from tests.conv_cases import conv_cases
 from tests.fusion_cases import FUSIONS, float8_conv_cases, training_fusion_cases
+from tests.gnn_cases import AGGREGATE, ATTENTION, aggregate_cases, attention_cases
 from tests.layers import (
     FLOATS,
     LayerCase,
@@ -236,6 +237,8 @@ CASES = (
     OpCase(CAUSAL, causal_cases(), varies=CAUSAL[1:]),
     OpCase(FFT, fft_cases(), varies=FFT[1:]),
     OpCase(BACK_TO_BACK, back_to_back_cases(), varies=BACK_TO_BACK[1:]),
+    OpCase(AGGREGATE, aggregate_cases(), varies=AGGREGATE[1:]),
+    OpCase(ATTENTION, attention_cases(), varies=ATTENTION[1:]),
     OpCase(NORMS, norm_cases()),
     OpCase(ROW_NORMS, row_norm_cases()),
     OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),

@@ -352,12 +352,14 @@ def _without_rows(named: set[str]) -> Iterator[Case]:
 def cases() -> list[Case]:
     """Return all rows."""
     from .selftest_fusions import causal_cases, fusion_cases  # which imports this module
+    from .selftest_graphs import graph_cases
     from .selftest_matrices import attention_cases, matrix_cases
 
     rows = [
         *_convolutions(),
         *fusion_cases(),
         *causal_cases(),
+        *graph_cases(),
         *_layers(),
         *attention_cases(),
         *matrix_cases(),

@@ -21,9 +21,10 @@ from .selftest_report import FAILED, OK, Outcome, outcome_of
 # capability 6.1.
 # If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
-# Causal convolutions need a newer cuDNN and its library libcudnn_ext.
+# Causal convolutions and graphs of nodes need a newer cuDNN and its library libcudnn_ext.
 CAUSAL = ("causal_conv1d", "fft_causal_conv1d", "b2b_causal_conv1d")
-OF_SOME = ("attention", "clear_padding", "scaled_attention", *CAUSAL)
+NODES = ("graph_aggregate", "graph_attention")
+OF_SOME = ("attention", "clear_padding", "scaled_attention", *CAUSAL, *NODES)
 
 
 def attempt(case: Case) -> Outcome:

@@ -32,7 +32,7 @@ class StreamCall:
         """Enqueue the call."""
         function, nvrtc = getattr(context.library, self._function), context.library.nvrtc
         try:
-            function(context.stream.handle, *self._arguments.filled(pointers))
+            function(context.stream.handle, *self._filled(pointers))
         except ExecutionFailedError as error:
             raise _explained(error, nvrtc) from None
         record_launch(self._function, context.stream, self._function)
@@ -40,6 +40,10 @@ class StreamCall:
     def describe(self) -> str:
         """Describe the implementation."""
         return f"chosen: {self._function}"
+
+    def _filled(self, pointers: Sequence[int]) -> list[Any]:
+        """Return the arguments of a run behind the stream, in a new list."""
+        return self._arguments.filled(pointers)
 
 
 def on_contiguous(operation: str, problem: Any, make: Callable[[Any], Plan]) -> Plan:

@@ -31,6 +31,10 @@ from .conv_fusions import scaled_conv as scaled_conv
 from .ctc import ctc_loss as ctc_loss
 from .fft_causal_conv import fft_causal_conv1d as fft_causal_conv1d
 from .fft_causal_conv import fft_causal_conv1d_backward as fft_causal_conv1d_backward
+from .gnn_aggregate import graph_aggregate as graph_aggregate
+from .gnn_aggregate import graph_aggregate_backward as graph_aggregate_backward
+from .gnn_attention import graph_attention as graph_attention
+from .gnn_attention import graph_attention_backward as graph_attention_backward
 from .graph import graph as graph
 from .instance_norm import instance_norm as instance_norm
 from .instance_norm import instance_norm_backward as instance_norm_backward

@@ -12,7 +12,7 @@ import numpy as np
 from ..shapes.graph.problem import GraphNode, GraphProblem
 from ._cast import Float64
 from .conv import conv, conv_backward_data, conv_backward_filter
-from .graph_attention import ATTENTION
+from .graph_attention_nodes import ATTENTION
 from .graph_pointwise import pointwise
 
 __all__ = ["evaluate"]

@@ -18,6 +18,7 @@ import numpy as np
 
 from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct._bindings.types import cudnnGnnCscGraph_t, cudnnGnnMhaParams_t
 from cudnn_ct._lib import Library
 from cudnn_ct._libraries import part_of_header
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
@@ -27,6 +28,7 @@ from .causal_conv import Causal
 from .convolution import slide
 from .ctc import CTC
 from .dropout import Dropout
+from .gnn import Neighbours
 from .graphs import Graphs
 from .host import Host, view
 from .layers import Layers
@@ -35,6 +37,9 @@ from .pointwise import Pointwise, factors
 from .rnn import Recurrent
 from .spatial import Spatial
 from .tensors import Tensors
+
+# Pointers to structures in host memory that are arguments of calls on a stream.
+DESCRIPTIONS = tuple(map(ctypes.POINTER, (cudnnGnnCscGraph_t, cudnnGnnMhaParams_t)))
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
@@ -73,7 +78,9 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
+class FakeCudnn(
+    Causal, CTC, Dropout, Graphs, Layers, Neighbours, Norm, Pointwise, Recurrent, Spatial, Tensors
+):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -146,6 +153,7 @@ class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent
         ints = [arg if isinstance(arg, int) and self._is_of_host(arg) else None for arg in args]
         copies = [arg and ctypes.create_string_buffer(ctypes.string_at(arg, 16)) for arg in ints]
         now = [ctypes.addressof(copy) if copy else arg for copy, arg in zip(copies, args, strict=True)]
+        now = [_kept(arg) if isinstance(arg, DESCRIPTIONS) else arg for arg in now]
 
         def launch(_: Any = copies) -> None:
             self._recorded.objects = objects  # of this thread
@@ -394,6 +402,11 @@ class FakeCudnn(Causal, CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent
     def _memory(self, descriptor: Any, kind: str, pointer: int) -> np.ndarray:
         state = self._get(descriptor, kind)
         return view(self.host, pointer, state["shape"], state["strides"], state["dtype"].numpy)
+
+
+def _kept(pointer: Any) -> Any:
+    """Return a pointer to a copy of a structure, which the caller may drop after the call."""
+    return ctypes.pointer(type(pointer.contents).from_buffer_copy(pointer.contents))
 
 
 def store(target: np.ndarray, result: np.ndarray, beta: float) -> None:

@@ -39,6 +39,7 @@ from .conv_fusions import fusions_by_loops
 from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
+from .neighbours import NEIGHBOURS
 from .rows import ROWS
 from .sequences import SEQUENCES
 
@@ -606,6 +607,7 @@ VALUES: dict[str, Compute] = {
     "RNN": rnn,
     **CAUSAL,
     **SEQUENCES,
+    **NEIGHBOURS,
     **ROWS,
     **ATTENTION,
 }

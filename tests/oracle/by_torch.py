@@ -47,6 +47,7 @@ from .attention_by_torch import ATTENTION
 from .conv_fusions_by_torch import fusions_by_torch
 from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
+from .neighbours_by_torch import NEIGHBOURS
 from .rows_by_torch import ROWS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -824,6 +825,7 @@ _FUNCTIONS: dict[str, Torch] = {
     "ctc_loss": ctc_loss,
     **fusions_by_torch(_convolve, _act),
     **ROWS,
+    **NEIGHBOURS,
     **ATTENTION,
 }
 

@@ -55,6 +55,10 @@ POSITIONAL = {
     "ada_layer_norm_backward": ("dy", "x", "scale", "mean", "invstd"),
     "layer_norm": ("x", "scale"),
     "layer_norm_backward": ("dy", "x", "scale", "mean", "invstd"),
+    "graph_aggregate": ("offsets", "indices"),
+    "graph_aggregate_backward": ("dy", "offsets", "indices"),
+    "graph_attention": ("offsets", "indices", "x", "target", "w"),
+    "graph_attention_backward": ("dy", "offsets", "indices", "x", "target", "w", "scores", "activated"),
     "lrn": ("x",),
     "lrn_backward": ("dy", "x", "y"),
     "matmul": ("a", "b"),
@@ -90,9 +94,10 @@ def made(
     if call.operation in SEQUENCES:
         return SEQUENCES[call.operation](arrays, dict(given), keywords)
     named = arrays | given | _on_device(given)
-    for name in ("lengths_on_device", "mask"):
+    for name in ("lengths_on_device", *["mask"] * ("mask" in given)):
         named.pop(name, None)
-    operation = "reduce_with_indices" if named.pop("indices", False) else call.operation
+    with_indices = call.operation == "reduce" and named.pop("indices", False)
+    operation = "reduce_with_indices" if with_indices else call.operation
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
     if list(call.more) == ["amax"] and call.operation == "scaled_attention":  # the statistics are between
         y, amax = keywords["out"]
@@ -101,8 +106,8 @@ def made(
 
 
 def _on_device(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of attention that are arrays on the device; lengths may also be lists."""
-    names = ["page_table"] if "page_table" in given else []
+    """Return the arguments that are arrays of integers on the device; lengths may also be lists."""
+    names = ["page_table"] + (["offsets", "indices", "order"] if "offsets" in given else [])
     if given.get("lengths_on_device"):
         names += ["lengths", "lengths_q", "lengths_kv"]
     return {name: ct.asarray(np.asarray(given[name], np.int32)) for name in names if name in given}

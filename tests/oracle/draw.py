@@ -713,6 +713,64 @@ def _back_to_back(source: Source, gradient: bool = False) -> Recipe:
     return Recipe(operands, {}, out, scaled=False, more=more)
 
 
+def _graph(source: Source) -> tuple[dict[str, Any], int]:
+    """Return offsets, indices, and perhaps an order, as arguments; and the number of sources."""
+    sources, lengths = source.randint(1, 9), [source.randint(1, 5) for _ in range(source.randint(1, 9))]
+    offsets = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    indices = [source.randrange(sources) for _ in range(offsets[-1])]
+    arguments: dict[str, Any] = {"offsets": offsets, "indices": indices}
+    if source.chance(0.4):
+        arguments["order"] = list(range(len(indices)))
+        source.shuffle(arguments["order"])
+    return arguments, sources
+
+
+def _aggregate(source: Source, gradient: bool = False) -> Recipe:
+    """The gradients of maxima are those of tests/gpu: positions are numbers that cuDNN does not document."""
+    arguments, sources = _graph(source)
+    rows = (sources, len(arguments["indices"]), len(arguments["offsets"]) - 1)
+    columns = source.choice(((8, 0, 0), (0, 3, 0), (4, 2, 1), (33, 5, 0), (128, 0, 7)))
+    dtype, kinds = source.choice(FLOATS[:3]), ("sum", "mean") if gradient else ("sum", "mean", "max", "min")
+    arguments["op"] = source.choice(kinds)
+    shapes = dict(zip(("x", "edges", "concat"), zip(rows, columns, strict=True), strict=True))
+    given = {name: shape for name, shape in shapes.items() if shape[1]}
+    y = (rows[2], sum(columns))
+    if not gradient:
+        operands = {name: (shape, dtype, "normal") for name, shape in given.items()}
+        return Recipe(operands, arguments, (y, dtype), scaled=False)
+    arguments |= {f"{name}_shape": given[name] for name in ("x", "edges") if name in given}
+    return Recipe({"dy": (y, dtype, "normal")}, arguments, scaled=False)
+
+
+def _graph_attention(source: Source, gradient: bool = False) -> Recipe:
+    arguments, sources = _graph(source)
+    heads, edges, nodes = source.choice((1, 2, 4)), len(arguments["indices"]), len(arguments["offsets"]) - 1
+    features, dtype = heads * source.choice((1, 4, 5, 16)), source.choice(FLOATS[:3])
+    curves = ("leaky_relu", "leaky_relu", "identity", "relu", "sigmoid", "tanh", "elu", "scale")
+    arguments |= {"heads": heads, "concat": source.chance(0.7), "activation": source.choice(curves)}
+    operands = {
+        "x": ((sources, features), dtype, "normal"),
+        "target": ((nodes, features), dtype, "normal"),
+        "w": ((features,), dtype, "normal"),
+    }
+    if source.chance(0.4):
+        operands["edges"] = ((edges, features), dtype, "normal")
+    if source.chance(0.3):
+        operands["mask"] = ((heads, edges), "float32", "positive")
+    y = (nodes, features if arguments["concat"] else features // heads)
+    if not gradient:
+        return Recipe(operands, arguments, (y, dtype), scaled=False)
+    if dtype != "float32":  # the slope of a curve may be that of the activated vector, which is rounded
+        arguments["activation"] = source.choice(("leaky_relu", "identity", "relu", "scale"))
+    operands |= {
+        "scores": ((2, heads, edges), "float32", "normal"),
+        "activated": ((edges, features), dtype, "normal"),
+        "dy": (y, dtype, "normal"),
+    }
+    derived = {name: Derived("graph_attention", name, arguments) for name in ("scores", "activated")}
+    return Recipe(operands, arguments, derived=derived, scaled=False)
+
+
 def _centre(source: Source) -> str:
     """The values of the x of a normalisation: in half of the calls, with a mean far from 0."""
     return source.choice(("normal", *OFFSETS)) if source.chance(0.6) else "normal"
@@ -1370,6 +1428,10 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "fft_causal_conv1d_backward": partial(_by_fft, gradient=True),
     "b2b_causal_conv1d": _back_to_back,
     "b2b_causal_conv1d_backward": partial(_back_to_back, gradient=True),
+    "graph_aggregate": _aggregate,
+    "graph_aggregate_backward": partial(_aggregate, gradient=True),
+    "graph_attention": _graph_attention,
+    "graph_attention_backward": partial(_graph_attention, gradient=True),
     "conv": _conv,
     "conv_backward_bias": _conv_backward_bias,
     "conv_backward_data": _conv_backward_data,

@@ -43,6 +43,7 @@ from .attention import ATTENTION_ROUNDED, ATTENTION_SCALES
 from .causal_conv import CAUSAL_SCALES
 from .conv_fusions import FUSION_OPEN, FUSION_ROUNDED, FUSION_SCALES
 from .images import of_each_image, of_one_image
+from .neighbours import NEIGHBOUR_OPEN, NEIGHBOUR_SCALES
 from .rows import PRODUCT_SCALES, ROW_OPEN, ROW_ROUNDED, SAFE_CANCELLATION, spread_of
 from .sequences import SEQUENCE_SCALES
 
@@ -785,6 +786,7 @@ SCALES: dict[str, Scale] = {
     **FUSION_SCALES,
     **CAUSAL_SCALES,
     **SEQUENCE_SCALES,
+    **NEIGHBOUR_SCALES,
 }
 
 OPEN: dict[str, Scale] = {
@@ -806,6 +808,7 @@ OPEN: dict[str, Scale] = {
     "grid_sample_backward": _open_corners,
     "spatial_transformer_backward": _open_transforms,
     "ctc_loss": _open_alignments,
+    **NEIGHBOUR_OPEN,
     **ROW_OPEN,
     **FUSION_OPEN,
 }

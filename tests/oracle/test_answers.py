@@ -378,6 +378,56 @@ def _back_to_back_backward(rng: np.random.Generator) -> Case:
     return "b2b_causal_conv1d_backward", {**operands, **more}, {}
 
 
+def _graph(rng: np.random.Generator) -> tuple[dict[str, Any], int]:
+    lengths, sources = rng.integers(1, 4, int(rng.integers(1, 4))), int(rng.integers(1, 5))
+    offsets = [0, *np.cumsum(lengths).tolist()]
+    arguments: dict[str, Any] = {
+        "offsets": offsets,
+        "indices": rng.integers(0, sources, offsets[-1]).tolist(),
+    }
+    return arguments | {"order": _pick(rng, None, rng.permutation(offsets[-1]).tolist())}, sources
+
+
+def _aggregate(rng: np.random.Generator) -> Case:
+    arguments, sources = _graph(rng)
+    rows = (sources, len(arguments["indices"]), len(arguments["offsets"]) - 1)
+    columns = _pick(rng, (3, 0, 0), (0, 2, 0), (4, 1, 2))
+    named = zip(("x", "edges", "concat"), rows, columns, strict=True)
+    operands = {name: rng.normal(size=(n, count)) for name, n, count in named if count}
+    return "graph_aggregate", operands, {**arguments, "op": _pick(rng, "sum", "mean", "max", "min")}
+
+
+def _aggregate_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _aggregate(rng)
+    y = value("graph_aggregate", operands, **{**arguments, "op": "sum"})
+    shapes = {f"{name}_shape": operands[name].shape for name in ("x", "edges") if name in operands}
+    arguments |= {**shapes, "op": _pick(rng, "sum", "mean")}
+    return "graph_aggregate_backward", {"dy": rng.normal(size=y.shape)}, arguments
+
+
+_CURVES = ("leaky_relu", "identity", "relu", "sigmoid", "tanh", "elu", "scale")
+
+
+def _graph_attention(rng: np.random.Generator) -> Case:
+    arguments, sources = _graph(rng)
+    heads, edges, nodes = _pick(rng, 1, 2, 3), len(arguments["indices"]), len(arguments["offsets"]) - 1
+    features = heads * int(rng.integers(1, 4))
+    shapes = {"x": (sources, features), "target": (nodes, features), "w": (features,)}
+    operands = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    operands["edges"] = _pick(rng, None, rng.normal(size=(edges, features)))
+    operands["mask"] = _pick(rng, None, rng.uniform(0.5, 2, (heads, edges)))
+    given = {"heads": heads, "concat": _pick(rng, True, False), "activation": _pick(rng, *_CURVES)}
+    return "graph_attention", operands, {**arguments, **given}
+
+
+def _graph_attention_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _graph_attention(rng)
+    found = {name: one.value for name, one in solve("graph_attention", operands, **arguments).items()}
+    saved = {name: found[name] for name in ("scores", "activated")}
+    dy = rng.normal(size=found["y"].shape)
+    return "graph_attention_backward", {**operands, **saved, "dy": dy}, arguments
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -676,6 +726,10 @@ DRAWS: dict[str, Draw] = {
     "fft_causal_conv1d_backward": _by_fft_backward,
     "b2b_causal_conv1d": _back_to_back,
     "b2b_causal_conv1d_backward": _back_to_back_backward,
+    "graph_aggregate": _aggregate,
+    "graph_aggregate_backward": _aggregate_backward,
+    "graph_attention": _graph_attention,
+    "graph_attention_backward": _graph_attention_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "affine_grid": _affine_grid,
@@ -1263,6 +1317,17 @@ def test_b2b_causal_conv_gradients_by_differences() -> None:
     found = solve("b2b_causal_conv1d_backward", {**given, "mixed": mixed, "dy": dy})
     for name in given:
         _close(found[f"d{name}"].value, _differences("b2b_causal_conv1d", given, name, "y", dy))
+
+
+def test_graph_attention_gradients_by_differences() -> None:
+    rng = np.random.default_rng(15)
+    for _ in range(20):
+        _, operands, arguments = _graph_attention_backward(rng)
+        given = {name: operands[name] for name in ("x", "target", "w", "edges", "mask")}
+        found = solve("graph_attention_backward", operands, **arguments)
+        for name in ("x", "target", "w"):
+            wanted = _differences("graph_attention", given, name, "y", operands["dy"], **arguments)
+            _close(found[f"d{name}"].value, wanted)
 
 
 def test_lrn_gradients_by_differences() -> None:

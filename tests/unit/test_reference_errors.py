@@ -96,6 +96,17 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         "dy": ones(2, 3, 5), "x": ones(2, 3, 3, 5), "w_proj": ones(3, 3, 4), "w_mixer": ones(3, 7),
         "skip_bias": ones(3), "mixed": ones(2, 3, 5)
     },
+    "graph_aggregate": {"offsets": [0, 2, 3], "indices": [0, 1, 2], "x": ones(3, 4)},
+    "graph_aggregate_backward": {
+        "dy": ones(2, 4), "offsets": [0, 2, 3], "indices": [0, 1, 2], "x_shape": (3, 4)
+    },
+    "graph_attention": {
+        "offsets": [0, 2, 3], "indices": [0, 1, 2], "x": ones(3, 4), "target": ones(2, 4), "w": ones(4)
+    },
+    "graph_attention_backward": {
+        "dy": ones(2, 4), "offsets": [0, 2, 3], "indices": [0, 1, 2], "x": ones(3, 4), "target": ones(2, 4),
+        "w": ones(4), "scores": ones(2, 1, 3), "activated": ones(3, 4)
+    },
     "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
     "ctc_loss": {
         "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
@@ -183,6 +194,18 @@ REJECTED: list[tuple[str, dict[str, Any], str]] = [
     ("b2b_causal_conv1d", {"w_mixer": ones(4, 7)}, r"ValueError: w_mixer has a wrong shape: got \(4, 7\), e"),
     ("b2b_causal_conv1d", {"skip_bias": ones(1)}, r"ValueError: skip_bias has a wrong shape: got \(1,\), e"),
     ("b2b_causal_conv1d_backward", {"mixed": ones(1)}, r"ValueError: mixed has a wrong shape: got \(1,\), e"),
+    ("graph_aggregate", {"x": None}, "TypeError: x and edges are both None: expected features of nodes"),
+    ("graph_aggregate", {"offsets": [0, 2, 4]}, "ValueError: offsets are out of order: expected increasing "),
+    ("graph_aggregate", {"offsets": [0, 4, 3]}, "ValueError: offsets are out of order: expected increasing "),
+    ("graph_aggregate", {"op": "prod"}, "ValueError: op must be one of sum, mean, max, min: got 'prod'"),
+    ("graph_aggregate", {"edges": ones(2, 4)}, r"ValueError: edges has a wrong shape: got \(2, 4\), expect"),
+    ("graph_aggregate_backward", {"x_shape": None}, "TypeError: x_shape and edges_shape are both None: exp"),
+    ("graph_aggregate_backward", {"edges_shape": (2, 1)}, r"ValueError: edges_shape is wrong: got \(2, 1\)"),
+    ("graph_aggregate_backward", {"op": "max"}, "ValueError: positions does not match op='max': expected th"),
+    ("graph_attention", {"heads": 3}, "ValueError: heads does not divide the features: got 3 heads, 4 feat"),
+    ("graph_attention", {"mask": ones(2, 3)}, r"ValueError: mask has a wrong shape: got \(2, 3\), expected "),
+    ("graph_attention", {"w": ones(3)}, r"ValueError: w has a wrong shape: got \(3,\), expected \(4,\)"),
+    ("graph_attention_backward", {"scores": ones(2, 3)}, r"ValueError: scores has a wrong shape: got \(2, "),
     ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
     ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
     ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),

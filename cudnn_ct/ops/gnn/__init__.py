@@ -1,0 +1,1 @@
+"""Operations on graphs of nodes and edges: aggregation and attention."""
