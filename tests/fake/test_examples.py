@@ -52,6 +52,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
         ON_GPU,
     ),
     "11_mamba_conv": ("", {"CHANNELS": 3, "PROMPT": 9, "STEPS": 2}, ON_GPU),
+    "13_hyena_block": ("", {"CHANNELS": 3, "LENGTH": 128}, ON_GPU),
 }
 
 
