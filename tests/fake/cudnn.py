@@ -20,7 +20,7 @@ from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilte
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._bindings.types import cudnnGnnCscGraph_t, cudnnGnnMhaParams_t
 from cudnn_ct._lib import Library
-from cudnn_ct._libraries import part_of_header
+from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.cuda.debug import NOT_ENQUEUING
 from cudnn_ct.dtypes import DTYPES
 
@@ -40,6 +40,8 @@ from .tensors import Tensors
 
 # Pointers to structures in host memory that are arguments of calls on a stream.
 DESCRIPTIONS = tuple(map(ctypes.POINTER, (cudnnGnnCscGraph_t, cudnnGnnMhaParams_t)))
+
+ON_STREAMS = SUBLIBRARIES["ext"].headers  # of functions that take a stream, and no handle
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
@@ -137,7 +139,7 @@ class FakeCudnn(
 
     def _capture_of(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return the capture that defers a call: that of the stream of its handle, the first argument."""
-        if part_of_header(FUNCTIONS[name].header) == "ext" and "GetBufferSizes" not in name:
+        if FUNCTIONS[name].header in ON_STREAMS and "GetBufferSizes" not in name:
             stream = args[0]  # these take the stream itself
         elif not args or isinstance(args[0], int) or name.startswith(NOT_ENQUEUING):  # handles are pointers
             return None
