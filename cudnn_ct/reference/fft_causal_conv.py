@@ -1,11 +1,13 @@
-"""Causal convolution of sequences with long windows, and its gradients, by FFT in float64."""
+"""Causal convolution of sequences with long windows, and its gradients, by FFT in float64.
+
+For float64 it takes the windows that cuDNN takes for the other dtypes, too.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
 from ..shapes.fft_causal_conv import FFTCausalConvGradients, fft_causal_conv_shape
 from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
@@ -15,7 +17,7 @@ from ._cast import Array, Float64, Outs, deliver, deliver_each, operands
 def fft_causal_conv1d(x: ArrayLike, w: ArrayLike, *, out: Array | None = None) -> Array:
     """Compute ``sum(x[t - i] * w[i])``. See :func:`cudnn_ct.fft_causal_conv1d`."""
     dtype, (xs, ws) = operands("fft_causal_conv1d", x=x, w=w)
-    fft_causal_conv_shape(xs.shape, ws.shape, as_dtype(dtype).name)
+    fft_causal_conv_shape(xs.shape, ws.shape)
     return deliver(_convolved(xs, ws), dtype, 1, 0, out)
 
 
@@ -25,7 +27,7 @@ def fft_causal_conv1d_backward(
 ) -> FFTCausalConvGradients[Array]:
     """Compute the gradients of the input and the weights. See :func:`cudnn_ct.fft_causal_conv1d_backward`."""
     dtype, (gradient, xs, ws) = operands("fft_causal_conv1d", dy=dy, x=x, w=w)
-    fft_causal_conv_shape(xs.shape, ws.shape, as_dtype(dtype).name)
+    fft_causal_conv_shape(xs.shape, ws.shape)
     same_shape(x=xs.shape, dy=gradient.shape)
     later = gradient[..., ::-1]  # a sum over later time steps is one over earlier time steps in reverse
     dx = _convolved(later, ws)[..., ::-1]
