@@ -73,7 +73,7 @@ def b2b_causal_conv1d(
     -----
     ``cudnnB2BCausalConv1dForward``. It needs cuDNN 9.24 and its library libcudnn_ext, which JIT wheels lack.
     cuDNN compiles a kernel for each pair of widths and dtype by NVRTC with the headers of a CUDA toolkit, and
-    keeps it until the process ends.
+    keeps it until the process ends. Whether results are the same bits from run to run is not documented.
 
     Examples
     --------
@@ -131,8 +131,7 @@ def b2b_causal_conv1d_backward(
     >>> ct.b2b_causal_conv1d_backward(dy, x, w, mixer, skip, mixed).dw_mixer.numpy()
     array([[6., 8.]], dtype=float32)
     """
-    given = dy is UNSET or x is UNSET or w_proj is UNSET or w_mixer is UNSET
-    if more or unknown or given or skip_bias is UNSET or mixed is UNSET:
+    if more or unknown or any(one is UNSET for one in (dy, x, w_proj, w_mixer, skip_bias, mixed)):
         return corrected(b2b_causal_conv1d_backward, locals())
     outs = result_slots(out, B2BCausalConvGradients._fields)
     names, arrays = (*OPERANDS, "mixed", "dy"), (x, w_proj, w_mixer, skip_bias, mixed, dy)

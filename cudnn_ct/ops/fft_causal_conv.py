@@ -61,7 +61,8 @@ def fft_causal_conv1d(
     float64). They need cuDNN 9.26 and its library libcudnn_ext, which JIT wheels lack. cuDNN compiles a
     kernel for each width and dtype by an NVRTC and headers of CUDA 12.4 or newer, and keeps it until the
     process ends. Half precision is transformed in float32. The error of each result is relative to the
-    largest ones of its sequence, and a NaN or an infinity spreads over a sequence.
+    largest ones of its sequence, and a NaN or an infinity spreads over a sequence. Whether results are the
+    same bits from run to run is not documented.
 
     Examples
     --------

@@ -91,8 +91,9 @@ def b2b_causal_conv_shape(
     """
     x = check_shape(x_shape, "x_shape")
     if len(x) != 4 or x[2] != 3:
-        expected = "expected (N, channels, 3, length)"
-        raise ValueError(f"x has a wrong shape: got {x}, {expected}{batch_hint('x', x, 4)}")
+        interleaved = len(x) == 3 and x[1] % 3 == 0
+        hint = f"; pass x.reshape({x[0]}, {x[1] // 3}, 3, {x[2]})" if interleaved else batch_hint("x", x, 4)
+        raise ValueError(f"x has a wrong shape: got {x}, expected (N, channels, 3, length){hint}")
     n, channels, _, length = x
     for name, given, leading, most in (
         ("w_proj", w_proj_shape, (channels, 3), MAX_PROJECTION),

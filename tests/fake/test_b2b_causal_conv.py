@@ -81,7 +81,10 @@ def test_batches_without_elements_have_gradients_of_zeros(fake: FakeCudnn) -> No
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"x": (2, 9, 9)}, r"x has a wrong shape: got \(2, 9, 9\), expected \(N, channels, 3, length\)"),
+        (
+            {"x": (2, 9, 9)},
+            r"got \(2, 9, 9\), expected \(N, channels, 3, length\); pass x.reshape\(2, 3, 3, 9\)",
+        ),
         ({"w_proj": (3, 2, 4)}, r"w_proj has a wrong shape: got \(3, 2, 4\), expected \(3, 3, width\)"),
         ({"w_proj": (3, 3, 33)}, "the width of w_proj is not supported: got 33, expected 2 to 32"),
         ({"w_mixer": (3, 1)}, "the width of w_mixer is not supported: got 1, expected 2 to 256"),

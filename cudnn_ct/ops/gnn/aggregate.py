@@ -85,7 +85,7 @@ def graph_aggregate(
     -----
     ``cudnnGnnAggSimpleForward``. It needs cuDNN 9.26, its library libcudnn_ext, which JIT wheels lack, and
     compute capability 8.0. cuDNN compiles a kernel for each dtype of features and of indices by NVRTC, and
-    keeps it until the process ends.
+    keeps it until the process ends. Whether results are the same bits from run to run is not documented.
 
     Examples
     --------

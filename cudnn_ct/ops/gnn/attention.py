@@ -99,7 +99,7 @@ def graph_attention(
     -----
     ``cudnnGnnMhaGatV2Forward``. It needs cuDNN 9.28, its library libcudnn_ext, which JIT wheels lack, and
     compute capability 8.0. cuDNN compiles a kernel for each dtype of features and of indices by NVRTC, and
-    keeps it until the process ends.
+    keeps it until the process ends. Whether results are the same bits from run to run is not documented.
 
     Examples
     --------
@@ -109,14 +109,11 @@ def graph_attention(
     array([[2., 3.],
            [1., 2.]], dtype=float32)
     """
-    missing = offsets is UNSET or indices is UNSET or x is UNSET or target is UNSET or w is UNSET
-    if more or unknown or missing:
+    if more or unknown or any(one is UNSET for one in (offsets, indices, x, target, w)):
         return corrected(graph_attention, locals())
-    operands = {"offsets": offsets, "indices": indices, "order": order, "x": x, "target": target, "w": w}
-    operands |= {"edges": edges, "mask": mask}
-    operands = {
-        name: array for name, array in operands.items() if array is not None or name in ("x", "target", "w")
-    }
+    operands = {"offsets": offsets, "indices": indices} | ({} if order is None else {"order": order})
+    operands |= {"x": x, "target": target, "w": w} | ({} if edges is None else {"edges": edges})
+    operands |= {} if mask is None else {"mask": mask}
     outs = result_slots(out, GraphAttentionResult._fields)
     params = (heads, concat, activation, coefficient)
     return GraphAttentionResult(
@@ -176,14 +173,15 @@ def graph_attention_backward(
     array([[1.5, 1.5],
            [0.5, 0.5]], dtype=float32)
     """
-    missing = offsets is UNSET or indices is UNSET or x is UNSET or target is UNSET or w is UNSET
-    if more or unknown or missing or dy is UNSET or scores is UNSET or activated is UNSET:
+    if (
+        more
+        or unknown
+        or any(one is UNSET for one in (dy, offsets, indices, x, target, w, scores, activated))
+    ):
         return corrected(graph_attention_backward, locals())
-    operands = {"offsets": offsets, "indices": indices, "order": order, "x": x, "target": target, "w": w}
-    operands |= {"edges": edges, "mask": mask}
-    operands = {
-        name: array for name, array in operands.items() if array is not None or name in ("x", "target", "w")
-    }
+    operands = {"offsets": offsets, "indices": indices} | ({} if order is None else {"order": order})
+    operands |= {"x": x, "target": target, "w": w} | ({} if edges is None else {"edges": edges})
+    operands |= {} if mask is None else {"mask": mask}
     operands |= {"scores": scores, "activated": activated, "dy": dy}
     absent = WITHOUT_EDGES if edges is None else ""
     outs = result_slots(out, GraphAttentionGradients._fields, absent=absent)
