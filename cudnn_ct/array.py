@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ._array_names import with_hints
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
@@ -30,6 +31,7 @@ ResultSlot = tuple[int, ArrayKey]
 """The bytes of a result, with gaps between elements, and its key."""
 
 
+@with_hints
 class DeviceArray(TypedMemory):
     """An array in device memory: shape, dtype and strides over a buffer from the stream-ordered pool.
 

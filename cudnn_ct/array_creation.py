@@ -252,8 +252,10 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
 def not_on_device(obj: Any, name: str) -> TypeError:
     """Return the error for an operand without device memory."""
     refuse_address(obj)
+    where = " on the CPU" if hasattr(obj, "shape") and interop.in_host_memory(obj) else ""
     return TypeError(
-        f"{name} must be an array on the device, not {interop.type_name(obj)}; ct.asarray({name}) makes one"
+        f"{name} must be an array on the device, not {interop.type_name(obj)}{where}; "
+        f"ct.asarray({name}) makes one"
     )
 
 

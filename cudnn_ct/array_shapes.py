@@ -100,7 +100,9 @@ def spec_of(obj: Any, name: str) -> TensorSpec:
         shape = tuple(int(length) for length in obj.shape)
         kind = str(obj.dtype).rpartition(".")[2]  # torch.float16
     except (AttributeError, TypeError, ValueError):
-        raise TypeError(f"{name} is not an array: got {type(obj).__name__}") from None
+        raise TypeError(
+            f"{name} is not an array: got {type(obj).__name__}; ct.asarray({name}) makes one"
+        ) from None
     try:
         dtype = as_dtype(kind)
     except TypeError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dtypes import as_dtype
 from .parse import as_list
-from .shape_hints import batch_hint
+from .shape_hints import batch_hint, cast_hint
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 Specs = dict[str, TensorSpec]  # of operands, by the names of parameters
@@ -23,7 +23,10 @@ def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: An
     (first, one), *others = names.items()
     for tensor, name in others:
         if name != one:
-            raise TypeError(f"{first} is {one} and {tensor} is {name}; {operation} needs one dtype for all")
+            hint = cast_hint(**{first: one, tensor: name})
+            raise TypeError(
+                f"{first} is {one} and {tensor} is {name}; {operation} needs one dtype for all{hint}"
+            )
     if one not in allowed:
         raise TypeError(f"{operation} takes {', '.join(allowed)}, not {one}")
     return one

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..dtypes import as_dtype
 from .parse import as_choice
+from .shape_hints import cast_hint
 
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 INT8_RESULTS = ("int32", "float32")  # result dtypes of a forward convolution of int8
@@ -24,7 +25,10 @@ def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
     (first, one), *others = dtypes.items()
     for second, two in others:
         if one != two:
-            raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
+            hint = cast_hint(**{first: one, second: two})
+            raise TypeError(
+                f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both{hint}"
+            )
     allowed = conv_dtypes(direction)
     if one not in allowed:
         what = {"forward": "a convolution", "fused": "a fused convolution"}

@@ -8,6 +8,7 @@ from ..typing import FusedActivation
 from .conv import ConvProblem
 from .conv_dtype import check_conv_dtypes
 from .parse import as_choice, as_float
+from .shape_hints import cast_hint
 from .specs import TensorSpec
 
 ACTIVATIONS: tuple[FusedActivation, ...] = (
@@ -84,7 +85,8 @@ def fused_problem(
         raise ValueError(f"residual has shape {z.shape}; y has {y.shape}")
     for name, spec in (("bias", bias), ("residual", z)):
         if spec is not None and spec.dtype != y.dtype:
-            raise TypeError(f"{name} is {spec.dtype} and x is {y.dtype}; they need one dtype")
+            hint = cast_hint(**{"x": y.dtype, name: spec.dtype})
+            raise TypeError(f"{name} is {spec.dtype} and x is {y.dtype}; they need one dtype{hint}")
     return FusedConv(
         conv,
         bias,

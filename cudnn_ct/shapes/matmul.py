@@ -22,7 +22,7 @@ from .epilogue import (
 )
 from .layer import describe
 from .parse import as_float
-from .shape_hints import swap_hint
+from .shape_hints import cast_hint, swap_hint
 from .specs import Shape, TensorSpec
 
 T = TypeVar("T")
@@ -218,7 +218,10 @@ def _arithmetic(
     if a in FLOAT8 or b in FLOAT8:
         raise TypeError(f"a is {a} and b is {b}: products of float8 are ct.scaled_matmul")
     if a != b:
-        raise TypeError(f"a is {a} and b is {b}; a product needs one dtype, or a half precision a and int8 b")
+        raise TypeError(
+            f"a is {a} and b is {b}; a product needs one dtype, or a half precision a and int8 b"
+            f"{cast_hint(a=a, b=b)}"
+        )
     one_dtype("a product of matrices", (*FLOATS, "int8"), a=a)
     return resolve_precision(precision, a, allow_tf32)
 

@@ -10,6 +10,7 @@ from .conv import ConvProblem, Pairs
 from .fused import fused_activation, with_axes_of
 from .layer import describe
 from .parse import as_float
+from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
 
 DTYPES = ("float16", "bfloat16", "float32")  # cuDNN has no engine for float64
@@ -85,7 +86,8 @@ def scaled_conv_problem(
     if z is not None and z.shape != y.shape:
         raise ValueError(f"residual has shape {z.shape}; y has {y.shape}")
     if z is not None and z.dtype != y.dtype:
-        raise TypeError(f"residual is {z.dtype} and x is {y.dtype}; they need one dtype")
+        hint = cast_hint(x=y.dtype, residual=z.dtype)
+        raise TypeError(f"residual is {z.dtype} and x is {y.dtype}; they need one dtype{hint}")
     scale, bias = (channel_operand(name, specs[name], y, (y.dtype, "float32")) for name in ("scale", "bias"))
     return ScaledConv(
         conv.x,

@@ -1,4 +1,4 @@
-"""Which usual mistake explains that shapes do not fit each other."""
+"""Which usual mistake explains that shapes or dtypes do not fit each other."""
 
 from __future__ import annotations
 
@@ -72,3 +72,15 @@ def _permuted(shape: Axes, order: Axes) -> Axes:
 
 def _fits(x: Axes, w: Axes, groups: int) -> bool:
     return x[1] == w[1] * groups and all(n >= k for n, k in zip(x[2:], w[2:], strict=True))
+
+
+def cast_hint(**dtypes: str) -> str:
+    """Return how one of two operands gets the dtype of the other; empty if they are not floats.
+
+    The operand in float64 is cast, because that is NumPy's default dtype.
+    """
+    (first, one), (second, two) = dtypes.items()
+    if not {one, two} <= {"float16", "bfloat16", "float32", "float64"}:
+        return ""
+    name, dtype = (first, two) if one == "float64" else (second, one)
+    return f": pass {name}.astype({dtype!r})"

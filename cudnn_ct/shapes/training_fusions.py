@@ -11,6 +11,7 @@ from .layer import describe
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
+from .shape_hints import cast_hint
 from .specs import TensorSpec
 
 T = TypeVar("T")
@@ -240,7 +241,8 @@ def data_gradient(conv: ConvProblem, specs: Specs, outs: Outs, *, aligned: bool 
     _check_conv("this gradient", conv, GRADIENT_DTYPES)
     x, channels = specs["x"], conv.x.shape[1]
     if x.dtype != conv.x.dtype:
-        raise TypeError(f"x is {x.dtype} and dy is {conv.x.dtype}; they need one dtype")
+        hint = cast_hint(dy=conv.x.dtype, x=x.dtype)
+        raise TypeError(f"x is {x.dtype} and dy is {conv.x.dtype}; they need one dtype{hint}")
     given = {name: specs[name] for name in ("mean", "invstd", "scale", "bias")}
     for name, spec in given.items():
         _check_channels(name, spec, channels, ("float32",))

@@ -19,7 +19,18 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
     (
-        *("_bindings", "_algorithm_names", "_variables", "errors", "_hints", "_caller", "dtypes", "typing"),
+        *(
+            "_bindings",
+            "_algorithm_names",
+            "_variables",
+            "errors",
+            "_foreign_names",
+            "_hints",
+            "_array_names",
+            "_caller",
+            "dtypes",
+            "typing",
+        ),
         *("_background", "_caches", "_config", "_handle", "shapes", "gradients"),
     ),
     (
