@@ -12,6 +12,7 @@ import cudnn_ct as ct
 
 from .._algorithm_names import with_knob_names
 from .._config import config
+from .._gpus import one_described
 from ..errors import Explanation
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
@@ -130,6 +131,7 @@ def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
 
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
     with usage(), naming(path):
+        path = one_described(path)
         description = read_gpu(path)
         (rows,) = plan(description, [convolution])
     where = str(description.get("deviceName", "an unnamed device"))

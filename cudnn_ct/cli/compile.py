@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from .._cache_files import replace_file
+from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, called, each_graph
 from .errors import NOTHING, fail, plainly, usage
@@ -48,8 +49,9 @@ def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> Non
     Needs cuDNN >= 9.8.
     """
     with usage():
-        _check_output(output, (file, *gpus))
-        descriptions = [(gpu, read_gpu(gpu)) for gpu in gpus]
+        named = described(gpus)
+        _check_output(output, (file, *named))
+        descriptions = [(gpu, read_gpu(gpu)) for gpu in named]
     reports, content = [], b""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "plans"

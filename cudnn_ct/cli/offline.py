@@ -24,7 +24,7 @@ import click
 from .. import _lib
 from .._config import config
 from .._dlopen import open_library
-from .._files import contents
+from .._gpus import capabilities, one_described, read_description
 from ..doctor import libraryset, stub_libcuda
 from ..errors import (
     BadParamError,
@@ -36,7 +36,7 @@ from ..errors import (
     warn_caller,
 )
 from ..graph.explain import explain_graph
-from ..graph.gpus import description_of, gpu_names
+from ..graph.gpus import description_of
 from ..graph.offline import Planner
 from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
@@ -46,9 +46,11 @@ from .child import NoAnswerError, answer_of, read_request, start
 from .errors import first_line, note, verdict_of
 from .options import Convolution
 
-GPU_HELP = f"A GPU: {', '.join(gpu_names())}, or a file that `cudnn-ct device --export` wrote."
+GPU_HELP = (
+    f"A GPU: {', '.join(capabilities())}, a compute capability such as 9.0, or a file that "
+    "`cudnn-ct device --export` wrote."
+)
 SECONDS = 300.0
-MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
 SINCE = 90800  # older versions fail with an error about the description
 
 
@@ -78,27 +80,10 @@ def gpu_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return add
 
 
-def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the description of a device; raise ValueError with the path if the file is not one."""
-    try:
-        description = json.loads(contents(path, MAX_BYTES))
-    except OSError as error:
-        raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a description of a device: {error}") from None
-    if not isinstance(description, dict) or "deviceVer" not in description:
-        raise ValueError(f"{os.fspath(path)} is not a description of a device: it has no deviceVer")
-    return description
-
-
 def read_gpu(gpu: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the description of a GPU: one that is shipped, or a file; raise ValueError with the reason."""
-    if gpu in gpu_names():
-        return description_of(os.fspath(gpu))
-    if not os.path.exists(gpu):
-        names = ", ".join(gpu_names())
-        raise ValueError(f"unknown GPU: got {os.fspath(gpu)!r}, expected a file or one of {names}")
-    return read_description(gpu)
+    known = one_described(gpu)
+    return description_of(known) if known in capabilities() else read_description(known)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, called, each_graph
 from .errors import NOTHING, fail, plainly, usage
@@ -57,7 +58,7 @@ def supported(file: str | Path, gpus: Sequence[str | os.PathLike[str]]) -> list[
     Raises ValueError for an unknown GPU and a wrong file, and PlanningError for a program that fails.
     """
     reports = []
-    for gpu, description in [(gpu, read_gpu(gpu)) for gpu in gpus]:
+    for gpu, description in [(gpu, read_gpu(gpu)) for gpu in described(gpus)]:
         with naming(gpu):
             reports.append({"gpu": gpu, "derived": is_derived(gpu), **each_graph(file, description)})
     return reports

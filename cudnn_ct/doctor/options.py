@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from .. import __version__, _files
+from .. import __version__, _files, _gpus
 from . import formats, report
 from .finding import Severity, codes
 from .requirements import Requirements
@@ -33,6 +32,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options: argparse.Namespace = parser.parse_args(given)
     if not options.explain:
         path, table = _settings()
+        if options.gpu:  # those of the command line replace the list
+            table = {key: value for key, value in table.items() if key not in ("gpu", "arch")}
         options = parser.parse_args([*_as_arguments(table, path, parser), *given])
         options.settings = path if table else ""
     if contradiction := _contradiction(options):
@@ -66,8 +67,8 @@ def _parser() -> _Parser:
     add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
     add("--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA")
-    gpu_help = "require code for GPUs: compute capabilities or names, as in 75,9.0,b200"
-    add("--gpu", type=capabilities, default=(), metavar="LIST", help=gpu_help)
+    gpu_help = "require code for GPUs: compute capabilities or names, as in 75,9.0,b200; may be repeated"
+    add("--gpu", type=capabilities, action=_Added, default=(), metavar="LIST", help=gpu_help)
     add("--arch", type=capabilities, action=_Renamed, dest="gpu", help=argparse.SUPPRESS)
     parser.set_defaults(renamed=False)
     add("--require-driver", action="store_true", help="a missing driver is an error")
@@ -172,11 +173,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
-class _Renamed(argparse.Action):
-    """An earlier name of an option, which is still accepted."""
+class _Added(argparse.Action):
+    """An option whose values are added up."""
 
     def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, _name: Any = None) -> None:
-        setattr(namespace, self.dest, values)
+        setattr(namespace, self.dest, tuple(dict.fromkeys((*getattr(namespace, self.dest), *values))))
+
+
+class _Renamed(_Added):
+    """An earlier name of an option, which is still accepted."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, name: Any = None) -> None:
+        super().__call__(parser, namespace, values, name)
         namespace.renamed = True
 
 
@@ -188,23 +196,11 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def capabilities(text: str) -> tuple[int, ...]:
-    """Parse GPUs: compute capabilities, optionally with ``sm_`` or a final letter, and names."""
-    archs = []
-    for word in map(str.strip, text.split(",")):
-        match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word, re.ASCII)
-        arch = int(match[1]) * 10 + int(match[2]) if match else _named_gpus().get(word.lower(), 0)
-        if not arch:
-            hint = _meant(word.lower(), _named_gpus()) or ", nor a name such as h200"
-            raise argparse.ArgumentTypeError(f"{word!r} is not a compute capability such as 90 or 9.0{hint}")
-        archs.append(arch)
-    return tuple(dict.fromkeys(archs))
-
-
-def _named_gpus() -> dict[str, int]:
-    """Return the compute capabilities of the GPUs that the other commands name."""
-    table = json.loads(_files.resource("_gpus.json"))
-    rows = {name: row["values"] for name, row in table["recorded"].items()}
-    return {name: row["deviceVer"] // 10 for name, row in {**rows, **table["derived"]}.items()}
+    """Parse GPUs, as all commands name them, and return ten times their compute capabilities."""
+    try:
+        return tuple(dict.fromkeys(_gpus.parse(word).arch for word in text.split(",")))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

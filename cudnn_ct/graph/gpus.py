@@ -7,37 +7,28 @@ the properties of other GPUs, each with its source; ``capabilities`` the limits 
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from typing import Any
 
-from .. import _files
+from .._gpus import capabilities, table
 
 DERIVED_NOTE = "described from public sources, not recorded on a device"
 
 
 def gpu_names() -> tuple[str, ...]:
     """Return the names of all descriptions, the recorded ones first."""
-    table = _table()
-    return (*table["recorded"], *table["derived"])
+    return tuple(capabilities())
 
 
 def is_derived(name: object) -> bool:
     """Return whether a name belongs to a description that was not recorded on a device."""
-    return name in _table()["derived"]
+    return name in table()["derived"]
 
 
 def description_of(name: str) -> dict[str, Any]:
     """Return the description of one of :func:`gpu_names`, for a `graph.offline.Planner`."""
-    table = _table()
+    tables = table()
     if not is_derived(name):
-        return dict(table["recorded"][name]["values"])
-    row, limits = table["derived"][name], table["capabilities"]
+        return dict(tables["recorded"][name]["values"])
+    row, limits = tables["derived"][name], tables["capabilities"]
     own = {"deviceName": row["deviceName"], "deviceVer": row["deviceVer"], **row["values"]}
-    return {**table["assumed"]["values"], **limits["all"], **limits[str(row["deviceVer"])], **own}
-
-
-@cache
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(_files.resource("_gpus.json"))
-    return table
+    return {**tables["assumed"]["values"], **limits["all"], **limits[str(row["deviceVer"])], **own}

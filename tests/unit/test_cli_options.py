@@ -65,7 +65,7 @@ BAD = [
     ("algorithms --groups 2", "x has 3 channels; w expects 3 x groups 2 = 6"),
     ("algorithms --precision tf32 --dtype float64", "precision='tf32' is for float32"),
     ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
-    ("algorithms --gpu nothing", "unknown GPU: got 'nothing', expected a file or one of h200, t4, a100,"),
+    ("algorithms --gpu nothing", "unknown GPU: got 'nothing', expected one of h200, t4, a100,"),
     ("algorithms --gpu /", "/ cannot be read: Is a directory"),
     ("selftest --op convolve", "'convolve' is not one of 'conv',"),
 ]

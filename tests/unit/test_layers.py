@@ -34,7 +34,7 @@ LEVELS = (
         *("_background", "_caches", "_config", "_handle", "shapes", "gradients"),
     ),
     (
-        *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation"),
+        *("_elf", "_files", "_bad_combinations", "_libraries", "_find", "_installation", "_gpus"),
         *("_dlopen", "_companions", "_lib", "facts", "_info", "preloading", "_cache_files"),
     ),
     (
@@ -51,7 +51,7 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 BESIDE = {
     "reference": {"_hints", "dtypes", "shapes", "errors", "typing"},
     "doctor": {
-        *("__init__", "errors", "_variables", "_bad_combinations"),  # its version
+        *("__init__", "errors", "_variables", "_bad_combinations", "_gpus"),  # its version
         *("_elf", "_files", "_find", "_libraries", "_installation"),
     },
 }
