@@ -21,6 +21,8 @@ _DLL = re.compile(r"cudnn(?:_(?P<part>[a-z_]+))?64_(?P<version>\d+)\.dll", re.IG
 
 _MFD_CLOEXEC = 1
 
+MAX_NAME = 256  # bytes of a path in a file
+
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
@@ -90,6 +92,20 @@ def dangling(path: str, root: str = "/") -> str:
     return ""
 
 
+def link_as_text(path: str) -> str:
+    """Return the name of a library in a small text file that an unpacker wrote in place of a link."""
+    # Empty for other files, and if the folder does not contain that library.
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size < MAX_NAME:
+            return ""
+        name = text_of(path).strip()
+        found = "\0" not in name and library_name(name)
+        return name if found and os.path.isfile(os.path.join(os.path.dirname(path), name)) else ""
+    except OSError:
+        return ""
+
+
 def equal(one: str, other: str) -> bool:
     """Return whether two paths lead to one file, or to files with the same contents."""
     try:
@@ -123,6 +139,11 @@ def names_in(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def paths_in(folder: str) -> list[str]:
+    """List the paths of a folder; empty as `names_in`."""
+    return [os.path.join(folder, name) for name in names_in(folder)]
 
 
 def cudnn_files(folder: str) -> Iterator[LibraryName]:
@@ -242,6 +263,17 @@ def driver_release() -> str:
     except OSError:
         return ""
     return next((word for word in words if re.fullmatch(r"\d+(\.\d+){1,2}", word)), "")
+
+
+def why_not_writable(folder: str) -> str:
+    """Return why this user cannot write a folder; empty if it can."""
+    if os.access(folder, os.W_OK):
+        return ""
+    try:
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    except OSError:
+        return ""
+    return "which is on a read-only file system" if read_only else "which this user cannot write"
 
 
 def noexec(path: str) -> bool:

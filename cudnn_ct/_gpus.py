@@ -47,8 +47,8 @@ def described(texts: Iterable[str | os.PathLike[str]]) -> list[str]:
     Raises ValueError for an unknown GPU, and for a compute capability that no shipped description has.
     """
     words: list[str] = []
-    for text in map(os.fspath, texts):
-        words += [text] if os.path.exists(text) else text.split(",")
+    for text in texts:
+        words += [os.fspath(text)] if os.path.exists(text) else os.fspath(text).split(",")
     return list(dict.fromkeys(_described(word) for word in words))
 
 

@@ -151,7 +151,7 @@ def read_folder(
     # same parts: other contents, or names that cuDNN does not search for.
     found: dict[str, list[_files.LibraryName]] = {}
     for name in files_of(folder):
-        if name.major in (0, 9):
+        if name.major in (0, 9) and not _files.link_as_text(name.path):
             found.setdefault(name.part, []).append(name)
     read = lru_cache(maxsize=None)(lambda name: read_one(name.path, root, name.part))
     constants = (name for row in SUBLIBRARIES.values() if row.constant for name in found.get(row.name, ()))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "cudnn_ct"
 SHARED = (
-    "__init__", "_bad_combinations", "_elf", "_files", "_find", "_installation", "_libraries", "_variables",
-    "errors",
+    "__init__", "_bad_combinations", "_elf", "_files", "_find", "_gpus", "_installation", "_libraries",
+    "_variables", "errors",
 )  # fmt: skip
 
 # Python 2.7 can parse it.

@@ -64,7 +64,9 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
         if found.is_stray(library):
             version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
             text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
-            yield found.finding("stray-library", text, path=library.path, version=version)
+            paths = [] if found.recorders or found.windows else _names_of(found, library.name)
+            fix = {"path": [pip.inside(path, found.root) for path in paths]} if paths[1:] else {}
+            yield found.finding("stray-library", text, path=library.path, version=version, fix=fix)
 
 
 def check_needed(found: LibrarySet) -> Iterator[Finding]:
@@ -100,32 +102,39 @@ def check_names(found: LibrarySet) -> Iterator[Finding]:
     for name in _files.cudnn_files(found.folder):
         first = found.libraries.get(name.part)
         right = _named(found, name.part) or (first.real if first else "")
-        regular = name.major in (0, 9) and not os.path.islink(name.path)
+        link = os.path.islink(name.path) or _files.link_as_text(name.path)
+        regular = name.major in (0, 9) and not link
         if regular and right and not _files.equal(name.path, right):
             text = f"{name.path} and {right} are two different files of one library"
             unused = certain and name.version not in (own, "9", "")
-            commands = [f"rm -f {shlex.quote(pip.inside(name.path, found.root))}"] if unused else []
+            commands = _without(found, name.path, os.path.basename(right)) if unused else []
             yield finding("two-files", text, path=name.path, other=right, commands=commands)
 
 
 def check_links(found: LibrarySet) -> Iterator[Finding]:
     """Check that libcudnn has the name by which programs open it, which is often a link."""
-    shim = found.libraries.get("")
-    if not shim or found.windows or shim.file == found.file_name():
+    shim, texts = found.libraries.get(""), found.links_as_text
+    if not shim or found.windows or (shim.file == found.file_name() and not texts):
         return
     text = f"{found.folder} has {shim.file}, but no {found.file_name()}, which programs open"
     path = os.path.join(found.folder, found.file_name())
+    if texts:
+        path = path if path in texts else min(texts)
+        text = f"{len(texts)} files of {found.folder} are texts in place of links, such as {path}"
     mixed = shim.path in (each.evidence["path"] for each in check_symbols(found))
     if found.recorders or mixed or not found.belongs(shim):  # a link would name another library
         yield found.finding("missing-library", text, path=path)
         return
     folder = pip.inside(found.folder, found.root)
+    links = {os.path.basename(link): target for link, target in texts.items()}
+    for part, library in found.libraries.items():
+        if found.belongs(library) and not os.path.lexists(os.path.join(found.folder, found.file_name(part))):
+            links[found.file_name(part)] = library.file
     commands = [
-        f"ln -sf {library.file} {shlex.quote(os.path.join(folder, found.file_name(part)))}"
-        for part, library in found.libraries.items()
-        if found.belongs(library) and not os.path.lexists(os.path.join(found.folder, found.file_name(part)))
+        f"ln -sf {shlex.quote(target)} {shlex.quote(os.path.join(folder, name))}"
+        for name, target in links.items()
     ]
-    yield finding("lost-link", text, path=path, file=shim.file, commands=commands)
+    yield finding("lost-link", text, path=path, file=shim.file, links=[*links], commands=commands)
 
 
 def check_versions(found: LibrarySet) -> Iterator[Finding]:
@@ -237,6 +246,23 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
     why = f"it {what.format(count)}, such as {first[0]}"
     text = f"{library.file} has another version than the other libraries: {why}"
     return found.finding("unresolved-symbols", text, path=library.path, symbols=count, first=first)
+
+
+def _without(found: LibrarySet, path: str, right: str) -> list[str]:
+    """Return the commands that delete a file and the links that name its version, and set others right."""
+    links = (name for name in _files.cudnn_files(found.folder) if os.path.islink(name.path))
+    leading = [name for name in links if _files.real(name.path, found.root) == path]
+    numbered = [name.path for name in leading if name.version not in ("", "9")]
+    others = [name.path for name in leading if name.path not in numbered]
+    quoted = [shlex.quote(pip.inside(each, found.root)) for each in (path, *numbered)]
+    commands = [f"rm -f {' '.join(quoted)}"]
+    return commands + [f"ln -sfn {right} {shlex.quote(pip.inside(each, found.root))}" for each in others]
+
+
+def _names_of(found: LibrarySet, part: str) -> list[str]:
+    """List the file of a part and the links to it, which archives and packages of systems have."""
+    names = (name for name in _files.cudnn_files(found.folder) if name.major in (0, 9))
+    return [name.path for name in names if name.part == part]
 
 
 def _named(found: LibrarySet, part: str) -> str:

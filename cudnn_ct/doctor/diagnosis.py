@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
@@ -120,7 +121,7 @@ def diagnose(
             own = records.site_of(found.folder)
             linked = (place.site,) if place.site not in ("", own) else ()
             found = replace(found, sites=linked)
-            users = packages.needs(found, located.sites, shared=path is None)
+            users = packages.needs(found, located.sites, shared=path is None or located.shared)
             found = packages.with_needs(found, (*users, *asked.needs))
             found = found if own or linked else replace(found, sites=located.sites)
             sets.append(found)
@@ -128,7 +129,7 @@ def diagnose(
         else:
             older.append(place.folder)
     findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
-    findings += [_older(folder, alone=not sets) for folder in older]
+    findings += [_older(folder, located, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
     details: dict[str, Any] = {"deep": deep}
@@ -137,6 +138,9 @@ def diagnose(
         tiers.update(_run(sets, findings, details, asked, end, foreign=located.root != "/"))
     for found in sets:
         findings = _together(found, findings)
+    if located.root == "/":
+        folders = [found.folder for found in sets] + older or list(located.sites)
+        findings += _unwritable(findings, [records.site_of(folder) or folder for folder in folders])
     if located.root != "/":  # a shell outside of it would change this machine
         inside = [replace(each, fix=f"{each.fix} (inside the image)") for each in findings]
         findings = [new if new.commands else old for new, old in zip(inside, findings)]
@@ -326,7 +330,18 @@ def _together(found: LibrarySet, findings: list[Finding]) -> list[Finding]:
     ]
 
 
-def _older(folder: str, alone: bool) -> Finding:
+def _unwritable(findings: list[Finding], folders: list[str]) -> Iterator[Finding]:
+    """Report the first folder that this user cannot write, if commands change files."""
+    commands = [each.commands for each in findings if each.severity != Severity.NOTE]
+    if not any(re.match(r"rm |ln |\S+ -m ", command) for command in chain.from_iterable(commands)):
+        return
+    for folder in folders:
+        if reason := _files.why_not_writable(folder):
+            yield finding("read-only", f"the commands change {folder}, {reason}", path=folder)
+            return
+
+
+def _older(folder: str, located: locate.Places, alone: bool) -> Finding:
     """Describe a folder with another major version: before 9, an error if no cuDNN 9 was found."""
     newest = max(name.major for name in _files.cudnn_files(folder))
     if newest > 9:
@@ -334,8 +349,12 @@ def _older(folder: str, alone: bool) -> Finding:
         return finding("cannot-look", text, path=folder)
     version = old_version(folder, 8) or old_version(folder, 7)
     what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"
-    code = "old-cudnn" if alone else "other-cudnn"
-    return finding(code, f"{folder} contains {what}", path=folder, version=write(version))
+    text = f"{folder} contains {what}"
+    shown: dict[str, Any] = {"path": folder, "version": write(version)}
+    if not alone:
+        return finding("other-cudnn", text, **shown)
+    again = packages.successor(folder, located.root, located.sites)
+    return finding("old-cudnn", text, fix={"advice": again.text}, commands=again.commands, **shown)
 
 
 def _cublas(found: LibrarySet) -> str:

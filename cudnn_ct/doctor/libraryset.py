@@ -106,6 +106,12 @@ class LibrarySet(Installation):
         right = library.elf.soname == file_name(library.name) and library.version in (None, self.version)
         return right and (not own or not name or name.version in ("", "9", own))
 
+    @cached_property
+    def links_as_text(self) -> dict[str, str]:
+        """The small text files that an unpacker wrote in place of links, with the names that they contain."""
+        texts = {name.path: _files.link_as_text(name.path) for name in _files.cudnn_files(self.folder)}
+        return {path: text for path, text in texts.items() if text}
+
     @property
     def leftovers(self) -> tuple[str, ...]:
         """The files that a fix must delete: pip leaves unrecorded ones, and fails at a link in a circle."""

@@ -15,10 +15,10 @@ from .. import _files
 from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
 from .._installation import shim_error
 from .._libraries import read_library
-from . import pip
+from . import environments, pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import major_of
-from .records import owner_of, site_of
+from .records import WHEEL_FOLDERS, owner_of, site_of
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
@@ -52,6 +52,7 @@ class Places(NamedTuple):
     root: str = "/"  # the folder that stands for /: the root of an image, or / itself
     findings: tuple[Finding, ...] = ()  # about the search itself
     sites: tuple[str, ...] = ()  # the folders with metadata of packages
+    shared: bool = False  # whether packages of all sites use each cuDNN, as on this machine
 
 
 def named(path: str) -> Places:
@@ -71,6 +72,8 @@ def named(path: str) -> Places:
     except ValueError:
         raise CannotLookError(f"{path!r} is not a path") from None
     path = os.path.abspath(path)
+    if left := tuple(_left_behind(_interrupted(path), "/", Severity.ERROR)):
+        return Places((), findings=left)
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
     is_root = any(all(os.path.isdir(os.path.join(path, name)) for name in names) for names in ROOTS)
@@ -80,8 +83,11 @@ def named(path: str) -> Places:
     folders: dict[str, str] = {}
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
-    places = (_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders)
-    return Places(tuple(places), root, tuple(odd), tuple(filter(None, sites)))
+    places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders]
+    base = environments.base_sites(path) if root == "/" and not places else []
+    wheels = (os.path.join(site, name) for site in base for name in WHEEL_FOLDERS)
+    places += [_followed(folder, "the base environment", root) for folder in filter(_holds_cudnn, wheels)][:1]
+    return Places(tuple(places), root, tuple(odd), tuple(filter(None, [*sites, *base])), bool(base))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
@@ -111,10 +117,14 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         if reason := _rejected(explicit) or old or ("" if folders else f"{explicit} contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
     sites = [entry for entry in context.path if os.path.isabs(entry) and site_of(f"{entry}/nvidia") == entry]
+    left: list[str] = []
     for folder in (os.path.join(site, name) for site in sites for name in _files.names_in(site)):
         if folder.endswith(".libs"):  # of auditwheel
             names = filter(_RENAMED.fullmatch, _files.names_in(folder))
             odd += _renamed([os.path.join(folder, name) for name in names], "/")
+        elif os.path.basename(folder).startswith(("~", "nvidia")):
+            left += _interrupted_in(folder)
+    odd += _left_behind(left, "/")
     for folder, place in list(places.items()):
         if place.via != EXPLICIT and not any(name.major for name in _files.cudnn_files(folder)):
             places[folder] = places.pop(folder)  # last, because programs search for names with a version
@@ -198,7 +208,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
     """Yield the folders with a cuDNN below a folder, nearest first; add findings about limits, and sites."""
     # Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
     # names of folders of the usual layouts, behind which only the usual places are searched.
-    end, todo, closed = time.monotonic() + SECONDS, deque([top]), []
+    end, todo, closed, interrupted = time.monotonic() + SECONDS, deque([top]), [], []
     seen = found = 0
     while todo:
         folder = todo.popleft()
@@ -222,8 +232,9 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         holding = [folder] if any(map(major_of, filter(None, files))) else []
         for entry in listed:
             if entry.is_dir(follow_symlinks=False):
-                left = entry.name.startswith("~") and site_of(folder) != ""  # by a pip that was interrupted
-                if not left and entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
+                if left := _interrupted(entry.path):
+                    interrupted += left
+                elif entry.name not in (NOT_ON_DISK if folder == top else OF_OTHERS):
                     todo.append(entry.path)
             elif entry.name in LINKED and entry.is_symlink():
                 link = _files.real(entry.path, root)
@@ -232,3 +243,29 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
         found += len(holding)
         yield from holding
     odd += _closed(closed, root)
+    odd += _left_behind(interrupted, root)
+
+
+def _interrupted(path: str) -> list[str]:
+    """Return the path, or the folder around it, that a pip renamed to delete it; empty for others."""
+    step = path
+    while step != os.path.dirname(step):
+        if os.path.basename(step).startswith("~") and site_of(step):
+            return [step]
+        step = os.path.dirname(step)
+    return []
+
+
+def _interrupted_in(folder: str) -> Iterator[str]:
+    """Yield the folders that a pip left: a folder of a site-packages itself, or folders in it."""
+    names = [folder] if os.path.basename(folder).startswith("~") else _files.paths_in(folder)
+    yield from (path for path in names if os.path.basename(path).startswith("~"))
+
+
+def _left_behind(folders: list[str], root: str, severity: Severity | None = None) -> Iterator[Finding]:
+    """Report the folders that an interrupted pip left, if they contain a cuDNN."""
+    for folder in folders:
+        if any(_holds_cudnn(os.path.join(folder, name)) for name in ("", "lib", "cudnn/lib")):
+            text = f"{folder} contains a cuDNN that an interrupted pip has renamed and not deleted"
+            fix = {"path": [pip.inside(folder, root)]}
+            yield finding("interrupted-pip", text, severity=severity, path=folder, fix=fix)

@@ -16,7 +16,7 @@ from .finding import Finding, Fix, finding
 from .libraryset import LibrarySet, write
 from .metadata import Packages, canonical
 from .records import OURS, Distribution, site_of
-from .repair import Need, divided, meets
+from .repair import Need, consistent, divided, meets
 from .sha256 import sha256, sha256_of
 
 FEW = 3  # files that are reported one by one
@@ -109,6 +109,21 @@ def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> 
                 yield Need(package, versions, f"{name}-{version}", metadata)
             for package, versions in _built_for(name, version, installed):
                 yield Need(package, versions, f"{name}-{version}", metadata, built=True)
+
+
+def successor(folder: str, root: str, sites: Sequence[str] = ()) -> Fix:
+    """Return the fix that installs cuDNN 9 in place of an older one, as far as other packages allow it."""
+    found = LibrarySet(folder, {}, root=root, owners=records.owners(folder))
+    if not found.owners:  # of an installer or of the system
+        return Fix(
+            "install nvidia-cudnn-cu12 or nvidia-cudnn-cu13 with pip for the Python of the program; the old "
+            "cuDNN may stay for programs that need it"
+        )
+    package = found.owners[0].name
+    users = [need if need.achievable else need._replace(package=package) for need in needs(found, sites)]
+    if all(consistent([need.versions, "<9"]) for need in users if need.package == package):
+        users.append(Need(package, ">=9,<10", "a program for cuDNN 9"))
+    return with_needs(found, users).repair
 
 
 def known_bad(

@@ -150,7 +150,9 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
     in_wheel = os.path.relpath(found.folder, site or "/") in records.WHEEL_FOLDERS
     if loose or (in_wheel and any(owner.problem for owner in found.owners)):  # pip deletes none of them
         # They may be links to those of another folder, which must not be overwritten.
-        paths += [os.path.join(found.folder, "../include"), os.path.join(found.folder, "libcudnn*.so.9")]
+        majors = sorted({9, *(name.major for name in _files.cudnn_files(found.folder) if name.major)})
+        paths += [os.path.join(found.folder, "../include")]
+        paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 
 

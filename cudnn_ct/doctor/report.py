@@ -50,7 +50,12 @@ def text(diagnosis: Diagnosis, colour: bool = False, verbose: bool = False) -> s
         lines += ["", f"ignored: {', '.join(diagnosis.ignored)}"]
     if diagnosis.commands:
         image = any(found.root != "/" for found in diagnosis.sets)
+        locked = next(
+            (str(each.evidence.get("path", "")) for each in diagnosis.findings if each.code == "read-only"),
+            "",
+        )
         where = ", inside the image:" if image else ":"
+        where = f", after {printable(locked)} can be written:" if locked else where
         lines += [
             "",
             f"commands that repair it{where}",

@@ -15,7 +15,8 @@ from pathlib import Path
 from packaging.version import Version
 
 from tests.doctor_drawn import consumers, driver, files, shell, wheels
-from tests.doctor_drawn.sites import SYSTEM_FOLDERS, Site, Truth, pinned, relabel
+from tests.doctor_drawn.sites import PYTHON, SYSTEM_FOLDERS, Site, Truth, pinned, relabel
+from tests.elf_files import make_elf
 
 Operation = Callable[[random.Random, Site], bool]
 
@@ -405,6 +406,97 @@ def unversioned(rng: random.Random, site: Site) -> bool:
     return blame(site, "unversioned", "links", {"lost-link"}, "libcudnn.so.9", by_hand=False)
 
 
+def text_links(rng: random.Random, site: Site) -> bool:
+    """Write each link as a small text file, as unpackers on file systems without links do."""
+    links = [path for path in site.folder.glob("libcudnn*") if path.is_symlink()]
+    if site.layout not in ("archive", "system") or site.truths or not links:
+        return False
+    for path in links:
+        files.write(path, os.readlink(path).encode() + rng.choice([b"", b"\n"]))
+    return blame(site, "text_links", "links", {"lost-link"}, "libcudnn.so.9", by_hand=False)
+
+
+def unpacked_over(rng: random.Random, site: Site) -> bool:
+    """Unpack the archive of another version over this one."""
+    choices = [
+        each
+        for each in others(site)
+        if each.cuda == site.wheel.cuda and each.version[:4] != site.wheel.version[:4]
+    ]
+    if site.layout != "archive" or site.truths or not choices:
+        return False
+    other = rng.choice(choices)
+    patch = ".".join(other.version.split(".")[:3])
+    for path, source in other.sources:
+        name = Path(path).name
+        stem = name.split(".so.")[0]
+        if path.startswith("nvidia/cudnn/include/"):
+            files.place(source, site.folder.parent / "include" / name)
+        elif ".so." in name:
+            for link, target in ((name, f"{stem}.so.{patch}"), (f"{stem}.so", name)):
+                files.remove(site.folder / link)
+                (site.folder / link).symlink_to(target)
+            other.lay_file(source, site.folder / f"{stem}.so.{patch}")
+    site.wheel = other
+    return blame(
+        site, "unpacked_over", "libraries", {"two-files", "stray-library"}, "libcudnn", by_hand=False
+    )
+
+
+OLD = ("", "_ops_infer", "_ops_train", "_cnn_infer", "_cnn_train", "_adv_infer", "_adv_train")
+OLD_TORCH = consumers.Consumer(
+    "torch", "2.1.0", "torch", "12", "==8.9.2.26", ("nvidia-cudnn-cu12==8.9.2.26" + consumers.LINUX,)
+)
+
+
+def old_wheel(rng: random.Random, site: Site) -> bool:
+    """Have cuDNN 8 from pip in place of this one, sometimes with a package that requires it."""
+    if site.owner != "pip" or site.layout == "annex" or site.wheel.cuda != "12" or site.truths:
+        return False
+    if site.packages is None:
+        return False
+    if needed := rng.random() < 0.4 and all(each.name != "torch" for each in site.consumers):
+        OLD_TORCH.install(site.packages)
+        site.consumers.append(OLD_TORCH)
+    shell.uninstall(site.packages, site.wheel.name)
+    version = {"cudnn_ops_infer_version": 0x080907}
+    paths = [f"nvidia/cudnn/lib/libcudnn{part}.so.8" for part in OLD]
+    for path, part in zip(paths, OLD, strict=True):
+        constants = version if part == "_ops_infer" else {}
+        files.write(site.packages / path, make_elf(Path(path).name, constants=constants))
+    metadata = f"Metadata-Version: 2.1\nName: {site.wheel.name}\nVersion: 8.9.7.29\n"
+    wheels.install_metadata(site.packages, site.wheel.name, "8.9.7.29", metadata, paths)
+    name = "torch-2.1.0" if needed else "8.9.7"
+    return blame(site, "old_wheel", "libraries", {"old-cudnn"}, name, by_hand=needed)
+
+
+def interrupted(rng: random.Random, site: Site) -> bool:
+    """Leave the folder that pip renames before it deletes it."""
+    name = small_library(rng, site)
+    if site.packages is None or site.owner != "pip" or name is None:
+        return False
+    top = site.packages / rng.choice(["~vidia", "nvidia/~udnn", "~-idia", "~%=dia"])
+    files.place(site.library(name), top / rng.choice(["lib", "cudnn/lib"]) / name)
+    return blame(site, "interrupted", "leftover", {"interrupted-pip"}, str(top), name, by_hand=False)
+
+
+def shared_base(rng: random.Random, site: Site) -> bool:
+    """Break the cuDNN of an environment on which another one is based, and examine that one."""
+    name = any_library(rng, site)
+    if site.layout != "venv" or site.subject is None or name is None:
+        return False
+    delete_library(site, name)
+    prefix = site.root / "based"
+    (prefix / "lib" / PYTHON / "site-packages").mkdir(parents=True)
+    home = (site.packages or site.root).parents[2] / "bin"
+    files.write(prefix / "pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = true\n".encode())
+    version = PYTHON.removeprefix("python")
+    with (prefix / "pyvenv.cfg").open("a") as stream:
+        stream.write(f"version = {version}.1\n")
+    site.subject = rng.choice([prefix, prefix / "lib" / PYTHON / "site-packages"])
+    return True
+
+
 # Statuses of cuInit, and the codes of their causes by the documentation of CUresult.
 STATUSES = {
     0: "driver-too-old", 34: "driver-stub", 46: "gpu-unavailable", 100: "no-gpu", 304: "gpu-unavailable",
@@ -734,6 +826,7 @@ BREAKAGES: tuple[Operation, ...] = (
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
     cublas_gone, cublas_cut, nvrtc_gone, toolkit_gone, toolkit_gone, relink, driver_missing, driver_fails,
     unversioned, driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect,
+    text_links, text_links, unpacked_over, unpacked_over, old_wheel, interrupted, shared_base,
     system_gone, setting, runpath_gone, hwcaps, preload_file, private_parent, old_alternative, rename, rename,
 )  # fmt: skip
 HARMLESS: tuple[Operation, ...] = (

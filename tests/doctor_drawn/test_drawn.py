@@ -193,9 +193,16 @@ def draw(operation: operations.Operation, folder: Path) -> sites.Site | None:
         operations.relink,
         operations.toolkit_gone,
         operations.unversioned,
+        operations.text_links,
+        operations.unpacked_over,
+        operations.old_wheel,
+        operations.interrupted,
+        operations.shared_base,
     ],
 )
-def test_doctor_judges_drivers_links_and_pins(tmp_path: Path, operation: operations.Operation) -> None:
+def test_doctor_judges_operations_that_few_draws_have(
+    tmp_path: Path, operation: operations.Operation
+) -> None:
     found = draw(operation, tmp_path)
     if found is None:
         pytest.skip("needs other wheels, a machine without a driver, or the right to mount")

@@ -129,9 +129,7 @@ def test_unknown_gpu_is_one_error_with_the_choices_in_all_commands(
         ran = CliRunner().invoke(main, line.split())
         assert ran.exit_code == 2
         assert error in ran.stderr
-    with pytest.raises(
-        ValueError, match=r"compute capability 5\.0 is described: got '50', expected"
-    ):
+    with pytest.raises(ValueError, match=r"compute capability 5\.0 is described: got '50', expected"):
         read_gpu("50")
     assert options.capabilities("50") == (50,)  # which asks for code alone
 
