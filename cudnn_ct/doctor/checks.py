@@ -104,7 +104,12 @@ def check_names(found: LibrarySet) -> Iterator[Finding]:
         right = _named(found, name.part) or (first.real if first else "")
         link = os.path.islink(name.path) or _files.link_as_text(name.path)
         regular = name.major in (0, 9) and not link
-        if regular and right and not _files.equal(name.path, right):
+        if os.path.isdir(name.path) and not link and right and right != name.path and not found.recorders:
+            shell = shlex.quote(pip.inside(name.path, found.root))
+            commands = [f"rmdir {shell}", f"ln -sfn {os.path.basename(right)} {shell}"]
+            text = f"{name.path} is a folder, and not a link to {os.path.basename(right)}"
+            yield found.finding("damaged-library", text, path=name.path, commands=commands)
+        elif regular and right and not _files.equal(name.path, right):
             text = f"{name.path} and {right} are two different files of one library"
             unused = certain and name.version not in (own, "9", "")
             commands = _without(found, name.path, os.path.basename(right)) if unused else []

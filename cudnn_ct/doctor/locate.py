@@ -84,10 +84,10 @@ def named(path: str) -> Places:
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
     places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders]
-    base = environments.base_sites(path) if root == "/" and not places else []
-    wheels = (os.path.join(site, name) for site in base for name in WHEEL_FOLDERS)
-    places += [_followed(folder, "the base environment", root) for folder in filter(_holds_cudnn, wheels)][:1]
-    return Places(tuple(places), root, tuple(odd), tuple(filter(None, [*sites, *base])), bool(base))
+    more = environments.other_sites(path) if root == "/" and not places else []
+    wheels = (os.path.join(site, name) for site in more for name in WHEEL_FOLDERS)
+    places += [_followed(folder, "the environment", root) for folder in filter(_holds_cudnn, wheels)][:1]
+    return Places(tuple(places), root, tuple(odd), tuple(filter(None, [*sites, *more])), bool(more))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:

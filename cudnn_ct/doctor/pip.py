@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .. import _files
 
-_LAYOUT = re.compile(r"(.*)/lib(?:64)?/python(3(?:\.\d+)?)t?/(site|dist)-packages")
+_LAYOUT = re.compile(r"(.*)/lib(?:64)?/python(3(?:\.\d+t?)?)/(site|dist)-packages")
 STORE = ".cudnn-doctor"  # a folder in the site-packages, which other users cannot write
 
 
@@ -114,7 +114,8 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     bins = [*debian, *([] if user else [os.path.join(prefix, "bin")]), "/usr/local/bin"]
     names = [os.path.join(folder, f"python{end}") for folder in bins[:-1] for end in (version, "3", "")]
     names += [os.path.join(bins[-1], f"python{version}")] * user
-    python = next((name for name in names if os.path.lexists(_at(name, root))), "") if layout else ""
+    exists = os.path.exists if root == "/" else os.path.lexists  # links in an image lead out of it
+    python = next((name for name in names if exists(_at(name, root))), "") if layout else ""
     if not python:
         return Pip(ours, sys.executable if root == "/" and sys.executable else "python3", loose=True)
     flags = " --user" if user else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import _files, doctor
-from cudnn_ct.doctor import environments, report
+from cudnn_ct.doctor import environments, pip, report
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
 from tests.unit.test_doctor_several import record
@@ -201,13 +201,47 @@ def test_base_of_the_system_has_the_folders_of_debian(
     )
     monkeypatch.setattr(os.path, "isdir", lambda _: True)
     monkeypatch.setenv("HOME", "/home/u")
-    assert environments.base_sites(str(tmp_path)) == [
+    assert environments.other_sites(str(tmp_path)) == [
         "/home/u/.local/lib/python3/site-packages",
         "/usr/local/lib/python3/dist-packages",
         "/usr/lib/python3/dist-packages",
         "/usr/lib64/python3/site-packages",
         "/usr/lib/python3/site-packages",
     ]
+
+
+@pytest.mark.parametrize(
+    "line", ["{site}", "# x\nimport os\n\n{site}  ", "../../../../venv/lib/python3.11/site-packages"]
+)
+def test_environment_has_the_folders_of_its_pth_files(site: Path, based: Path, line: str) -> None:
+    folder = installed(site)
+    (based.parents[2] / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    assert codes(based.parents[2]) == ["no-cudnn"]
+    (based / "extra.pth").write_text(line.format(site=site))
+    (folder / "libcudnn_ops.so.9").unlink()
+    for path in (based, based.parents[2]):
+        (found,) = (each for each in doctor.diagnose(path, run=False).findings if each.severity < 1)
+        assert found.evidence["path"] == f"{folder}/libcudnn_ops.so.9"
+
+
+def test_python_that_does_not_exist_is_in_no_command(site: Path) -> None:
+    (installed(site) / "libcudnn_ops.so.9").unlink()
+    python = site.parents[2] / "bin/python3.11"
+    assert str(python) in doctor.diagnose(site, run=False).commands[0]
+    python.unlink()
+    python.symlink_to("/nonexistent/python3.11")
+    commands = doctor.diagnose(site, run=False).commands
+    assert not any(str(python) in command for command in commands)
+    assert "-m pip download" in commands[0]
+
+
+def test_commands_have_the_free_threaded_python(tmp_path: Path) -> None:
+    site = tmp_path / "usr/local/lib/python3.13t/site-packages"
+    site.mkdir(parents=True)
+    (tmp_path / "usr/local/bin").mkdir()
+    for name in ("python3", "python3.13", "python3.13t"):
+        (tmp_path / "usr/local/bin" / name).touch()
+    assert pip.of(str(site), str(tmp_path)).python == "/usr/local/bin/python3.13t"
 
 
 # --- archives -----------------------------------------------------------------------------------------
@@ -264,6 +298,19 @@ def test_links_to_a_file_that_is_deleted_are_set_right(folder: Path) -> None:
     assert not (folder / other).exists()
     assert not (folder / "libcudnn_ops.so.9.26").is_symlink()
     assert (folder / "libcudnn_ops.so").resolve().name == "libcudnn_ops.so.9.27.0"
+    assert codes(folder) == []
+
+
+@pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libcudnn_ops.so"])
+def test_folder_in_place_of_a_link_is_damage(folder: Path, name: str) -> None:
+    """Docker makes a folder for a file that is mounted and does not exist."""
+    archive(folder, "9.27.0")
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    found = doctor.diagnose(folder, run=False)
+    assert [each.code for each in found.findings if each.severity < 2] == ["damaged-library"]
+    run(found.commands)
+    assert (folder / name).resolve() == folder / "libcudnn_ops.so.9.27.0"
     assert codes(folder) == []
 
 
