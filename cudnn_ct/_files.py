@@ -141,11 +141,6 @@ def names_in(folder: str) -> list[str]:
         return []
 
 
-def paths_in(folder: str) -> list[str]:
-    """List the paths of a folder; empty as `names_in`."""
-    return [os.path.join(folder, name) for name in names_in(folder)]
-
-
 def cudnn_files(folder: str) -> Iterator[LibraryName]:
     """Yield the files of a folder that have the name of a cuDNN library."""
     names = (name for name in names_in(folder) if "cudnn" in name.lower())  # of the thousands of /usr/lib

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ._foreign_names import ADVICE, ATTRIBUTES, DTYPES, FORMER, KEYWORDS, ORDER, PADDINGS, WORDS
+from ._foreign_names import ADVICE, DTYPES, FORMER, FUNCTIONS, KEYWORDS, ORDER, PADDINGS, WORDS
 from .errors import warn_caller
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,7 +104,7 @@ def attribute_hint(name: str, public: Iterable[str]) -> str:
     import difflib  # only for an error
 
     close = difflib.get_close_matches(name, public, 1, 0.75)
-    meant = ATTRIBUTES.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else "".join(close))
+    meant = FUNCTIONS.get(name) or (f"dnn.{name}" if name.startswith("dnn_") else "".join(close))
     return f"; write ct.{meant}" if meant else ""
 
 
@@ -118,8 +118,8 @@ def word_hint(word: object, allowed: Iterable[str]) -> str:
     meant = [one for one in WORDS.get(text, ()) if one in known]
     if text.startswith("cudnn_"):  # a member of an enum, such as CUDNN_POOLING_MAX
         meant += sorted((one for one in known if text.endswith(f"_{one}")), key=len)[-1:]
-    if not meant and text in ATTRIBUTES:  # a function of its own
-        return f"; write ct.{ATTRIBUTES[text]}"
+    if not meant and text in FUNCTIONS:  # a function of its own
+        return f"; write ct.{FUNCTIONS[text]}"
     import difflib  # only for an error
 
     close = meant or difflib.get_close_matches(text, known, 1, 0.75)

@@ -122,8 +122,8 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         if folder.endswith(".libs"):  # of auditwheel
             names = filter(_RENAMED.fullmatch, _files.names_in(folder))
             odd += _renamed([os.path.join(folder, name) for name in names], "/")
-        elif os.path.basename(folder).startswith(("~", "nvidia")):
-            left += _interrupted_in(folder)
+        inner = [f"{folder}/{name}" for name in _files.names_in(folder)] if folder.endswith("/nvidia") else []
+        left += [path for path in (folder, *inner) if os.path.basename(path).startswith("~")]
     odd += _left_behind(left, "/")
     for folder, place in list(places.items()):
         if place.via != EXPLICIT and not any(name.major for name in _files.cudnn_files(folder)):
@@ -254,12 +254,6 @@ def _interrupted(path: str) -> list[str]:
             return [step]
         step = os.path.dirname(step)
     return []
-
-
-def _interrupted_in(folder: str) -> Iterator[str]:
-    """Yield the folders that a pip left: a folder of a site-packages itself, or folders in it."""
-    names = [folder] if os.path.basename(folder).startswith("~") else _files.paths_in(folder)
-    yield from (path for path in names if os.path.basename(path).startswith("~"))
 
 
 def _left_behind(folders: list[str], root: str, severity: Severity | None = None) -> Iterator[Finding]:

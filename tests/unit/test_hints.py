@@ -374,18 +374,18 @@ def test_door_that_was_not_imported_is_named(name: str) -> None:
 
 def test_hinted_names_exist() -> None:
     texts = [
-        *_foreign_names.ATTRIBUTES.values(),
+        *_foreign_names.FUNCTIONS.values(),
         *(text for rows in _foreign_names.ADVICE.values() for text in rows.values()),
     ]
     for text in texts:
         for name in re.findall(r"\bct\.(\w+)", text):
             assert hasattr(ct, name), text
-    for text in _foreign_names.ATTRIBUTES.values():
+    for text in _foreign_names.FUNCTIONS.values():
         first = re.match(r"\w+", text)
         assert first is not None
         assert first[0] == "the" or hasattr(ct, first[0]), text
     modules = {path.stem for path in Path(ct.__file__).parent.iterdir()}
-    assert not {*_foreign_names.ATTRIBUTES} & {*ct.__all__, *modules}
+    assert not {*_foreign_names.FUNCTIONS} & {*ct.__all__, *modules}
     ours = {name for function in FUNCTIONS.values() for name in inspect.signature(function).parameters}
     ours |= set(inspect.signature(ct.RNN).parameters)
     assert {name for names in _foreign_names.KEYWORDS.values() for name in names} <= ours
