@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 from .. import _elf, _files
-from .._libraries import SUBLIBRARIES, file_name, required
+from .._libraries import SUBLIBRARIES, file_name, read_library, required
 from . import pip, records
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
@@ -104,10 +104,13 @@ def check_names(found: LibrarySet) -> Iterator[Finding]:
         right = _named(found, name.part) or (first.real if first else "")
         link = os.path.islink(name.path) or _files.link_as_text(name.path)
         regular = name.major in (0, 9) and not link
-        if os.path.isdir(name.path) and not link and right and right != name.path and not found.recorders:
-            shell = shlex.quote(pip.inside(name.path, found.root))
-            commands = [f"rmdir {shell}", f"ln -sfn {os.path.basename(right)} {shell}"]
-            text = f"{name.path} is a folder, and not a link to {os.path.basename(right)}"
+        alone = (
+            not link and right not in ("", name.path) and name.version in ("", "9") and not found.recorders
+        )
+        if alone and (error := read_library(name.path, found.root).error):
+            shell, target = shlex.quote(pip.inside(name.path, found.root)), os.path.basename(right)
+            commands = [*[f"rmdir {shell}"] * os.path.isdir(name.path), f"ln -sfn {target} {shell}"]
+            text = f"{str(error).partition('; ')[0]}; {target} is next to it"
             yield found.finding("damaged-library", text, path=name.path, commands=commands)
         elif regular and right and not _files.equal(name.path, right):
             text = f"{name.path} and {right} are two different files of one library"

@@ -301,16 +301,22 @@ def test_links_to_a_file_that_is_deleted_are_set_right(folder: Path) -> None:
     assert codes(folder) == []
 
 
-@pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libcudnn_ops.so"])
-def test_folder_in_place_of_a_link_is_damage(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["libcudnn_ops.so.9", "libcudnn_ops.so", "libcudnn.so.9"])
+@pytest.mark.parametrize("kind", ["folder", "empty", "page"])
+def test_folder_or_damaged_file_in_place_of_a_link_is_linked_again(
+    folder: Path, name: str, kind: str
+) -> None:
     """Docker makes a folder for a file that is mounted and does not exist."""
     archive(folder, "9.27.0")
     (folder / name).unlink()
-    (folder / name).mkdir()
+    if kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text("" if kind == "empty" else "<html>")
     found = doctor.diagnose(folder, run=False)
-    assert [each.code for each in found.findings if each.severity < 2] == ["damaged-library"]
+    assert {each.code for each in found.findings if each.severity < 2} == {"damaged-library"}
     run(found.commands)
-    assert (folder / name).resolve() == folder / "libcudnn_ops.so.9.27.0"
+    assert (folder / name).resolve() == folder / f"{name.partition('.')[0]}.so.9.27.0"
     assert codes(folder) == []
 
 
