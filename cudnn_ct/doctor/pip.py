@@ -112,7 +112,11 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     # Debian's Python installs into /usr/local/lib/python3.11/dist-packages, others into their own prefix.
     debian = ["/usr/bin"] * (user or kind == "dist")
     bins = [*debian, *([] if user else [os.path.join(prefix, "bin")]), "/usr/local/bin"]
-    names = [os.path.join(folder, f"python{end}") for folder in bins[:-1] for end in (version, "3", "")]
+    names = [
+        os.path.join(folder, f"python{end}")
+        for folder in bins[:-1]
+        for end in (version, version.rstrip("t"), "3", "")
+    ]
     names += [os.path.join(bins[-1], f"python{version}")] * user
     exists = os.path.exists if root == "/" else os.path.lexists  # links in an image lead out of it
     python = next((name for name in names if exists(_at(name, root))), "") if layout else ""

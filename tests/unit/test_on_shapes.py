@@ -31,7 +31,7 @@ def test_results_on_shapes_are_arrays_of_the_package() -> None:
     with ct.record_plans(shapes_only=True):
         assert ct.conv(x, w, out=out).layout == "nchw"
         assert ct.conv(x, w, out=(given := ct.asarray(out))) is given
-        with pytest.raises(TypeError, match=r"^out is not an array: got list$"):
+        with pytest.raises(TypeError, match=r"^out is not an array: got list; ct\.asarray\(out\) makes one$"):
             ct.conv(x, w, out=[1])  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"^x: .*complex64"):
             ct.conv(x.astype(np.complex64), w)
