@@ -39,6 +39,8 @@ def blame(
 
 def whole(site: Site, most: int | None = None) -> list[str]:
     """The names of the libraries that no operation has changed, with at most ``most`` bytes."""
+    if "links" in site.truths:  # the names are not those of libraries
+        return []
     names = [name for name in site.libraries() if name not in site.truths and site.library(name).is_file()]
     return [name for name in names if most is None or site.library(name).stat().st_size < most]
 
