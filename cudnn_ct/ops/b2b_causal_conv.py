@@ -9,7 +9,7 @@ from ..array import DeviceArray
 from ..dtypes import DTYPES
 from ..plans.base import Plan, tensors_of
 from ..plans.call import PointerSlot
-from ..plans.elementwise import constant_plan
+from ..plans.elementwise import fill_plan
 from ..plans.program import Step, chained
 from ..plans.stream_call import StreamCall, on_contiguous, require_function
 from ..shapes.b2b_causal_conv import (
@@ -154,7 +154,7 @@ def _in_place(problem: Any) -> Plan:
     parameters = () if forward else BACKWARD[-3:]
     sizes += [DTYPES[tensors[name].dtype].code for name in parameters[:1]]
     places = {name: place for place, name in enumerate(tensors)}
-    steps = [Step(constant_plan(tensors[name], 0.0), (places[name],)) for name in parameters]
+    steps = [Step(fill_plan(tensors[name], 0.0), (places[name],)) for name in parameters]
     call = StreamCall(function, [*map(PointerSlot, names), *sizes], names)
     return chained((), [*steps, Step(call, tuple(places[name] for name in names))])
 

@@ -11,7 +11,7 @@ from ...array import DeviceArray
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan, tensors_of
-from ...plans.elementwise import constant_plan
+from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
 from ...plans.stream_call import on_contiguous, require_function
 from ...shapes.checks import result_slots
@@ -196,9 +196,7 @@ def _backward(problem: GraphAggregateGradientProblem) -> Plan:
     more = (*columns, DTYPES[problem.dy.dtype].code, GnnAggOp[problem.op.upper()])
     call = GraphCall(function, problem, sources, [*arguments, *more], tuple(tensors))
     first = len(tensors) - len(problem.results)
-    zeros = [
-        Step(constant_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(problem.results) if spec.size
-    ]
+    zeros = [Step(fill_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(problem.results) if spec.size]
     return chained((), [*zeros, Step(call, tuple(range(len(tensors))))])
 
 

@@ -10,7 +10,7 @@ from ..._bindings.types import cudnnGnnCscGraph_t
 from ...dtypes import DTYPES
 from ...plans.base import Plan, tensors_of
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.elementwise import constant_plan
+from ...plans.elementwise import fill_plan
 from ...plans.program import Program, Step, Steps
 from ...plans.stream_call import StreamCall
 from ...shapes.specs import TensorSpec
@@ -48,5 +48,5 @@ def without_edges(problem: Any) -> Plan:
     tensors = list(tensors_of(problem).values())
     first = len(tensors) - len(problem.results)
     specs = [spec._replace(dtype=SAME_ZERO.get(spec.dtype, spec.dtype)) for spec in problem.results]
-    steps = [Step(constant_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(specs) if spec.size]
+    steps = [Step(fill_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(specs) if spec.size]
     return Program(Steps((), steps), about="chosen: no edges, the results are set to 0")
