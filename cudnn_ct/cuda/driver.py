@@ -12,6 +12,7 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
@@ -83,15 +84,14 @@ def core() -> Any:
     """Return ``cuda.core``, imported at the first use.
 
     Its ``__init__`` replaces its own ``__spec__``, which Python's lock of imports reads. So a thread that
-    imports it while another one does gets a part of it, and an import of ``cuda.core.utils`` fails.
+    imports it while another one does gets a part of it, and an import of ``cuda.core.utils`` fails. The
+    package ``cuda`` may be a redirection by cuda-bindings meanwhile, which has no attribute ``core``.
     """
     with _importing("cuda.core"):
-        import cuda.core
-
-        deadline = monotonic() + 30
-        while not (hasattr(cuda.core, "utils") and hasattr(cuda.core, "Buffer")) and monotonic() < deadline:
+        module, deadline = import_module("cuda.core"), monotonic() + 30
+        while not (hasattr(module, "utils") and hasattr(module, "Buffer")) and monotonic() < deadline:
             sleep(0.001)
-    return cuda.core
+    return module
 
 
 @contextmanager
