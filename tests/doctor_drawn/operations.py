@@ -773,7 +773,7 @@ def harmless_files(rng: random.Random, site: Site) -> bool:
     """Add files that do not belong to cuDNN, or that programs leave next to it."""
     kind = rng.choice(["link", "note", "other", "times", "backup"])
     if kind == "link":
-        if (site.folder / "libcudnn.so").is_symlink() or not (site.folder / "libcudnn.so.9").is_file():
+        if os.path.lexists(site.folder / "libcudnn.so") or not (site.folder / "libcudnn.so.9").is_file():
             return False
         (site.folder / "libcudnn.so").symlink_to("libcudnn.so.9")
     elif kind == "note":
