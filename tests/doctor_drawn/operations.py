@@ -273,6 +273,8 @@ def stale(rng: random.Random, site: Site) -> bool:
     """Leave the metadata of another version of the same wheel."""
     if site.packages is None or site.owner != "pip" or "metadata" in site.truths:
         return False
+    if not (site.packages / site.wheel.info).is_dir():
+        return False
     major, minor, *rest = site.wheel.version.split(".")
     version = ".".join([major, str(int(minor) + rng.choice([-1, 1])), *rest])
     info = site.packages / site.wheel.info
@@ -287,6 +289,8 @@ def stale(rng: random.Random, site: Site) -> bool:
 def record_junk(rng: random.Random, site: Site) -> bool:
     """Make pip's RECORD unreadable, or delete it."""
     if site.packages is None or site.owner != "pip" or "metadata" in site.truths:
+        return False
+    if not (site.packages / site.wheel.info).is_dir():
         return False
     path = site.packages / site.wheel.info / "RECORD"
     kind = rng.choice(["gone", "garbage", "empty"])
