@@ -48,5 +48,5 @@ def test_every_call_raises_not_initialized_error(call: Callable[[], object]) -> 
 
 
 def test_conv_rejects_numpy_arrays_before_a_gpu_is_needed() -> None:
-    with pytest.raises(TypeError, match=r"not numpy\.ndarray; ct\.asarray\(x\)"):
+    with pytest.raises(TypeError, match=r"not numpy\.ndarray on the CPU; ct\.asarray\(x\)"):
         ct.conv(np.ones((1, 1, 3, 3)), None)
