@@ -329,9 +329,6 @@ def _geometry(source: Source) -> _Geometry:
     spatial = []
     for r, (before, after) in zip(reach, pairs, strict=True):
         spatial.append(source.randint(max(1, r - before - after), max(longest, r)))
-    if source.chance(0.04):  # the window is the image
-        window, dilation, padding, pairs = tuple(spatial), (1,) * axes, 0, [(0, 0)] * axes
-        reach = window
     batch = 0 if source.chance(0.01) else source.randint(1, 3)
     out = [
         (n + before + after - r) // s + 1

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
-from ..._algorithm_names import POLICIES
 from ..._config import config
 from ...autotune.request import AlgoRequest, request
 from ...legal.rules import without_wrong_tf32
@@ -19,7 +18,6 @@ from .._keys import enum_names, freeze
 from .._operation import Operation, Select
 from .algorithm_names import named_algorithm
 from .padded_candidates import SOURCE
-from .whole_window import with_small_window
 
 
 class ConvParams(NamedTuple):
@@ -105,8 +103,6 @@ def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
     """
     if empty is not None:
         return lambda _: SelectedPlan(empty)
-    if wanted.algo in POLICIES:  # names stand for algorithms of the problem as it was given
-        problem = with_small_window(problem)
     return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 
