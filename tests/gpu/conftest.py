@@ -28,7 +28,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     use_gpu(int(worker.removeprefix("gw")))
 
 
-# Commands, pages, rejections and C functions. Only repeated calls are replayed.
+# Commands, pages, rejections, C functions, and calls that are made once. Only repeated calls are replayed.
 NOTHING_REPEATED = (
     "cli",
     "doctor",
@@ -36,6 +36,7 @@ NOTHING_REPEATED = (
     "graph_rejections",
     "guides",
     "jit",
+    "large",
     "raw",
     "sanitized",
     "tools",
