@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
 
@@ -88,7 +88,9 @@ def core() -> Any:
     package ``cuda`` may be a redirection by cuda-bindings meanwhile, which has no attribute ``core``.
     """
     with _importing("cuda.core"):
-        module, deadline = import_module("cuda.core"), monotonic() + 30
+        import cuda.core  # noqa: F401  # for the table of modules
+
+        module, deadline = sys.modules["cuda.core"], monotonic() + 30
         while not (hasattr(module, "utils") and hasattr(module, "Buffer")) and monotonic() < deadline:
             sleep(0.001)
     return module
