@@ -116,7 +116,10 @@ class TensorSpec(NamedTuple):
         return True
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)} {self.layout or f'strides {self.strides}'}"
+        try:
+            return f"{self.dtype}{list(self.shape)} {self.layout or f'strides {self.strides}'}"
+        except (TypeError, ValueError):  # of a user's wrong spec, in the message of an error
+            return repr(self)
 
 
 class FilterSpec(NamedTuple):

@@ -220,6 +220,14 @@ def test_attention_rejects_combinations_that_cudnn_computes_wrong() -> None:
         ct.attention(*[ct.zeros((1, 1, 8, 8))] * 3)
 
 
+@pytest.mark.parametrize("lengths", [{}, {"lengths_q": [4], "lengths_kv": [3]}])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_attention_names_an_operand_that_is_missing(name: str, lengths: dict[str, Any]) -> None:
+    x = ct.zeros((1, 2, 4, 8), "float16")
+    with pytest.raises(TypeError, match=f"{name} must be an array on the device, not NoneType"):
+        ct.attention(**{**dict.fromkeys("qkv", x), name: None}, **lengths)
+
+
 def test_attention_rejects_a_seed_that_does_not_fit() -> None:
     q = ct.zeros((1, 2, 4, 8), "float16")
     for name in ("seed", "offset"):

@@ -47,13 +47,13 @@ def gather(
     window: Any,
     stream: Any,
 ) -> Gathered:
-    """Return the operands of a call without those that are None.
+    """Return the operands of a call without optional ones that are None.
 
     ``arrays`` are on the device. ``numbers`` are ``lengths_q``, ``lengths_kv``, ``seed`` and ``offset``, on
     the device or in host memory. ``offsets`` are those of packed sequences, in host memory. ``y`` is the
     result of the forward pass or the array for it, whose tokens may have gaps; None for a new one.
     """
-    given = {name: array for name, array in arrays.items() if array is not None}
+    given = {name: array for name, array in arrays.items() if array is not None or name not in OPTIONAL}
     in_host = {name: value for name, value in numbers.items() if value is not None and is_in_host(value)}
     given |= {name: value for name, value in numbers.items() if value is not None and name not in in_host}
     packed = [one is not None for one in offsets]
