@@ -13,7 +13,7 @@ from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
 from ..shapes.fused import fused_activation
-from ..shapes.parse import as_choice, as_float, per_axis
+from ..shapes.parse import as_choice, as_float, as_int, per_axis
 from ..typing import ConvMode, FusedActivation, Padding, PerAxis, Shape
 from ._cast import Array, Float64, deliver, required, wide
 from .activation import CURVES
@@ -67,7 +67,7 @@ def conv_backward_data(
     g = _Geometry(x_shape, given["w"].shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_gradients(given["dy"]), g.split_filters(wide(given["w"]))
     batch, channels = g.x_shape[:2]
-    images = g.windows.padded_zeros(batch, groups, channels // groups)
+    images = g.windows.padded_zeros(batch, g.groups, channels // g.groups)
     for element, pixels in g.windows.taps():
         images[pixels] += np.einsum("gkc,ngk...->ngc...", filters[element], gradients)
     return deliver(g.windows.crop(images).reshape(g.x_shape), given["dy"].dtype, alpha, beta, out)
@@ -183,7 +183,7 @@ class _Geometry:
         groups: int,
         mode: ConvMode,
     ) -> None:
-        self.x_shape, self.w_shape, self.groups = tuple(x_shape), tuple(w_shape), groups
+        self.x_shape, self.w_shape, self.groups = tuple(x_shape), tuple(w_shape), as_int(groups, "groups")
         self.y_shape = conv_output_shape(
             x_shape, w_shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
         )

@@ -426,3 +426,14 @@ def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
     if "beta" in parameters(name):
         with pytest.raises(ValueError, match="beta=1 needs out"):
             call(name, beta=1)
+
+
+def test_reference_takes_groups_with_an_index() -> None:
+    class Two:
+        def __index__(self) -> int:
+            return 2
+
+    x, w = np.ones((1, 4, 3, 3), np.float32), np.ones((4, 2, 2, 2), np.float32)
+    for one in (Two(), 2):
+        assert reference.conv(x, w, groups=one).shape == (1, 4, 2, 2)  # type: ignore[arg-type]
+        assert reference.conv_transpose(x, w, groups=one).shape == (1, 4, 4, 4)  # type: ignore[arg-type]
