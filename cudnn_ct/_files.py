@@ -167,9 +167,10 @@ def contents(
     """Read a regular file of at most ``limit`` bytes. All files that a user names are read by this function.
 
     A pipe is not waited for and a device is not read: both raise UnsuitableFileError, as does a larger file.
-    ``check`` may raise another error for the status of the opened file.
+    A number, which would be a file that the process has open, is a TypeError. ``check`` may raise another
+    error for the status of the opened file.
     """
-    with open(path, "rb", opener=_without_waiting) as file:
+    with open(os.fspath(path), "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise UnsuitableFileError(0, "is not a regular file", str(path))

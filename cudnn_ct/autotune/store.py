@@ -195,7 +195,7 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     --------
     As of :func:`export_algo_cache`.
     """
-    if isinstance(path, int):  # a descriptor of a file that another part of the process has open
+    if not isinstance(path, str | os.PathLike):  # a number would be a file that the process has open
         raise TypeError(f"path is not a path: got {path!r}")
     try:
         content = json.loads(contents(path, MAX_EXPORT))

@@ -90,8 +90,9 @@ def rms_norm_backward(
 ) -> RMSNormGradients[Array]:
     """Compute ``invrms * (g - n E(g n))`` with ``g = dy scale``. See :func:`cudnn_ct.rms_norm_backward`."""
     results = _backward("rms_norm", dy, x, scale, {"invrms": invrms})
-    absent = "" if bias_gradient else WITHOUT_DBIAS
-    kept = results if bias_gradient else results[:2]
+    with_bias = as_bool(bias_gradient, "bias_gradient")
+    absent = "" if with_bias else WITHOUT_DBIAS
+    kept = results if with_bias else results[:2]
     return deliver_each(RMSNormGradients[Array], kept, 1, 0, out, absent=absent)
 
 

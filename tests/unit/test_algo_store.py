@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cudnn_ct
 from cudnn_ct import testing
 from cudnn_ct._config import config
+from cudnn_ct._files import contents
 from cudnn_ct.autotune import store as autotune_store
 from cudnn_ct.autotune.store import SUFFIX, Store, export_algo_cache, import_algo_cache, store
 from cudnn_ct.errors import CudnnWarning
@@ -328,3 +330,11 @@ def test_import_rejects_a_file_descriptor() -> None:
         pytest.raises(TypeError, match="path is not a path"),
     ):
         import_algo_cache(file.fileno())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [3, True, np.int8(3)])
+def test_import_rejects_a_number(number: Any) -> None:
+    with pytest.raises(TypeError, match="path is not a path"):
+        import_algo_cache(number)
+    with pytest.raises(TypeError, match="expected str, bytes or"):
+        contents(number, 10)

@@ -437,3 +437,9 @@ def test_reference_takes_groups_with_an_index() -> None:
     for one in (Two(), 2):
         assert reference.conv(x, w, groups=one).shape == (1, 4, 2, 2)  # type: ignore[arg-type]
         assert reference.conv_transpose(x, w, groups=one).shape == (1, 4, 4, 4)  # type: ignore[arg-type]
+
+
+def test_reference_rms_norm_backward_rejects_an_array_as_a_flag() -> None:
+    x = np.ones((2, 64), np.float32)
+    with pytest.raises(TypeError, match="bias_gradient must be True or False"):
+        reference.rms_norm_backward(x, x, x[0], x[:, :1], bias_gradient=np.ones(2))  # type: ignore[arg-type]
