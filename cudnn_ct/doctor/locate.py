@@ -166,7 +166,8 @@ def _followed(folder: str, via: str, root: str) -> Place:
     parts = [name for name in names if name.part]
     for shim in (name for name in names if not name.part and name.major == 9):
         target = _files.real(shim.path, root)
-        if not parts and os.path.dirname(target) != _files.real(folder, root) and os.path.exists(target):
+        there = os.path.dirname(target)  # of other libraries, and not of objects with a hash for a name
+        if not parts and there != _files.real(folder, root) and any(_files.cudnn_files(there)):
             return _elsewhere(shim.path, target, via)
     return Place(_files.real(folder, root), via, site=site_of(folder))
 

@@ -371,3 +371,21 @@ def test_folder_that_cannot_be_written_is_no_matter_without_commands(
     installed(site)
     monkeypatch.setattr(_files, "why_not_writable", lambda _: "which this user cannot write")
     assert "read-only" not in [each.code for each in doctor.diagnose(site, run=False).findings]
+
+
+# --- links into a repository --------------------------------------------------------------------------------
+
+
+def test_link_to_an_object_with_a_hash_for_a_name_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    """The other libraries are missing next to the link: no cuDNN is where it leads to."""
+    shim = make_cudnn(folder, "9.27.0")
+    stored = tmp_path / "objects" / "SHA256E-s129240--5"
+    stored.parent.mkdir()
+    os.rename(shim, stored)
+    for path in folder.iterdir():
+        path.unlink()
+    shim.symlink_to(stored)
+    found = doctor.diagnose(folder, run=False).findings
+    assert found[0].code == "missing-library"
+    assert str(folder) in found[0].message
+    assert "internal-error" not in [each.code for each in found]
