@@ -4,7 +4,7 @@ Its tables have our names with those of torch, jax, cupy, NumPy, TensorFlow, The
 ``keywords``, ``words`` and ``dtypes``: the first that is accepted is meant. ``former``: parameters that have
 an effect, and warn. ``order``: keywords that others take by position after the operands. ``advice``: keywords
 without a counterpart, by function or for all (""). ``functions`` are public names of others, ``attributes``
-those of their arrays, and ``methods`` the functions that are methods of their arrays.
+belong to their arrays, and ``methods`` are functions that are methods of their arrays.
 """
 
 from __future__ import annotations

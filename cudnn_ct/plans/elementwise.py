@@ -86,6 +86,8 @@ def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
     others, and numbers of eight bytes, which the driver has no call for. Without that call, the driver fills
     one element, which it copies to all places.
     """
+    if value == 0:  # cudnnSetTensor does not take all integers
+        x = x._replace(dtype=_SAME_ZERO.get(x.dtype, x.dtype))
     if x.is_dense and (DTYPES[x.dtype].itemsize < 8 or value == 0):
         return _MemsetPlan(x, value)
     if not load().lacks("ops"):
@@ -314,6 +316,7 @@ def into_copy(x: TensorSpec, y: TensorSpec) -> Plan:
 
 
 # Dtypes that cudnnTransformTensor does not support.
+_SAME_ZERO = {"int32": "float32", "int64": "float64"}  # dtypes whose 0 has the same bits
 _BYTES = ("bool", "float8_e4m3", "float8_e5m2", "int32", "int64")
 
 

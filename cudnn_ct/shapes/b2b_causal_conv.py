@@ -26,8 +26,8 @@ class B2BCausalConvResult(NamedTuple, Generic[T]):
 class B2BCausalConvGradients(NamedTuple, Generic[T]):
     """Gradients of the operands of :func:`b2b_causal_conv1d`.
 
-    Those of the parameters are float64 for float64 operands, and float32 for all others: cuDNN adds them up
-    in this dtype.
+    The parameters have gradients of float64 for float64 operands, and of float32 for all others: cuDNN adds
+    them up in this dtype.
     """
 
     dx: T

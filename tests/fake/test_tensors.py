@@ -21,6 +21,7 @@ from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.plans.scalars import scalar_type
+from cudnn_ct.plans.wrappers import zero_results
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
@@ -358,3 +359,14 @@ def test_transform_writes_the_requested_layout_and_strides(fake: FakeCudnn) -> N
     z = ct.transform(y, strides=(1, 50, 10, 2))
     assert z.spec.strides == (1, 50, 10, 2)
     np.testing.assert_array_equal(z.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_results_without_terms_are_zeros_of_any_dtype(fake: FakeCudnn, dtype: str, step: int) -> None:
+    """Also in views, which `cudnnSetTensor` fills: it does not take these dtypes."""
+    spec = TensorSpec((3, 2), (2 * step, step), dtype)
+    memory = ct.asarray(np.full((3, 2 * step), 7), dtype)
+    zero_results([spec]).run(context.current(memory.writer), [memory.pointer], 1.0, 0.0)
+    assert (memory.numpy()[:, ::step] == 0).all()
+    assert step == 1 or (memory.numpy()[:, 1::2] == 7).all()

@@ -14,6 +14,7 @@ from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
 from ...plans.stream_call import on_contiguous, require_function
+from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.gnn_aggregate import (
     EXTREMES,
@@ -33,7 +34,7 @@ from .._call import execute
 from .._documented import documented
 from .._fallback import of_problem
 from .._operation import Operation
-from .call import GraphCall, slots, without_edges
+from .call import GraphCall, slots
 
 
 @documented()
@@ -171,7 +172,7 @@ def _plan(problem: GraphAggregateProblem | GraphAggregateGradientProblem) -> Pla
         appended = problem.concat if isinstance(problem, GraphAggregateProblem) else problem.dconcat
         if problem.offsets.size > 1 and (problem.op in EXTREMES or (appended and appended.size)):
             raise NotSupportedError("graph_aggregate needs an edge for max, min and concat: got 0 edges")
-        return without_edges(problem)
+        return zero_results(problem.results)
     return on_contiguous("graph_aggregate", problem, _forward if forward else _backward)
 
 

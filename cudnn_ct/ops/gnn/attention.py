@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref
-from typing import Never
+from typing import Any, Never
 
 from ..._bindings.enums import GnnActivationOp
 from ..._bindings.types import cudnnGnnMhaParams_t
@@ -14,6 +14,7 @@ from ...plans.base import Plan, tensors_of
 from ...plans.call import PointerSlot
 from ...plans.program import Step, chained
 from ...plans.stream_call import on_contiguous, require_function
+from ...plans.wrappers import zero_results
 from ...shapes.checks import result_slots
 from ...shapes.gnn_attention import (
     WITHOUT_EDGES,
@@ -30,7 +31,7 @@ from .._call import execute
 from .._documented import documented
 from .._fallback import of_problem
 from .._operation import Operation
-from .call import GraphCall, slots, without_edges
+from .call import GraphCall, slots
 
 C_NAMES = {"identity": "LINEAR", "scale": "SCALAR"}  # activations with another name in C
 
@@ -111,9 +112,7 @@ def graph_attention(
     """
     if more or unknown or any(one is UNSET for one in (offsets, indices, x, target, w)):
         return corrected(graph_attention, locals())
-    operands = {"offsets": offsets, "indices": indices} | ({} if order is None else {"order": order})
-    operands |= {"x": x, "target": target, "w": w} | ({} if edges is None else {"edges": edges})
-    operands |= {} if mask is None else {"mask": mask}
+    operands = _operands(offsets, indices, order, x, target, w, edges, mask)
     outs = result_slots(out, GraphAttentionResult._fields)
     params = (heads, concat, activation, coefficient)
     return GraphAttentionResult(
@@ -179,9 +178,7 @@ def graph_attention_backward(
         or any(one is UNSET for one in (dy, offsets, indices, x, target, w, scores, activated))
     ):
         return corrected(graph_attention_backward, locals())
-    operands = {"offsets": offsets, "indices": indices} | ({} if order is None else {"order": order})
-    operands |= {"x": x, "target": target, "w": w} | ({} if edges is None else {"edges": edges})
-    operands |= {} if mask is None else {"mask": mask}
+    operands = _operands(offsets, indices, order, x, target, w, edges, mask)
     operands |= {"scores": scores, "activated": activated, "dy": dy}
     absent = WITHOUT_EDGES if edges is None else ""
     outs = result_slots(out, GraphAttentionGradients._fields, absent=absent)
@@ -191,9 +188,16 @@ def graph_attention_backward(
     return GraphAttentionGradients(dx, dtarget, dw, rest[0] if rest else None)
 
 
+def _operands(*arrays: Any) -> dict[str, Any]:
+    """Return the operands of both directions by name, in the order of a problem, without absent ones."""
+    names = ("offsets", "indices", "order", "x", "target", "w", "edges", "mask")
+    given = zip(names, arrays, strict=True)
+    return {name: one for name, one in given if one is not None or name not in ("order", "edges", "mask")}
+
+
 def _plan(problem: GraphAttentionProblem | GraphAttentionGradientProblem) -> Plan:
     if not problem.indices.size:
-        return without_edges(problem)
+        return zero_results(problem.results)
     if isinstance(problem, GraphAttentionProblem):
         return on_contiguous("graph_attention", problem, _forward)
     return on_contiguous("graph_attention", problem, _backward)

@@ -8,14 +8,9 @@ from typing import Any
 
 from ..._bindings.types import cudnnGnnCscGraph_t
 from ...dtypes import DTYPES
-from ...plans.base import Plan, tensors_of
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.elementwise import fill_plan
-from ...plans.program import Program, Step, Steps
 from ...plans.stream_call import StreamCall
 from ...shapes.specs import TensorSpec
-
-SAME_ZERO = {"int32": "float32", "int64": "float64"}  # dtypes whose zero has the same bits
 
 
 class GraphCall(StreamCall):
@@ -41,12 +36,3 @@ class GraphCall(StreamCall):
 def slots(tensors: dict[str, TensorSpec], *names: str) -> list[PointerSlot | None]:
     """Return the arguments for tensors by name: null for those without elements, and for absent ones."""
     return [PointerSlot(name) if name in tensors and tensors[name].size else None for name in names]
-
-
-def without_edges(problem: Any) -> Plan:
-    """Return the plan of a graph that has no edges: all results are 0."""
-    tensors = list(tensors_of(problem).values())
-    first = len(tensors) - len(problem.results)
-    specs = [spec._replace(dtype=SAME_ZERO.get(spec.dtype, spec.dtype)) for spec in problem.results]
-    steps = [Step(fill_plan(spec, 0.0), (first + i,)) for i, spec in enumerate(specs) if spec.size]
-    return Program(Steps((), steps), about="chosen: no edges, the results are set to 0")
