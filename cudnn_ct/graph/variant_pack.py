@@ -29,8 +29,8 @@ class VariantPack:
         self._destroy = destroy
         self._process = os.getpid()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
             destroy_native(self._destroy, self._as_parameter_, "VariantPack", self._process)
 
 
