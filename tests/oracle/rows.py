@@ -220,7 +220,9 @@ def _of(mode: str) -> Any:
         average = x.mean(axes, keepdims=True)
         spread = spread_of(average * inverse)
         normal = np.abs(operands["x"] - mean) * inverse
-        y = wide(scale) * (normal * (1 + spread) + np.maximum(x, np.abs(mean)) * inverse / 2)
+        # A mean has some roundings of its terms, however small it is itself.
+        centre = 0.0 if mode == "rms_norm" else average / 16
+        y = wide(scale) * (normal * (1 + spread) + (np.maximum(x, np.abs(mean)) / 2 + centre) * inverse)
         bias = 0 if operands.get("bias") is None else wide(np.abs(operands["bias"]))
         sizes = {"y": y + bias, "mean": average, "invstd": inverse * spread, "invrms": inverse}
         return sizes, {"y": wide(scale) * normal + bias}
