@@ -26,7 +26,8 @@ class Case(NamedTuple):
     """Sizes, the memory order of q, k and v, and arguments of a call.
 
     ``layout`` is "bhsd" or "bshd", or "sliced" for operands that kernels cannot load. ``scaled`` names the
-    scales that the call gets. ``slope`` is added to the scores of a query from the first key to the last.
+    scales that the call gets. ``slope`` is added to the scores of a query from the first key to the last, and
+    ``rest`` to v at each key but the first.
     """
 
     batch: int = 2
@@ -43,6 +44,7 @@ class Case(NamedTuple):
     scale: float | None = None
     scaled: tuple[str, ...] = ("descale_q", "descale_k", "descale_v", "scale_s", "descale_s", "scale_o")
     slope: float = 0.0
+    rest: float = 0.0
     seed: int = 0
 
 
@@ -75,6 +77,10 @@ CASES = {
     "many keys": Case(batch=1, heads=2, kv_heads=1, queries=256, keys=2048, head=128, value_head=128),
     "growing scores": Case(batch=1, heads=2, kv_heads=2, queries=128, keys=1024, slope=40.0),
     "falling scores": Case(batch=1, heads=2, kv_heads=2, queries=128, keys=1024, slope=-40.0),
+    # Rows that are no queries would have the mean of v, which is above every result.
+    "no other rows": Case(queries=100, keys=64, slope=-150.0, rest=8.0),
+    "no other rows, e5m2": Case(queries=16, keys=64, slope=-150.0, rest=8.0, dtype="float8_e5m2", scaled=()),
+    "no other rows, causal": Case(queries=130, keys=40, slope=-150.0, rest=8.0, causal=True, layout="bshd"),
 }
 
 
@@ -104,6 +110,7 @@ def operands_of(given: Case) -> Operands:
         values["q"][..., 0] = 8.0
         steps = np.linspace(0, given.slope, given.keys) * given.head**0.5 / 8
         values["k"][..., 0] = steps - steps.mean()
+    values["v"][:, :, 1:] += given.rest
     arrays, wide = [], []
     for name, one in values.items():
         descale = scales.get(f"descale_{name}", 1.0)

@@ -74,6 +74,9 @@ _OF_ALL: dict[str, Callable[[Problem], bool]] = {
     "MXFP8": lambda _: False,
     "current scaling": lambda problem: problem.q.dtype in FLOAT8,
     "a bfloat16 result": lambda problem: problem.y is not None and problem.y.dtype == "bfloat16",
+    "amax, and queries that are not a multiple of 128": lambda problem: (
+        getattr(problem, "amax", None) is not None and problem.sizes.queries % 128 != 0
+    ),
     "no band": _no_band,
     "one query": lambda problem: problem.sizes.queries == 1,
     "more queries than keys": lambda problem: problem.sizes.queries > problem.sizes.keys,

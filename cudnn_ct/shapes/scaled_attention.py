@@ -26,6 +26,8 @@ MAX_HEAD = {"q": 192, "v": 128}  # the longest that nvidia-cudnn-frontend tests
 # Names of the scales, in the order of a run's pointers.
 SCALES = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 
+LENGTHS = ("lengths_q", "lengths_kv")
+
 # Default of scale_s. The weights are at most 1, and a sixteenth of the range of float8 is left above them.
 WEIGHT_SCALE = {"float8_e4m3": 32.0, "float8_e5m2": 8192.0}
 
@@ -45,7 +47,8 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands. Operands and results that a call lacks are None.
 
-    The specs are in the order of a run's pointers.
+    The specs are in the order of a run's pointers. ``lengths_q`` and ``lengths_kv`` are operands of kernels
+    only: the numbers of queries and keys of each sequence.
     """
 
     q: TensorSpec
@@ -57,6 +60,8 @@ class ScaledAttentionProblem(NamedTuple):
     descale_s: TensorSpec | None
     scale_s: TensorSpec | None
     scale_o: TensorSpec | None
+    lengths_q: TensorSpec | None
+    lengths_kv: TensorSpec | None
     y: TensorSpec
     stats: TensorSpec | None
     amax: TensorSpec | None
@@ -128,7 +133,7 @@ def scaled_attention_problem(
         if as_bool(is_wanted, "return_stats" if name == "stats" else name):
             optional[name] = _result(further.pop(0), TensorSpec.packed(shape, "float32"), f"{name} of out")
     problem = ScaledAttentionProblem(
-        q, k, v, **scales, y=_result(y_out, y, "out"), **optional,
+        q, k, v, **scales, **dict.fromkeys(LENGTHS), y=_result(y_out, y, "out"), **optional,
         scale=attention_scale(scale, q.shape[3]),
         causal=_causal(causal, q.shape[2], v.shape[2]),
         aligned=aligned,

@@ -235,8 +235,9 @@ def _float8(rng: random.Random) -> Iterator[Subject]:
         "k": TensorSpec.packed((1, 2, keys, head), "float8_e4m3"),
         "v": TensorSpec.packed((1, 2, keys, min(head, 128)), "float8_e4m3"),
     }
+    amax = rng.choice((False, True))
     yield from subjects_of(
-        scaled_attention_problem(specs, (None, None, None), False, False, None, causal, out_dtype)
+        scaled_attention_problem(specs, (None, None, None), False, amax, None, causal, out_dtype)
     )
 
 

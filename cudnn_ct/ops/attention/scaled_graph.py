@@ -1,6 +1,7 @@
 """The graph of attention of float8 operands, whose operations are in the order of nvidia-cudnn-frontend.
 
-cuDNN recognises the pattern only if all scales and both largest magnitudes are in it.
+cuDNN recognises the pattern only if all scales and both largest magnitudes are in it. With lengths, a kernel
+leaves out the rows of a tile that are no queries.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from itertools import count
 from typing import Any
 
 from ...graph.operations import Graph, Node, Tensor, node
-from ...shapes.scaled_attention import SCALES, ScaledAttentionProblem
+from ...plans.base import tensors_of
+from ...shapes.scaled_attention import ScaledAttentionProblem
 from ...shapes.specs import Shape, TensorSpec
 from .graph import MASKED, SCALAR
 
@@ -29,8 +31,7 @@ class _Builder:
         sizes = problem.sizes
         self._scores: Shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
         self._rows: Shape = (sizes.batch, sizes.heads, sizes.queries, 1)
-        self._given = {name: self._operand(name) for name in ("q", "k", "v", *SCALES, "y")}
-        self._given |= {name: self._operand(name) for name in ("stats", "amax") if getattr(problem, name)}
+        self._given = {name: self._operand(name) for name in tensors_of(problem)}
 
     def graph(self) -> Graph:
         given = self._given
@@ -53,10 +54,22 @@ class _Builder:
         return Graph(tuple(self._nodes), tuple(given.values()))
 
     def _masked(self, scores: Tensor) -> Tensor:
-        if not self._problem.causal:
-            return scores
+        if self._problem.lengths_q:
+            row, column = self._indices(scores)
+            row = self._pointwise("cmp_lt", row, self._given["lengths_q"], compute="bool")
+            column = self._pointwise("cmp_lt", column, self._given["lengths_kv"], compute="bool")
+            scores = self._kept(scores, self._pointwise("logical_and", row, column, compute="bool"))
+        if self._problem.causal:
+            row, column = self._indices(scores)
+            scores = self._kept(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
+        return scores
+
+    def _indices(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places of the queries and of the keys."""
         row, column = (self._pointwise("gen_index", scores, compute="int32", axis=axis) for axis in (2, 3))
-        kept = self._pointwise("cmp_ge", row, column, compute="bool")
+        return row, column
+
+    def _kept(self, scores: Tensor, kept: Tensor) -> Tensor:
         return self._pointwise("binary_select", scores, self._value(MASKED), kept)
 
     def _softmax(self, scores: Tensor) -> Tensor:
@@ -74,7 +87,7 @@ class _Builder:
         if name == "stats":
             spec = TensorSpec.packed((*spec.shape, 1), spec.dtype)
         elif len(spec.shape) < 4:
-            spec = TensorSpec.packed(SCALAR, spec.dtype)
+            spec = TensorSpec.packed((spec.size, 1, 1, 1), spec.dtype)
         return Tensor(next(self._numbers), spec)
 
     def _virtual(self, shape: Shape, dtype: str = "float32") -> Tensor:

@@ -17,7 +17,13 @@ from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
-from ...shapes.scaled_attention import HEAD_MULTIPLE, SCALES, WEIGHT_SCALE, ScaledAttentionProblem
+from ...shapes.scaled_attention import (
+    HEAD_MULTIPLE,
+    LENGTHS,
+    SCALES,
+    WEIGHT_SCALE,
+    ScaledAttentionProblem,
+)
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
@@ -26,7 +32,9 @@ from .graph import MASKED
 from .scaled_graph import scaled_attention_graph
 from .source import FILLED
 
-ENGINES = GraphSource(scaled_attention_graph)
+COUNTS_OTHER_ROWS = "attention-fp8-amax-rows"
+
+ENGINES = GraphSource(scaled_attention_graph, handled=(COUNTS_OTHER_ROWS,))
 FLOATS_IN_ALIGNMENT = ALIGNMENT // 4
 
 # The numbers on the device that stand for missing scales, and their key in `Context.plans`.
@@ -35,10 +43,16 @@ _KEY = object()
 
 
 def completed(problem: ScaledAttentionProblem) -> ScaledAttentionProblem:
-    """Return the problem of the graph: with all scales and amax, on operands that kernels can load."""
+    """Return the problem of the graph: with all scales and amax, on operands that kernels can load.
+
+    It has lengths where a kernel would count other rows than queries in amax.
+    """
     one = TensorSpec.packed((1,), "float32")
     stats = None if problem.stats is None else TensorSpec.packed(problem.stats.shape, "float32")
     changed: dict[str, Any] = dict.fromkeys((*SCALES, "amax"), one)
+    (subject,) = subjects_of(problem)
+    if any(fact.name == COUNTS_OTHER_ROWS for fact in applying("rewrite", subject, target_of(None))):
+        changed |= dict.fromkeys(LENGTHS, TensorSpec.packed((problem.sizes.batch,), "int32"))
     changed |= {name: _loadable(getattr(problem, name)) for name in ("q", "k", "v", "y")}
     return problem._replace(**changed, stats=stats, aligned=True)
 
@@ -68,9 +82,9 @@ def _planned(
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:
-    """Add the workspace of amax and of copies."""
+    """Add the workspace of amax, of lengths and of copies."""
     copies = [copy or spec for spec, copy in _moves(problem) if copy or not problem.aligned]
-    room = room_of([*copies, TensorSpec.packed((1,), "float32")])
+    room = room_of([*copies, *_temporaries(problem).values()])
     return row._replace(workspace=row.workspace + room)
 
 
@@ -127,28 +141,37 @@ def _defaults_of(context: Context) -> DeviceFloats:
 
 
 def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
-    """Return a plan of a graph, with pointers for the scales and the amax that a call lacks.
+    """Return a plan of a graph, with memory for what the graph has and a call lacks.
 
     cuDNN takes the larger one of amax and the contents of its memory, so that is zero before a run.
     """
-    names, given = list(tensors_of(completed(problem))), list(tensors_of(problem))
+    core, given = completed(problem), list(tensors_of(problem))
     weight = WEIGHT_SCALE[problem.q.dtype]
     values = dict.fromkeys(SCALES, 1.0) | {"scale_s": weight, "descale_s": 1 / weight}
-    one = TensorSpec.packed((1,), "float32")
-    amax, defaults = len(given), len(given) + 1  # the places of a temporary and of the constants
-    places = tuple(
-        given.index(name) if name in given else defaults if name in values else amax for name in names
-    )
+    temporaries = _temporaries(problem)
+    known = [*given, *temporaries]
+    constants = len(known)  # the place of the defaults
+    places = tuple(known.index(name) if name in known else constants for name in tensors_of(core))
     offsets = tuple(
-        ALIGNMENT * _DEFAULTS.index(values[name]) if place == defaults else 0
-        for name, place in zip(names, places, strict=True)
+        ALIGNMENT * _DEFAULTS.index(values[name]) if place == constants else 0
+        for name, place in zip(tensors_of(core), places, strict=True)
     )
-    steps = [Step(inner, places, ALPHA, BETA, offsets)]
-    zero = fill_plan(one, 0.0)
-    if "amax" in given:
-        steps.insert(0, Step(zero, (given.index("amax"),)))
-    constants = [_defaults_of] if defaults in places else []
-    return Program(Steps([one], steps), constants=constants, about="{}", main=inner)
+    filled = dict(zip(LENGTHS, (problem.sizes.queries, problem.sizes.keys), strict=True))
+    filled |= {"amax": 0} if problem.amax else {}
+    steps = [
+        Step(fill_plan(getattr(core, name), value), (known.index(name),))
+        for name, value in filled.items()
+        if name in known
+    ]
+    steps.append(Step(inner, places, ALPHA, BETA, offsets))
+    needed = [_defaults_of] if constants in places else []
+    return Program(Steps(list(temporaries.values()), steps), constants=needed, about="{}", main=inner)
+
+
+def _temporaries(problem: ScaledAttentionProblem) -> dict[str, TensorSpec]:
+    """Return the memory that a plan adds to the operands of a call: lengths, and amax that nobody reads."""
+    known = (*SCALES, *tensors_of(problem))
+    return {name: spec for name, spec in tensors_of(completed(problem)).items() if name not in known}
 
 
 def fills_of(problem: ScaledAttentionProblem) -> Program:
