@@ -80,7 +80,7 @@ CASES = {
     # Rows that are no queries would have the mean of v, which is above every result.
     "no other rows": Case(queries=100, keys=64, slope=-150.0, rest=8.0),
     "no other rows, e5m2": Case(queries=16, keys=64, slope=-150.0, rest=8.0, dtype="float8_e5m2", scaled=()),
-    "no other rows, causal": Case(queries=130, keys=40, slope=-150.0, rest=8.0, causal=True, layout="bshd"),
+    "no other rows, causal": Case(queries=130, keys=40, slope=-40.0, rest=8.0, causal=True, layout="bshd"),
 }
 
 
@@ -175,7 +175,7 @@ def check_values(given: Case, found: list[np.ndarray], exact: tuple[np.ndarray, 
     assert mean <= 1, f"the errors are {mean:.3g} of those expected in the mean"
     factor = (y * result).sum() / (scale_o * result**2).sum()
     assert abs(factor - 1) <= RELATIVE[out] / 2, f"the result is {factor:.3f} of that expected in the mean"
-    np.testing.assert_allclose(stats, exact_stats, rtol=0, atol=STATS)
+    np.testing.assert_allclose(stats, exact_stats, rtol=1e-3, atol=STATS)  # of float8 sums
     top = np.abs(result).max()
     assert abs(amax.item() - top) <= bound.max(), f"amax is {amax.item()}, not {top}"
     rounding = RELATIVE[out] * scale_o * amax.item() + ABSOLUTE[out]
