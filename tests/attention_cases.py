@@ -13,7 +13,7 @@ from cudnn_ct.dtypes import as_dtype
 Place = Callable[[np.ndarray], Any]  # puts an array on the device
 
 # The largest error, divided by the largest element of the result or 1.
-TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2}
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5}
 
 
 class Case(NamedTuple):
@@ -108,6 +108,15 @@ CASES = {
         lengths=((1, 1), (32, 42)), packed=True, kv_heads=1, heads=2, head=200, value_head=112
     ),
     "packed, narrowest values": case(lengths=LENGTHS, packed=True, kv_heads=2, head=256, value_head=8),
+    "float32": case(dtype="float32", head=128, value_head=96),
+    "float32, causal": case(dtype="float32", layout="bshd", causal=True, kv_heads=2, queries=100, keys=130),
+    "float32, bottom right": case(dtype="float32", queries=24, causal="bottom_right", window=(9, 0)),
+    "float32, bias": case(dtype="float32", bias="hqk", bias_dtype="float16", head=40, value_head=72),
+    "float32, lengths": case(dtype="float32", lengths=LENGTHS, kv_heads=1),
+    "float32, packed": case(dtype="float32", lengths=LENGTHS, packed=True, causal=True),
+    "float32, paged": case(dtype="float32", page=16, lengths=((64, 17), (50, 64))),
+    "float32, one query": case(dtype="float32", queries=1, keys=1000, layout="sliced"),
+    "float32, low scores": case(dtype="float32", queries=192, keys=192, level=-120.0),
     "paged": case(page=16, lengths=((64, 17), (50, 64))),
     "paged, one query": case(page=16, queries=1, lengths=((1, 1), (50, 64)), kv_heads=2),
     "paged, bottom right": case(page=32, lengths=((20, 17), (50, 64)), causal="bottom_right"),
@@ -117,6 +126,7 @@ CASES = {
 }
 NO_GRADIENT = tuple(name for name in CASES if "paged" in name or "one key" in name or "query and key" in name)
 NO_GRADIENT += ("one query, top left",)  # attends to one key
+NO_GRADIENT += tuple(name for name in CASES if name.startswith("float32") and name not in NO_GRADIENT)
 
 
 def random_case(seed: int) -> Case:

@@ -228,7 +228,7 @@ def attention(
 
     Parameters
     ----------
-    q : array, shape (B, H, Sq, D), float16 | bfloat16
+    q : array, shape (B, H, Sq, D), float16 | bfloat16, or float32 without a gradient
     k, v : array, shape (B, Hkv, Skv, D), dtype of q
     bias : array, broadcasts to (B, H, Sq, Skv), dtype of q, optional
     scale : float, optional

@@ -69,7 +69,9 @@ _OF_HALF_PRECISION: dict[str, Condition] = {
     ),
 }
 _OF_ALL: dict[str, Callable[[Problem], bool]] = {
-    "float16 or bfloat16": lambda problem: problem.q.dtype not in FLOAT8,
+    "float16 or bfloat16": lambda problem: problem.q.dtype in ("float16", "bfloat16"),
+    "float32": lambda problem: problem.q.dtype == "float32",
+    "no FP8": lambda problem: problem.q.dtype not in FLOAT8,
     "FP8": lambda problem: problem.q.dtype in FLOAT8,
     "MXFP8": lambda _: False,
     "current scaling": lambda problem: problem.q.dtype in FLOAT8,
@@ -81,6 +83,7 @@ _OF_ALL: dict[str, Callable[[Problem], bool]] = {
     "one query": lambda problem: problem.sizes.queries == 1,
     "more queries than keys": lambda problem: problem.sizes.queries > problem.sizes.keys,
     "heads above 128": lambda problem: problem.q.shape[-1] > 128,
+    "heads of q or v above 128": lambda problem: max(problem.q.shape[-1], problem.v.shape[-1]) > 128,
     "one key": lambda problem: problem.sizes.keys == 1,
     "one query, one head and one sequence": lambda problem: (
         problem.sizes.queries == problem.sizes.heads == problem.sizes.batch == 1

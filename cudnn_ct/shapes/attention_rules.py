@@ -13,8 +13,8 @@ from .parse import as_bool, as_float
 from .shape_hints import batch_hint, heads_hint
 from .specs import Shape, TensorSpec, packed_strides
 
-ATTENTION_DTYPES = ("float16", "bfloat16")
-BIAS_DTYPES = (*ATTENTION_DTYPES, "float32", "bool")
+ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
+BIAS_DTYPES = (*ATTENTION_DTYPES, "bool")
 # Operands besides q, k and v, in the order of the problem.
 OPTIONAL = (
     *("bias", "lengths_q", "lengths_kv", "page_table", "page_table_v", "starts_q", "starts_k", "starts_v"),
@@ -162,7 +162,7 @@ def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
         raise NotSupportedError(f"q, k and v are {q.dtype}: attention of float8 is ct.scaled_attention")
     if q.dtype not in ATTENTION_DTYPES:
         raise NotSupportedError(
-            f"cuDNN's attention does not support {q.dtype}: expected {' or '.join(ATTENTION_DTYPES)}; "
+            f"cuDNN's attention does not support {q.dtype}: expected {', '.join(ATTENTION_DTYPES)}; "
             "convert q, k and v"
         )
 

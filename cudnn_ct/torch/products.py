@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..errors import NotSupportedError
 from .operators import call, is_wide_gelu, recorded
 
 __all__ = [
@@ -73,7 +74,7 @@ def attention(
 
     Parameters
     ----------
-    q : tensor, shape (B, H, Sq, D), float16 | bfloat16
+    q : tensor, shape (B, H, Sq, D), float16 | bfloat16, or float32 without a gradient
     k : tensor, shape (B, Hkv, Skv, D), dtype of q
         With fewer heads than q, each serves ``H / Hkv`` adjacent heads.
     v : tensor, shape (B, Hkv, Skv, Dv), dtype of q
@@ -93,6 +94,8 @@ def attention(
     ------
     ValueError
         Shapes do not match.
+    NotSupportedError
+        A gradient of float32, and what :func:`cudnn_ct.attention` names.
 
     Notes
     -----
@@ -101,6 +104,11 @@ def attention(
     corner = {False: None, True: "top_left"}.get(causal, causal) if isinstance(causal, bool) else causal
     params = (None if scale is None else float(scale), corner, window)
     if recorded(q, k, v, bias):
+        if q.dtype is torch.float32 and not torch.is_autocast_enabled():  # in the backward pass it were late
+            raise NotSupportedError(
+                "cuDNN has no engine for the gradients of attention of float32; convert q, k and v to half "
+                "precision, or use torch.autocast"
+            )
         y: Tensor = _attention(q, k, v, bias, *params)[0]
         return y
     return _attention_inference(q, k, v, bias, *params)

@@ -169,7 +169,7 @@ def _attention(rng: random.Random) -> Iterator[Subject]:
     keys = rng.choice((1, keys, keys))
     head = rng.choice((64, 128, 192, 256))
     value_head = rng.choice((head, 32, 64, 128, 144, 256))
-    dtype = rng.choice(("float16", "bfloat16"))
+    dtype = rng.choice(("float16", "bfloat16", "float32"))
     packed = TensorSpec.packed
     specs = {
         "q": packed((batch, heads, queries, head), dtype),

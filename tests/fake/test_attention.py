@@ -216,8 +216,19 @@ def test_attention_rejects_combinations_that_cudnn_computes_wrong() -> None:
         ct.attention(*device, causal="bottom_right", bias=bias)
     with pytest.raises(NotSupportedError, match="more queries than keys"):
         ct.attention(device[1], device[0], device[0], window=(30, 2))
-    with pytest.raises(NotSupportedError, match="does not support float32"):
-        ct.attention(*[ct.zeros((1, 1, 8, 8))] * 3)
+    with pytest.raises(NotSupportedError, match="does not support float64"):
+        ct.attention(*[ct.zeros((1, 1, 8, 8), "float64")] * 3)
+
+
+def test_attention_of_float32_has_narrow_heads_and_no_gradient() -> None:
+    x, stats = ct.zeros((1, 2, 8, 128)), ct.zeros((1, 2, 8))
+    assert ct.attention(x, x, x).y.dtype == np.float32
+    with pytest.raises(NotSupportedError, match="no engine for the gradients of attention of float32"):
+        ct.attention_backward(x, x, x, x, x, stats)
+    wide = ct.zeros((1, 2, 8, 136))
+    for heads in ((wide, wide, x), (x, x, wide)):
+        with pytest.raises(NotSupportedError, match="float32 is wrong for heads above 128"):
+            ct.attention(*heads)
 
 
 @pytest.mark.parametrize("lengths", [{}, {"lengths_q": [4], "lengths_kv": [3]}])

@@ -68,6 +68,17 @@ def test_random_attention_equals_reference(seed: int) -> None:
         pytest.skip(str(error).splitlines()[0])
 
 
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_random_attention_of_float32_equals_reference(seed: int) -> None:
+    given = random_case(seed)
+    given = given._replace(dtype="float32", head=min(given.head, 128), value_head=min(given.value_head, 128))
+    print(given)
+    try:
+        check_forward(given, place)
+    except NotSupportedError as error:
+        pytest.skip(str(error).splitlines()[0])
+
+
 def test_deterministic_gradients_are_the_same_bits() -> None:
     (q, k, v), _, dy = operands_of(case(queries=512, keys=512, causal=True))
     device = [place(x) for x in (q, k, v)]

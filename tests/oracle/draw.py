@@ -1264,8 +1264,11 @@ def _attention(source: Source) -> Recipe:
     if source.chance(0.4):  # the two sizes are independent of each other
         value_head = 8 * source.randint(1, 32)
     queries, keys = source.choice((1, 2, 17, 64, 100, 130)), source.choice((2, 17, 48, 64, 100, 192))
-    dtype, kind = source.choice(HALF), source.choice(("", "", "", "bias", "padded", "packed", "paged"))
-    if kind == "packed" and source.chance(0.4):  # their gradients have kernels of their own for wide heads
+    dtype = source.choice((*HALF, *HALF, "float32"))
+    kind = source.choice(("", "", "", "bias", "padded", "packed", "paged"))
+    if dtype == "float32":  # wider heads are rejected
+        head, value_head = min(head, 128), min(value_head, 128)
+    elif kind == "packed" and source.chance(0.4):  # their gradients have kernels of their own for wide heads
         head = 8 * source.randint(24, 32)
     causal = source.choice((False, False, True, "top_left", "bottom_right"))
     arguments: dict[str, Any] = {"causal": causal, "return_stats": source.chance(0.5)}
@@ -1326,7 +1329,7 @@ def _attention(source: Source) -> Recipe:
 
 def _attention_backward(source: Source) -> Recipe:
     drawn = _attention(source)
-    while "page_table" in drawn.arguments:
+    while "page_table" in drawn.arguments or "float32" in drawn.operands["q"]:
         drawn = _attention(source)
     arguments = drawn.arguments | {"return_stats": True}
     (y, dtype), operands = drawn.out or ((), ""), drawn.operands

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.torch import nn as ours
 from cudnn_ct.torch import recurrent
 from tests.fake.cudnn import FakeCudnn
@@ -62,6 +63,16 @@ def test_attention_takes_the_state_of_torch_and_equals_it(door: FakeCudnn, causa
         expected, _ = theirs(x, memory, memory, attn_mask=mask, is_causal=causal)
         found = mine.half()(x.half(), None if other is None else other.half(), causal=causal)
         torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_attention_of_float32_refuses_gradients_before_it_computes(door: FakeCudnn) -> None:
+    module, x = ours.Attention(32, 4), torch.randn(2, 6, 32)
+    with torch.no_grad():
+        assert module(x).dtype is torch.float32
+    before = len(door.calls)
+    with pytest.raises(NotSupportedError, match="to half precision, or use "):
+        module(x)
+    assert len(door.calls) == before
 
 
 def test_a_residual_is_added_before_the_activation(door: FakeCudnn) -> None:

@@ -113,8 +113,8 @@ def test_attention_problem_rejects_operands(changed: Any, kind: Any, message: st
 def test_attention_problem_rejects_parameters() -> None:
     with pytest.raises(NotSupportedError, match="not a multiple of 8: got 12"):
         forward(specs(head=12))
-    with pytest.raises(NotSupportedError, match="does not support float32"):
-        forward({name: spec._replace(dtype="float32") for name, spec in specs().items()})
+    with pytest.raises(NotSupportedError, match="does not support float64"):
+        forward({name: spec._replace(dtype="float64") for name, spec in specs().items()})
     with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1: got 1"):
         forward(specs(), dropout=1)
     with pytest.raises(ValueError, match=r"dropout=0\.5 needs seed and offset"):

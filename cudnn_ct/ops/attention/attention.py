@@ -68,7 +68,7 @@ def attention(
 
     Parameters
     ----------
-    q : device array, shape (B, H, Sq, D), float16 | bfloat16
+    q : device array, shape (B, H, Sq, D), float16 | bfloat16 | float32
         D is a multiple of 8; cuDNN supports up to 256 on Hopper GPUs. Any strides: (B, S, H, D) memory is
         passed as its transposed view. Operands whose heads are not contiguous and 16-byte aligned are copied.
     k : device array, shape (B, Hkv, Skv, D), dtype of q
@@ -118,8 +118,8 @@ def attention(
     Raises
     ------
     NotSupportedError
-        float32 and float64, or a combination that cuDNN does not support or computes wrong: docs/attention.md
-        lists them.
+        float64, float32 with heads above 128, or another combination that cuDNN does not support or computes
+        wrong: docs/attention.md lists them.
 
     Notes
     -----
