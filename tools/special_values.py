@@ -1,6 +1,6 @@
-"""Write the table of docs/special-values.md: what operations make of NaN, infinities, zeros and large numbers.
+"""Write the table of docs/special-values.md: what operations make of NaN, infinities and large numbers.
 
-python tools/special_values.py --measure   # on a GPU: compute all rows by the cuDNN that is loaded, and keep them
+python tools/special_values.py --measure   # on a GPU: compute all rows by the loaded cuDNN, and keep them
 python tools/special_values.py             # write the page from benchmarks/results/special_values.json
 python tools/special_values.py --check     # exit 1 if the page is out of date
 
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def measured() -> dict[str, Any]:
-    """Return the results of all rows by the loaded cuDNN, under its version; those without engines are None."""
+    """Return the results of all rows by the loaded cuDNN, under its version; None where it has no engine."""
     import cudnn_ct as ct
     from cudnn_ct import _lib
 
