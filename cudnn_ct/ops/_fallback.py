@@ -10,8 +10,8 @@ from .._config import config
 from .._lib import load
 from ..context import Context
 from ..cuda import stream as streams
-from ..errors import BadParamError, NotSupportedError
-from ..plans.base import Plan, SelectedPlan, packed_of, tensors_of, unsupported
+from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
+from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import on_operands_of, zero_or_scale
 from ..shapes.specs import LAYOUTS, nearest_layout
@@ -79,33 +79,29 @@ class FirstSupported(SelectedPlan):
     ) -> None:
         self._problem = problem
         self._makers = _makers(problem, usable(implementations, scaled=scaled), relayout, aligned)
-        self._begin(context)
-
-    def _begin(self, context: Context) -> None:
-        self._left = iter(self._makers)
-        self._rejections: list[str] = []
+        self._left, self._rejections = iter(self._makers), list[str]()
         self._next(context)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan, or the next one if cuDNN rejects it, which it does before any kernel starts.
-
-        If none is left, the next call begins again: a rejection may be transient.
-        """
-        if self._spent:
-            self._begin(context)
-        while True:
-            try:
-                return self.plan.run(context, pointers, alpha, beta)
-            except (NotSupportedError, BadParamError) as error:
+    def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
+        """Run the next plan after a rejection, which cuDNN raises before any kernel starts."""
+        while isinstance(error, NotSupportedError | BadParamError):
+            if self.plan is not _NONE_LEFT:
                 self._rejections.append(f"{self.plan.describe()}: {error}")
-                self._next(context)
+            self._next(context)
+            try:
+                self.plan.run(context, *arguments)
+            except (NotSupportedError, BadParamError) as another:
+                error = without_frames(another)
+            else:
+                return True
+        return False
 
     def describe(self) -> str:
         return "\n".join([self.plan.describe(), *(f"  rejected: {line}" for line in self._rejections)])
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next(self, context: Context) -> None:
-        self._spent = True  # until there is a plan
+        """Make the next plan. If none is left, the next call begins again: a rejection may be transient."""
         for make in self._left:
             try:
                 plan = make(context)
@@ -113,9 +109,14 @@ class FirstSupported(SelectedPlan):
                 self._rejections.append(str(error))
             else:
                 if plan is not None:
-                    self.plan, self._spent = plan, False
+                    self.plan = plan
                     return
-        raise unsupported(self._problem, self._rejections)
+        self.plan, self._left, reasons = _NONE_LEFT, iter(self._makers), self._rejections
+        self._rejections = []
+        raise unsupported(self._problem, reasons)
+
+
+_NONE_LEFT = NotChosen("every implementation was rejected, and the next call tries them again")
 
 
 # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.

@@ -68,12 +68,10 @@ class PreparedCall(NamedTuple):
         return cls(problem, inputs, results, selected, *layout, {}, ReplayTable(), [True])
 
     @streams.relaxed()
-    def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+    def run_first(self, ctx: Context, *arguments: Any) -> None:
         """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
-        if self.copies is not None:  # their first results are not compared
-            self.selected.run(ctx, pointers, alpha, beta)
-            self.fresh.clear()
-        elif self.selected.run_first(ctx, pointers, alpha, beta):
+        compare = self.copies is None  # first results on copies are not compared
+        if self.selected.run_first(ctx, *arguments, compare=compare):
             self.fresh.clear()
 
     def describe(self) -> str:

@@ -46,6 +46,24 @@ def test_operation_names_its_operands_when_no_descriptor_holds_them(fake: FakeCu
         ct.softmax(large, axis=(1, 2), out=large)
 
 
+def test_warm_call_begins_with_the_first_implementation_when_all_were_rejected(fake: FakeCudnn) -> None:
+    x = images(2, 3, 4, 5)
+    want = ct.reference.conv_backward_bias(x.numpy())
+    ct.conv_backward_bias(x)
+    fake.fail = dict.fromkeys(("cudnnConvolutionBackwardBias", "cudnnReduceTensor"), 3000)
+    messages = set()
+    for _ in range(2):
+        with pytest.raises(NotSupportedError, match="cudnnReduceTensor returned") as caught:
+            ct.conv_backward_bias(x)
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+    fake.fail = {}
+    fake.calls.clear()
+    np.testing.assert_array_equal(ct.conv_backward_bias(x).numpy(), want)
+    assert "cudnnReduceTensor" not in fake.names()
+    assert "rejected" not in ct.last_plan().describe()
+
+
 # --- memory and settings ---
 
 
