@@ -42,8 +42,7 @@ from .errors import (
 from .graph import recording
 from .graph.offline import ShapesOnly
 from .graph.operations import Graph
-from .plans.base import Candidate, Heuristic, Plan, Problem, SelectedPlan, unsupported
-from .plans.program import Program, Steps
+from .plans.base import Candidate, Heuristic, NotChosen, Plan, Problem, SelectedPlan, unsupported
 
 
 class CandidateSource(ABC):
@@ -116,35 +115,71 @@ class Selection(SelectedPlan):
     def fallback_reason(self) -> str:
         return self._decision.fallback_reason(self._row)
 
-    def run_first(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> bool:
-        """Compare the result with a second opinion if it has to be, and run; False if a capture forbade it.
+    def run_first(self, context: Context, *arguments: Any, compare: bool) -> bool:
+        """Time the candidates, or compare the result with a second opinion if it has to be, and run.
 
-        The comparison writes to temporary memory, so that the run is the only one that the arrays see.
+        The comparison writes to temporary memory, so that the run is the only one that the arrays see. A
+        capture forbids it: then, the next run compares.
         """
-        if self._graph is not None and self._row is not None and not self._certificate:
+        compare = compare and self._graph is not None
+        if self._row is None:
+            self.time(context, *arguments)
+        elif compare and not self._certificate:
             from .certify.opinions import Opinions  # only for graphs that are compared
 
             given = Opinions(self.problem, self._graph, *self._opinions(context))
-            found = given.compare(self._row, self.plan, context, pointers)
+            found = given.compare(self._row, self.plan, context, arguments[0])
             if found.winner is not None:
                 self._row, self.plan = found.winner
             self._certificate = "" if context.capturing else found.note
-        self.run(context, pointers, alpha, beta)
-        return self._graph is None or bool(self._certificate)
+        super().run_first(context, *arguments, compare=compare)
+        return not compare or bool(self._certificate)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan; if cuDNN rejects it now, it fails, or memory runs out, run another candidate's.
+    def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
+        """Run the first other candidate that works, if cuDNN rejects the plan, it fails, or memory runs out.
 
-        cuDNN rejects a call before any kernel starts, so the operands are unchanged.
+        cuDNN rejects a call before any kernel starts, so the operands are unchanged. A rejection holds at
+        once. A transient failure rejects a candidate only after another one has worked, and a lack of memory
+        never does: memory may be free again later.
         """
-        if self._row is None:
-            self.time(context, pointers, alpha, beta)
-        try:
-            self.plan.run(context, pointers, alpha, beta)
-        except (NotSupportedError, BadParamError, *TRANSIENT) as error:
-            if beta and isinstance(error, ExecutionFailedError):
-                raise  # a kernel may have overwritten the result, which beta multiplies
-            self._fall_back(context, pointers, alpha, beta, error)
+        if self._row is None:  # the timing of an earlier call failed
+            return self.run_first(context, *arguments, compare=False)
+        if not isinstance(error, (NotSupportedError, BadParamError, *TRANSIENT)):
+            return False
+        beta = arguments[-1]
+        if beta and isinstance(error, ExecutionFailedError):
+            return False  # a kernel may have overwritten the result, which beta multiplies
+        known, self._decision = self._decision, self._shared(context)
+        if known is self._decision:
+            if not isinstance(error, TRANSIENT):
+                self._decision.reject(self._row, str(error))
+            failed: list[tuple[Candidate, CudnnError]] = [(self._row, error)]
+            room = self.plan.workspace if isinstance(error, AllocationError) else None
+            for row in self._decision.viable(context, []):
+                if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
+                    continue
+                try:
+                    plan = self._planned(row, context)
+                    plan.run(context, *arguments)
+                except (NotSupportedError, BadParamError) as another:
+                    self._decision.reject(row, str(another))
+                    failed.append((row, without_frames(another)))
+                except TRANSIENT as another:
+                    if beta and isinstance(another, ExecutionFailedError):
+                        raise  # as above
+                    failed.append((row, without_frames(another)))
+                except NotInitializedError as another:
+                    if isinstance(error, ExecutionFailedError):  # it may have destroyed the CUDA context
+                        raise error from another
+                    raise
+                else:
+                    self._replace_failed(failed, row, plan)
+                    return True
+            transient = next((reason for _, reason in failed if isinstance(reason, TRANSIENT)), None)
+            if transient:
+                raise transient
+        self.plan = self._next_plan(context)
+        return self.run_first(context, *arguments, compare=False)
 
     @streams.relaxed()
     def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -239,47 +274,6 @@ class Selection(SelectedPlan):
             name = self._decision.request.algo
             warn_caller(f"algo={name!r} fell back to {row}: {reason}")
 
-    def _fall_back(
-        self, context: Context, pointers: Sequence[int], alpha: float, beta: float, error: CudnnError
-    ) -> None:
-        """Run the first other candidate that works.
-
-        A rejection holds at once. A transient failure rejects a candidate only after another one has worked,
-        and a lack of memory never does: memory may be free again later.
-        """
-        assert self._row is not None
-        known, self._decision = self._decision, self._shared(context)
-        if known is self._decision:
-            if not isinstance(error, TRANSIENT):
-                self._decision.reject(self._row, str(error))
-            failed = [(self._row, error)]
-            room = self.plan.workspace if isinstance(error, AllocationError) else None
-            for row in self._decision.viable(context, []):
-                if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
-                    continue
-                try:
-                    plan = self._planned(row, context)
-                    plan.run(context, pointers, alpha, beta)
-                except (NotSupportedError, BadParamError) as another:
-                    self._decision.reject(row, str(another))
-                    failed.append((row, without_frames(another)))
-                except TRANSIENT as another:
-                    if beta and isinstance(another, ExecutionFailedError):
-                        raise  # as in `run`
-                    failed.append((row, without_frames(another)))
-                except NotInitializedError as another:
-                    if isinstance(error, ExecutionFailedError):  # it may have destroyed the CUDA context
-                        raise error from another
-                    raise
-                else:
-                    self._replace_failed(failed, row, plan)
-                    return
-            transient = next((reason for _, reason in failed if isinstance(reason, TRANSIENT)), None)
-            if transient:
-                raise transient
-        self.plan = self._next_plan(context)
-        self.run(context, pointers, alpha, beta)
-
     def _replace_failed(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
         """Reject the candidates that failed before another one worked, and adopt that one."""
         short = next((reason for _, reason in failed if isinstance(reason, AllocationError)), None)
@@ -294,7 +288,7 @@ class Selection(SelectedPlan):
 
 
 # The plan of a selection before its first run, which times the candidates.
-_NOT_TIMED = Program(Steps((), ()), about="not chosen yet: the first call times the candidates")
+_NOT_TIMED = NotChosen("the first call times the candidates")
 
 
 # --- what is remembered ------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class GraphPlan:
         key = (context.workspace(self.workspace) if self.workspace else 0, *pointers)
         pack = self._packs.get(key)
         if pack is None:
-            pack = self._packs[key] = self._pack(*key)
+            pack = self._packs[key] = self._pack(context, *key)
         if context.capturing:  # a graph may be replayed after the plan was dropped
             context.pin(self)
             context.pin(pack)
@@ -75,12 +75,12 @@ class GraphPlan:
 
     def run_in(self, context: Context, workspace: int, pointers: Sequence[int]) -> None:
         """Enqueue the graph with a workspace of the caller."""
-        self._execute(context.handle, self.native, self._pack(workspace, *pointers))
+        self._execute(context.handle, self.native, self._pack(context, workspace, *pointers))
 
     def describe(self) -> str:
         return f"chosen: {self.candidate}"
 
-    def _pack(self, workspace: int, *pointers: int) -> VariantPack | BackendDescriptor:
+    def _pack(self, context: Context, workspace: int, *pointers: int) -> VariantPack | BackendDescriptor:  # noqa: ARG002
         """Create the variant pack of a set of pointers."""
         if len(pointers) != len(self._graph.operands):
             count = len(self._graph.operands)

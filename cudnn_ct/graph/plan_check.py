@@ -16,6 +16,7 @@ from .engines import Engine, execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
 from .plan import GraphPlan
 from .plan_store import plan_store
+from .variant_pack import VariantPack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,46 +26,45 @@ class CheckedPlan(GraphPlan):
     """A plan that was imported with ``verify=True``.
 
     Before its first run, it and another engine compute copies of the operands. If the results differ, the
-    plan is dropped and the other engine is used from then on.
+    plan is dropped, and this object becomes the plan of the other engine.
     """
 
-    __slots__ = ("_key", "_other")
+    __slots__ = ("_key",)
 
     def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate, key: str) -> None:
         super().__init__(graph, native, candidate)
-        self._key: str | None = key
-        self._other: GraphPlan | None = None  # the other engine, if the results differ
+        self._key = key  # of the store; empty after the check
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
-        if self._key is not None and alpha == 1 and beta == 0:
+    def _pack(self, context: Context, workspace: int, *pointers: int) -> VariantPack | BackendDescriptor:
+        if self._key:  # the first run: each one with new pointers makes a pack
             if context.capturing:
                 raise NotInitializedError(
                     "the first result of an imported plan is to be verified in a call that is captured: make "
                     "the same call once before capturing it"
                 )
-            self._check(context, pointers, self._key)
-            self._key = None
-        if self._other is not None:
-            self._other.run(context, pointers, alpha, beta)
-        else:
-            super().run(context, pointers, alpha, beta)
+            self._check(context, pointers)
+            self._key = ""
+        return super()._pack(context, workspace, *pointers)
 
-    def _check(self, context: Context, pointers: Sequence[int], key: str) -> None:
+    def _check(self, context: Context, pointers: Sequence[int]) -> None:
         other = self._other_engine(context)
         if other is None:
             warn_caller(f"an imported plan is used unverified: no other engine than {self.candidate} exists")
-            plan_store().checked(key)
+            plan_store().checked(self._key)
             return
+        mine = GraphPlan(self._graph, self.native, self.candidate)
         specs = [tensor.spec for tensor in self._graph.operands]
-        ours, others = (_results(plan, self._graph, context, pointers) for plan in (self, other))
+        ours, others = (_results(plan, self._graph, context, pointers) for plan in (mine, other))
         wrong = difference(specs, ours, others, tolerance_of(specs))
         if not wrong:
-            plan_store().checked(key)
+            plan_store().checked(self._key)
             return
-        plan_store().discard(key, f"its result differs from that of {other.candidate.algorithm}: {wrong}")
+        plan_store().discard(
+            self._key, f"its result differs from that of {other.candidate.algorithm}: {wrong}"
+        )
         if other.workspace > self.workspace:  # a caller has planned its workspace already
             raise NotSupportedError(f"an imported plan computes wrong results, and was dropped: {wrong}")
-        self._other, self.candidate = other, other.candidate
+        super().__init__(self._graph, other.native, other.candidate)
 
     def _other_engine(self, context: Context) -> GraphPlan | None:
         """Return the plan of the first other engine that supports the graph; None if there is none."""

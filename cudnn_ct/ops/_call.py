@@ -252,7 +252,11 @@ def _enqueue(
         if call.fresh:
             call.run_first(ctx, given_to_plan, alpha, beta)
         else:
-            call.selected.run(ctx, given_to_plan, alpha, beta)
+            try:
+                call.selected.plan.run(ctx, given_to_plan, alpha, beta)
+            except CudnnError as error:
+                if not call.selected.run_other(error, ctx, given_to_plan, alpha, beta):
+                    raise
         if variant is not None:
             count_run(ctx, call, facts, pointers, (alpha, beta))
     except CudnnError as error:

@@ -10,11 +10,11 @@ from .._config import config
 from .._lib import load
 from ..context import Context
 from ..cuda import stream as streams
-from ..errors import BadParamError, NotSupportedError
-from ..plans.base import Plan, SelectedPlan, packed_of, tensors_of, unsupported
+from ..errors import BadParamError, CudnnError, NotSupportedError, without_frames
+from ..plans.base import NotChosen, Plan, SelectedPlan, packed_of, tensors_of, unsupported
 from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import on_operands_of, zero_or_scale
-from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
+from ..shapes.specs import LAYOUTS, nearest_layout
 
 
 class Implementation(NamedTuple):
@@ -64,7 +64,7 @@ class FirstSupported(SelectedPlan):
     """The implementations of a problem in one thread, and the plan of the first that cuDNN supports.
 
     ``scaled`` is set if runs have an alpha that is not 1 or a beta that is not 0, ``relayout`` if copies of
-    the operands in another layout are of use, ``misaligned`` if some pointers are misaligned.
+    the operands in another layout are of use, ``aligned`` if all pointers are aligned.
     """
 
     def __init__(
@@ -75,56 +75,34 @@ class FirstSupported(SelectedPlan):
         *,
         scaled: bool = False,
         relayout: bool = True,
-        misaligned: bool = False,
+        aligned: bool = True,
     ) -> None:
-        self._problem, self._relayout, self._misaligned = problem, relayout, misaligned
-        self._implementations = usable(implementations, scaled=scaled)
-        self._makers = _makers(problem, self._implementations, relayout, misaligned)
-        self._elsewhere: FirstSupported | None = None
-        self._begin(context)
-
-    def _begin(self, context: Context) -> None:
-        self._left = iter(self._makers)
-        self._rejections: list[str] = []
+        self._problem = problem
+        self._makers = _makers(problem, usable(implementations, scaled=scaled), relayout, aligned)
+        self._left, self._rejections = iter(self._makers), list[str]()
         self._next(context)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan, or the next one if cuDNN rejects it, which it does before any kernel starts.
-
-        If none is left, the next call begins again: a rejection may be transient.
-        """
-        if self._spent:
-            self._begin(context)
-        while True:
-            if self._needs_alignment:
-                for pointer in pointers:
-                    if pointer & UNALIGNED:
-                        return self._run_elsewhere(context, pointers, alpha, beta)
-            try:
-                return self.plan.run(context, pointers, alpha, beta)
-            except (NotSupportedError, BadParamError) as error:
-                # Arguments of other types are in host memory.
-                misaligned = any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
-                if misaligned and not self._misaligned:
-                    return self._run_elsewhere(context, pointers, alpha, beta)
+    def run_other(self, error: CudnnError, context: Context, *arguments: Any) -> bool:
+        """Run the next plan after a rejection, which cuDNN raises before any kernel starts."""
+        while isinstance(error, NotSupportedError | BadParamError):
+            if self.plan is not _NONE_LEFT:
                 self._rejections.append(f"{self.plan.describe()}: {error}")
-                self._next(context)
+            self._next(context)
+            try:
+                self.plan.run(context, *arguments)
+            except (NotSupportedError, BadParamError) as another:
+                error = without_frames(another)
+            else:
+                return True
+        return False
 
     def describe(self) -> str:
         return "\n".join([self.plan.describe(), *(f"  rejected: {line}" for line in self._rejections)])
 
-    def _run_elsewhere(self, context: Context, *arguments: Any) -> None:
-        """Run on misaligned operands: a rejection there may have no other reason, so they have own plans."""
-        if self._elsewhere is None:
-            self._elsewhere = FirstSupported(
-                self._problem, self._implementations, context, relayout=self._relayout, misaligned=True
-            )
-        self._elsewhere.run(context, *arguments)
-
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next(self, context: Context) -> None:
-        self._spent = True  # until there is a plan
-        for make, needs_alignment in self._left:
+        """Make the next plan. If none is left, the next call begins again: a rejection may be transient."""
+        for make in self._left:
             try:
                 plan = make(context)
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
@@ -132,32 +110,33 @@ class FirstSupported(SelectedPlan):
             else:
                 if plan is not None:
                     self.plan = plan
-                    self._needs_alignment, self._spent = needs_alignment, False
                     return
-        raise unsupported(self._problem, self._rejections)
+        self.plan, self._left, reasons = _NONE_LEFT, iter(self._makers), self._rejections
+        self._rejections = []
+        raise unsupported(self._problem, reasons)
+
+
+_NONE_LEFT = NotChosen("every implementation was rejected, and the next call tries them again")
 
 
 # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
 def _makers(
-    problem: Any, implementations: Sequence[Implementation], relayout: bool, misaligned: bool
-) -> list[tuple[Callable[[Context], Plan | None], bool]]:
+    problem: Any, implementations: Sequence[Implementation], relayout: bool, aligned: bool
+) -> list[Callable[[Context], Plan | None]]:
     """Return makers of plans on the operands in their current layout, then on packed copies of some.
 
-    Each has a flag, whether it must run on aligned operands only. For misaligned operands, implementations
-    that need no copy come first, and the plans of the others make the copies.
+    For misaligned operands, implementations that need no copy come first, and the plans of the others make
+    the copies.
     """
     if not any(spec.size for spec in problem.results):
-        return [(lambda _: zero_or_scale(problem.results[0]), False)]
-    ordered = sorted(implementations, key=lambda one: one.aligned and misaligned)
+        return [lambda _: zero_or_scale(problem.results[0])]
+    ordered = sorted(implementations, key=lambda one: one.aligned and not aligned)
     targets = [problem]
     if relayout:
         first = next(iter(tensors_of(problem).values()))
         targets += [packed_of(problem, layout) for layout in (nearest_layout(first), *LAYOUTS)]
     return [
-        (
-            partial(_on_copies, one.make, problem, target, one.aligned and misaligned),
-            one.aligned and not misaligned,
-        )
+        partial(_on_copies, one.make, problem, target, one.aligned and not aligned)
         for target in dict.fromkeys(targets)
         for one in ordered
     ]

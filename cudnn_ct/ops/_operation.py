@@ -12,7 +12,7 @@ from ..cuda.array_key import array_key
 from ..cuda.replay import ReplayTable
 from ..errors import NotSupportedError
 from ..plans.base import SelectedPlan
-from ..shapes.specs import TensorSpec
+from ..shapes.specs import ALIGNMENT, TensorSpec
 from ._copies import OperandCopies, copies_of
 from ._fallback import FirstSupported, Implementation, usable
 from ._keys import freeze, scaling_kind
@@ -68,12 +68,10 @@ class PreparedCall(NamedTuple):
         return cls(problem, inputs, results, selected, *layout, {}, ReplayTable(), [True])
 
     @streams.relaxed()
-    def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+    def run_first(self, ctx: Context, *arguments: Any) -> None:
         """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
-        if self.copies is not None:  # their first results are not compared
-            self.selected.run(ctx, pointers, alpha, beta)
-            self.fresh.clear()
-        elif self.selected.run_first(ctx, pointers, alpha, beta):
+        compare = self.copies is None  # first results on copies are not compared
+        if self.selected.run_first(ctx, *arguments, compare=compare):
             self.fresh.clear()
 
     def describe(self) -> str:
@@ -153,10 +151,8 @@ class Operation(NamedTuple):
         def prepare(ctx: Context) -> PreparedCall:
             if len(pieces) > 1:
                 selected: SelectedPlan = InPieces(self._selected_pieces(pieces, signature, ctx))
-            elif select:
-                selected = self._selected(select, problem, ctx, scaled=any(signature.scaled))
             else:
-                selected = self._first_supported(problem, ctx, any(signature.scaled))
+                selected = self._selected(select, problem, signature, ctx)
             return PreparedCall.of(
                 problem,
                 signature.specs,
@@ -195,22 +191,27 @@ class Operation(NamedTuple):
     ) -> list[tuple[SelectedPlan, tuple[int, ...]]]:
         """Select a plan for each piece; equal pieces have one."""
         selected: dict[Any, SelectedPlan] = {}
-        for problem, _ in pieces:
-            if problem not in selected and self.select:
-                select = self.select(problem, signature.params)
-                selected[problem] = self._selected(select, problem, ctx, scaled=any(signature.scaled))
-            elif problem not in selected:
-                selected[problem] = self._first_supported(problem, ctx, any(signature.scaled))
-        return [(selected[problem], offsets) for problem, offsets in pieces]
+        found = []
+        for problem, offsets in pieces:
+            aligned = signature.aligned and not any(offset % ALIGNMENT for offset in offsets)
+            if (problem, aligned) not in selected:
+                select = self.select(problem, signature.params) if self.select else None
+                one = self._selected(select, problem, signature._replace(aligned=aligned), ctx)
+                selected[problem, aligned] = one
+            found.append((selected[problem, aligned], offsets))
+        return found
 
-    def _selected(self, select: Select, problem: Any, ctx: Context, *, scaled: bool) -> SelectedPlan:
+    def _selected(
+        self, select: Select | None, problem: Any, signature: CallSignature, ctx: Context
+    ) -> SelectedPlan:
         """Select a plan, or use an implementation that replaces engines which this cuDNN lacks."""
+        scaled, aligned = any(signature.scaled), signature.aligned
         try:
-            return select(ctx)
+            if select:
+                return select(ctx)
         except NotSupportedError:
             if not usable(self.implementations, scaled=scaled):
                 raise
-        return self._first_supported(problem, ctx, scaled)
-
-    def _first_supported(self, problem: Any, ctx: Context, scaled: bool) -> FirstSupported:
-        return FirstSupported(problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout)
+        return FirstSupported(
+            problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout, aligned=aligned
+        )

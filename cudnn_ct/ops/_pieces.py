@@ -7,14 +7,15 @@ of a pooling, all axes of an activation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import is_not
+from functools import partial
+from operator import add
 from typing import Any
 
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..plans.base import Candidate, Plan, SelectedPlan, tensors_of
-from ..plans.program import ALPHA, BETA, Program, Step, Steps
+from ..plans.base import Candidate, SelectedPlan, tensors_of
+from ..plans.program import ALPHA, BETA, Program, Step, Steps, run_all
 from ..plans.tiling import MAX_CALLS
 from ..shapes.specs import ALIGNMENT, INT_MAX, TensorSpec
 
@@ -115,13 +116,12 @@ def _part(spec: TensorSpec, axis: int, length: int) -> TensorSpec:
 class InPieces(SelectedPlan):
     """The selections of pieces, with the offsets of each piece in the operands and results."""
 
-    __slots__ = ("_about", "_pieces", "_plans", "_selections")
+    __slots__ = ("_about", "_pieces", "_plans")
 
     def __init__(self, pieces: Sequence[tuple[SelectedPlan, tuple[int, ...]]]) -> None:
         self._pieces = pieces
         self._about = f"in {len(pieces)} pieces of at most {INT_MAX:,} elements"
-        self._selections = self._program([selected for selected, _ in pieces])
-        super().__init__(self._planned([selected.plan for selected, _ in pieces]))
+        self._join()
 
     @property
     def candidate(self) -> Candidate | None:
@@ -135,24 +135,25 @@ class InPieces(SelectedPlan):
     def fallback_reason(self) -> str:
         return next((selected.fallback_reason for selected, _ in self._pieces), "")
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        self._selections.run(context, pointers, alpha, beta)
-        plans = [selected.plan for selected, _ in self._pieces]
-        if any(map(is_not, plans, self._plans)):
-            self.plan = self._planned(plans)
+    def run_first(self, context: Context, *arguments: Any, compare: bool) -> bool:  # noqa: ARG002
+        """Run each piece as if for the first time, because another plan may have to run it alone."""
+        pointers, *factors = arguments
+        run_all(
+            partial(one.run_first, context, tuple(map(add, pointers, offsets)), *factors, compare=False)
+            for one, offsets in self._pieces
+        )
+        if any(one.plan is not plan for (one, _), plan in zip(self._pieces, self._plans, strict=True)):
+            self._join()
+        return False
 
     def describe(self) -> str:
         return f"{self._pieces[0][0].describe()}\n  {self._about}"
 
-    def _planned(self, plans: list[Plan]) -> Program:
-        """Return the program of plans, which a replay records."""
-        self._plans = plans
-        return self._program(plans)
-
-    def _program(self, plans: Sequence[Plan]) -> Program:
-        """Return a program of pieces; after the first one, no other implementation may start over."""
+    def _join(self) -> None:
+        """Make the program of the plans, which a replay records."""
+        self._plans = [selected.plan for selected, _ in self._pieces]
         steps = [
             Step(plan, None, ALPHA, BETA, offsets)
-            for plan, (_, offsets) in zip(plans, self._pieces, strict=True)
+            for plan, (_, offsets) in zip(self._plans, self._pieces, strict=True)
         ]
-        return Program(Steps((), steps, written=1), about=f"{{}}; {self._about}", main=plans[0])
+        self.plan = Program(Steps((), steps), about=f"{{}}; {self._about}", main=self._plans[0])

@@ -67,7 +67,7 @@ def _record(
     """Capture the plan of a call and add it to the replays of the call; return the new count of runs."""
     stream, plan = ctx.stream, call.selected.plan
     if call.selected.needs_timing or any(pointer & UNALIGNED for pointer in pointers):
-        return NEVER  # another plan runs
+        return NEVER
     if not replays.has_room(ctx.device, 1):
         return SOON
     used: dict[int, object] = {}

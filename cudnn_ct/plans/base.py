@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from .._lib import load
-from ..errors import Explanation, NotSupportedError
+from ..errors import CudnnError, Explanation, NotSupportedError
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import Layout
 
@@ -126,22 +126,32 @@ class Plan(Protocol):
         """Return what was selected and why, one fact a line."""
 
 
-class SelectedPlan:
-    """The plan that runs a call: here the only one, of which nothing is selected.
+class NotChosen:
+    """Takes the place of a plan that the next run chooses: it rejects every run."""
 
-    Subclasses select it, and replace it if cuDNN rejects it: among ordered implementations, or by heuristics
-    and benchmarks.
+    workspace = 0
+
+    def __init__(self, about: str) -> None:
+        self._about = f"not chosen yet: {about}"
+
+    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        raise NotSupportedError(self._about)
+
+    def describe(self) -> str:
+        return self._about
+
+
+class SelectedPlan:
+    """The plan of a call, and how it was selected: here the only one, of which nothing is selected.
+
+    Calls run ``plan`` itself. Subclasses select it among ordered implementations, or by heuristics and
+    benchmarks, and exchange it if cuDNN rejects it.
     """
 
     __slots__ = ("plan",)
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of workspace that the plan needs."""
-        return self.plan.workspace
 
     @property
     def candidate(self) -> Candidate | None:
@@ -158,14 +168,22 @@ class SelectedPlan:
         """The reason why another algorithm runs than the one that was named; empty if that one runs."""
         return ""
 
-    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan, or another one if cuDNN rejects it."""
-        self.plan.run(context, pointers, alpha, beta)
+    def run_first(self, context: Any, *arguments: Any, compare: bool) -> bool:  # noqa: ARG002
+        """Run for the first time; return False if the next run is to be like a first one, too.
 
-    def run_first(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> bool:
-        """Run for the first time; return False if the next run is to be like a first one, too."""
-        self.run(context, pointers, alpha, beta)
+        ``arguments`` are the others of :meth:`Plan.run`. With ``compare``, the result may be compared with a
+        second opinion.
+        """
+        try:
+            self.plan.run(context, *arguments)
+        except CudnnError as error:
+            if not self.run_other(error, context, *arguments):
+                raise
         return True
+
+    def run_other(self, error: CudnnError, context: Any, *arguments: Any) -> bool:  # noqa: ARG002
+        """Run another plan after an error of this one, and keep it; return False if none may be tried."""
+        return False
 
     def describe(self) -> str:
         """Return what was selected and how, and what was rejected and why."""

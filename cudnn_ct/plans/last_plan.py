@@ -31,8 +31,6 @@ class PlanDescription(NamedTuple):
 def last_plan() -> PlanDescription | None:
     """Return how this thread's last call on the current device was computed.
 
-    For operations that select no algorithm, it describes calls on aligned operands.
-
     Returns
     -------
     PlanDescription or None

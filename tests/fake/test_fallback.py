@@ -46,6 +46,26 @@ def test_operation_names_its_operands_when_no_descriptor_holds_them(fake: FakeCu
         ct.softmax(large, axis=(1, 2), out=large)
 
 
+def test_warm_call_begins_with_the_first_implementation_when_all_were_rejected(fake: FakeCudnn) -> None:
+    x = images(2, 3, 4, 5)
+    want = ct.reference.conv_backward_bias(x.numpy())
+    ct.conv_backward_bias(x)
+    fake.fail = dict.fromkeys(("cudnnConvolutionBackwardBias", "cudnnReduceTensor"), 3000)
+    messages = set()
+    for _ in range(2):
+        with pytest.raises(NotSupportedError, match="cudnnReduceTensor returned") as caught:
+            ct.conv_backward_bias(x)
+        messages.add(str(caught.value))
+    assert len(messages) == 1
+    fake.fail = {}
+    fake.calls.clear()
+    np.testing.assert_array_equal(ct.conv_backward_bias(x).numpy(), want)
+    assert "cudnnReduceTensor" not in fake.names()
+    plan = ct.last_plan()
+    assert plan is not None
+    assert "rejected" not in plan.plan
+
+
 # --- memory and settings ---
 
 
@@ -60,6 +80,9 @@ def test_implementation_rejected_for_misaligned_operands_stays_for_aligned_ones(
         names = fake.names()
         assert ("cudnnConvolutionBackwardBias" in names) == (offset == 0)
         assert ("cudnnReduceTensor" in names) == (offset == 1)
+        plan = ct.last_plan()
+        assert plan is not None
+        assert ("cudnnConvolutionBackwardBias" in plan.plan) == (offset == 0)
 
 
 def test_reduce_takes_no_graph_whose_bits_vary_when_results_must_be_deterministic(

@@ -255,6 +255,22 @@ def test_scale_reads_misaligned_operands_and_views(jit: FakeCudnn) -> None:
         np.testing.assert_array_equal(whole.numpy(), want)
 
 
+@pytest.mark.parametrize("step", [0, -8])
+def test_transform_converts_a_misaligned_operand_that_no_descriptor_holds(jit: FakeCudnn, step: int) -> None:
+    x = random(49)
+    whole = ct.asarray(x)
+    start = 41 if step else 1
+    rows = ct.DeviceArray.over(
+        ct.TensorSpec((6, 8), (step, 1), "float32"),
+        whole.pointer + 4 * start,
+        whole,
+        whole.writer,
+        whole.home,
+    )
+    y = ct.transform(rows, dtype="float16")
+    np.testing.assert_array_equal(y.numpy(), [x[start + step * row :][:8] for row in range(6)])
+
+
 def test_driver_copies_rows_along_the_longest_axis(jit: FakeCudnn) -> None:
     """It would take 8,192 calls along the innermost one, which are too many."""
     x = random(2, 4, 16, 128)

@@ -122,6 +122,17 @@ def test_calls_in_pieces_are_replayed(fake: FakeCudnn, host: Host) -> None:
 
 
 @pytest.mark.usefixtures("limit")
+def test_pieces_at_misaligned_offsets_take_no_kernel_for_aligned_memory(fake: FakeCudnn, host: Host) -> None:
+    y, dy = image(0, (53, 41)), image(1, (53, 41))
+    got = ct.softmax_backward(ct.asarray(dy), ct.asarray(y), axis=1)
+    np.testing.assert_allclose(got.numpy(), ct.reference.softmax_backward(dy, y, axis=1), rtol=1e-4)
+    modes = [args[2] for name, args in fake.calls if name == "cudnnSoftmaxBackward"]
+    assert len(modes) == 8  # of 7 rows
+    misaligned = [bool(7 * 41 * number % 4) for number in range(8)]
+    assert [mode == modes[1] for mode in modes] == misaligned
+
+
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("key", [np.s_[:, ::-1], np.s_[::-1, 1:]])
 def test_large_reversed_operands_are_copied(fake: FakeCudnn, host: Host, key: Any) -> None:
     x = ct.asarray(image(0, ROWS))

@@ -580,6 +580,6 @@ def test_verification_needs_a_call_before_a_capture(fake: FakeCudnn, tmp_path: P
         capturing = True
 
     plan: Any = CheckedPlan.__new__(CheckedPlan)
-    plan._key = "key"
+    plan._key, plan.workspace, plan._packs = "key", 0, {}
     with pytest.raises(NotInitializedError, match="make the same call once before capturing it"):
         plan.run(Capturing(), ())
