@@ -93,6 +93,8 @@ def from_pointer(
     except TypeError:  # a list is not hashable; any other error is raised again
         key, low, high = _layout.__wrapped__(fixed, number, aligned)
     if array_shapes.active():
+        if low != high:
+            _check_address(address, nbytes, key, low, high)
         return array_shapes.ShapeArray.of(key.spec)
     if low != high:
         found = allocation_at(address, number) if 0 < address < 2**64 else NOWHERE
@@ -124,15 +126,21 @@ def _layout(fixed: tuple[Any, ...], device: int, aligned: bool) -> tuple[ArrayKe
     return array_key(spec, device, aligned, False), low * kind.itemsize, high * kind.itemsize
 
 
-def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int, found: Allocation) -> None:
-    """Raise ValueError unless the memory of an array exists on the device, where the driver found it."""
-    spec, device, itemsize = key.spec, key.device, DTYPES[key.spec.dtype].itemsize
+def _check_address(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int) -> None:
+    """Raise ValueError if there can be no such array at an address, whatever memory is there."""
+    spec, itemsize = key.spec, DTYPES[key.spec.dtype].itemsize
     if not 0 < value < 2**64:
         raise ValueError(f"pointer is {f'no address: got {value}' if value else 'null'}; {spec} needs memory")
     if value % itemsize:
         raise ValueError(f"pointer {value:#x} is not a multiple of the {itemsize} bytes of {spec.dtype}")
     if nbytes is not None and (low < 0 or high > nbytes):
         raise ValueError(f"{spec} needs bytes {low:,} to {high:,} of the Buffer, which has {nbytes:,}")
+
+
+def _check(value: int, nbytes: int | None, key: ArrayKey, low: int, high: int, found: Allocation) -> None:
+    """Raise ValueError unless the memory of an array exists on the device, where the driver found it."""
+    _check_address(value, nbytes, key, low, high)
+    spec, device = key.spec, key.device
     if found.kind == HOST and not found.managed:
         raise ValueError(f"pointer {value:#x} is host memory; ct.asarray copies a NumPy array to the device")
     if found.kind != DEVICE and not found.managed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from errno import ENOEXEC
 
 import click
 
@@ -24,12 +26,19 @@ def command(program: str, arguments: tuple[str, ...]) -> None:
     The libraries are opened and checked first. The program then replaces this process, with their folders at
     the front of LD_LIBRARY_PATH, so that its exit code and signals are its own.
     """
-    paths = preload()
+    if not program:
+        fail("the name of the program is empty", NOT_FOUND)
+    file = shutil.which(program)
+    environ = environment(preload(), dict(os.environ))
     try:
-        os.execvpe(program, [program, *arguments], environment(paths, dict(os.environ)))
+        os.execvpe(file or program, [program, *arguments], environ)
     except FileNotFoundError:
+        if file:
+            fail(f"{file} cannot be run: the interpreter of its first line does not exist", NOT_EXECUTABLE)
         fail(f"{program} does not exist", NOT_FOUND)
     except OSError as error:
+        if file and error.errno == ENOEXEC:  # as shells do with a file that names no interpreter
+            os.execve("/bin/sh", ["sh", file, *arguments], environ)
         fail(f"{program} cannot be run: {error.strerror}", NOT_EXECUTABLE)
 
 

@@ -16,20 +16,22 @@ LINE = "import cudnn_ct; cudnn_ct.preload(raises=False)\n"
 
 
 @click.command(name="preload")
-@click.option("--install", "change", flag_value="install", help="Preload whenever this Python starts.")
-@click.option("--uninstall", "change", flag_value="uninstall", help="Undo --install.")
+@click.option("--install", is_flag=True, help="Preload whenever this Python starts.")
+@click.option("--uninstall", is_flag=True, help="Undo --install.")
 @plainly
-def command(change: str | None) -> None:
+def command(install: bool, uninstall: bool) -> None:
     """Open the libraries that other programs look for by name, and list their paths.
 
     `--install` writes a .pth file to the site-packages of this Python, so that it opens them when it starts.
     """
+    if install and uninstall:
+        raise click.UsageError("--install and --uninstall exclude each other")
     file = Path(sysconfig.get_path("purelib"), "cudnn_ct_preload.pth")
-    if change == "uninstall":
+    if uninstall:
+        say(f"{file} {'is removed' if file.exists() else 'did not exist'}")
         file.unlink(missing_ok=True)
-        say(f"{file} does not exist any more")
         return
     say_lines("\n".join(preload()))
-    if change == "install":
+    if install:
         file.write_text(LINE, encoding="utf-8")
         say(f"{file} makes this Python open them when it starts")

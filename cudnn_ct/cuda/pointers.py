@@ -52,7 +52,9 @@ def address_of(pointer: Any) -> Address:
         if not pointer.handle:
             raise ValueError("pointer is a closed cuda.core Buffer")
         return Address(int(pointer.handle), pointer.size, pointer)
-    if _is_device_pointer(pointer) or (hasattr(pointer, "__index__") and not isinstance(pointer, bool)):
+    if _is_device_pointer(pointer):
+        return Address(int(pointer))
+    if hasattr(pointer, "__index__") and not isinstance(pointer, bool) and not getattr(pointer, "shape", ()):
         return Address(int(pointer))
     raise TypeError(
         "pointer must be an int, a CUdeviceptr, a ctypes.c_void_p or a cuda.core Buffer: got "

@@ -123,6 +123,9 @@ def record(request: PlanRequest, *plans: StoredPlan) -> None:
     if _recordings and not request.call:
         request = request._replace(call=str(caller()))
     for recording in list(_recordings):
+        known = recording.requests.get(request.identity)
+        if known is not None:  # the line that needs it first is named
+            request = request._replace(call=known.call)
         recording.requests[request.identity] = request
         recording.plans.update((plan.key, plan) for plan in plans)
     _thread.last = request if _recordings else None

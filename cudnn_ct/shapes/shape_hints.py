@@ -4,6 +4,8 @@ from __future__ import annotations
 
 Axes = tuple[int, ...]
 
+_LARGE_WINDOW = 11  # most windows are smaller, and most images larger
+
 
 def batch_hint(name: str, shape: Axes, axes: int) -> str:
     """Return how an operand gets a batch axis if it has one axis less than ``axes``; else nothing."""
@@ -42,10 +44,14 @@ def filter_hint(x: Axes, w: Axes, groups: int) -> str:
         return ""
     if len(w) != len(x):
         return batch_hint("x", x, len(w)) if x[0] == w[1] * groups else ""
+    if w[1] == 1 and x[1] and w[0] % x[1] == 0:
+        return f"; write groups={x[1]} for a depthwise convolution"
     axes = len(x) - 2
     as_is, last = tuple(range(axes + 2)), (0, axes + 1, *range(1, axes + 1))
     first = (axes + 1, axes, *range(axes))  # (*window, C, K), as of JAX and TensorFlow
     for x_order, w_order in ((as_is, last), (as_is, first), (last, as_is), (last, last), (last, first)):
+        if _is_square(w) and not _is_square(_permuted(w, w_order)):  # windows are squares for the most part
+            continue
         if _fits(_permuted(x, x_order), _permuted(w, w_order), groups):
             wrong = [pair for pair in (("x", x_order), ("w", w_order)) if pair[1] != as_is]
             views = " and ".join(f"{name}.transpose{order}" for name, order in wrong)
@@ -53,9 +59,8 @@ def filter_hint(x: Axes, w: Axes, groups: int) -> str:
                 views += f", and x.transpose{last} if the channels of x are on its last axis"
             return f"; the channels seem to be on another axis: pass {views} (permute in torch)"
     if _fits(w, x, groups):
-        return swap_hint("x", "w")
-    if w[1] == 1 and x[1] and w[0] % x[1] == 0:
-        return f"; write groups={x[1]} for a depthwise convolution"
+        both = x[1] == w[1] * groups and max(w[2:], default=0) <= _LARGE_WINDOW
+        return "; or x and w are swapped: x is the first operand" if both else swap_hint("x", "w")
     return ""
 
 
@@ -64,6 +69,10 @@ def heads_hint(q: Axes, k: Axes) -> str:
     fits = 0 < k[2] < k[1] and q[2] % k[2] == 0
     view = "q.transpose(0, 2, 1, 3), and k and v alike (permute in torch)"
     return f"; the operands seem to be (B, S, H, D): pass {view}" if fits else ""
+
+
+def _is_square(w: Axes) -> bool:
+    return len(set(w[2:])) == 1 < max(w[2:])
 
 
 def _permuted(shape: Axes, order: Axes) -> Axes:

@@ -182,3 +182,19 @@ def test_asarray_rejects_addresses_and_names_from_pointer(
 def test_from_pointer_needs_no_driver_on_shapes() -> None:
     with array_shapes.only_shapes():
         assert ct.from_pointer(0x7F0000000000, (2, 3), "float16").shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "reason"), [(0, "null"), (-5, "no address"), (2**70, "no address"), (0x1002, "multiple")]
+)
+def test_calls_on_shapes_check_addresses_too(pointer: int, reason: str) -> None:
+    with ct.record_plans(shapes_only=True), pytest.raises(ValueError, match=reason):
+        ct.from_pointer(pointer, (2, 2), "float32")
+
+
+def test_array_is_no_pointer() -> None:
+    with (
+        ct.record_plans(shapes_only=True),
+        pytest.raises(TypeError, match=r"pointer must be an int.* got ndarray"),
+    ):
+        ct.from_pointer(VALUES, (2, 2), "float32")

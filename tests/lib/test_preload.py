@@ -124,6 +124,21 @@ def test_exec_reports_a_program_that_does_not_exist(tmp_path: Path) -> None:
     assert "cannot be run" in done.stderr
 
 
+def test_exec_runs_scripts_as_shells_do(tmp_path: Path) -> None:
+    plain, lost = tmp_path / "plain", tmp_path / "lost"
+    plain.write_text("echo $1; exit 7\n")
+    lost.write_text("#!/no/such/interpreter\n")
+    for file in (plain, lost):
+        file.chmod(0o755)
+    done = run("-m", "cudnn_ct", "exec", str(plain), "given")
+    assert (done.returncode, done.stdout) == (7, "given\n")
+    done = run("-m", "cudnn_ct", "exec", str(lost))
+    assert done.returncode == 126
+    assert "the interpreter of its first line does not exist" in done.stderr
+    done = run("-m", "cudnn_ct", "exec", "")
+    assert (done.returncode, done.stderr) == (127, "cudnn-ct: the name of the program is empty\n")
+
+
 def test_python_that_a_search_starts_does_not_preload() -> None:
     code = "import cudnn_ct as ct; print(ct.preload())"
     assert run("-c", code, _CUDNN_CT_PRELOADING="1").stdout == "()\n"

@@ -392,6 +392,16 @@ def test_recorded_graphs_have_the_operation_and_the_line_of_the_program() -> Non
     assert _caller.split(request.call).operation == "matmul"
 
 
+def test_graph_that_several_lines_need_has_the_first_line() -> None:
+    with ct.record_plans(shapes_only=True) as recorded:
+        a = ct.zeros((64, 64), "float16")
+        line = sys._getframe().f_lineno + 1
+        ct.matmul(a, a)
+        ct.matmul(a, a)
+    (request,) = recorded.requests.values()
+    assert request.call == f"matmul at test_cli_options.py:{line}"
+
+
 @pytest.mark.parametrize("module", ["torch._ops", "torch.nn.modules.module", "jax._src.core"])
 def test_line_of_a_call_inside_another_library_is_that_of_the_program(module: str) -> None:
     library: dict[str, Any] = {"__name__": module}

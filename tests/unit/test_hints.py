@@ -192,6 +192,8 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "swapped": (lambda: ct.conv(W, X), "x and w seem to be swapped"),
     "swapped-channels": (lambda: ct.conv(zeros(4, 8, 3, 3), zeros(2, 8, 16, 16)), "seem to be swapped"),
     "depthwise": (lambda: ct.conv(X, zeros(8, 1, 3, 3)), "write groups=8"),
+    "depthwise-of-three": (lambda: ct.conv(zeros(1, 3, 32, 32), zeros(6, 1, 3, 3)), "write groups=3"),
+    "large-window": (lambda: ct.conv(zeros(8, 3, 5, 5), zeros(64, 3, 7, 7)), "; or x and w are swapped"),
     "transposed-filters": (lambda: ct.conv_transpose(X, W), "pass w.transpose(1, 0, 2, 3)"),
     "linear-weights": (lambda: ct.matmul(zeros(2, 8), zeros(3, 8)), "as b.T"),
     # of the other operations
@@ -444,6 +446,7 @@ NO_MISTAKE: tuple[Callable[[], object], ...] = (
     lambda: ct.batch_norm_training(X, zeros(7), zeros(7)),
     lambda: ct.layer_norm(X, zeros(7)),
     lambda: ct.add(X, zeros(7)),
+    lambda: ct.conv(zeros(1, 3, 32, 32), zeros(8, 5, 3, 3)),  # its window is as long as x has channels
     lambda: ct.conv_backward_data(zeros(2, 4, 13, 13), W, X.shape),
     lambda: ct.conv_backward_filter(zeros(2, 4, 13, 13), X, W.shape),
     lambda: ct.conv_transpose(X, zeros(7, 6, 3, 3)),
