@@ -26,6 +26,7 @@ if not BENCHMARKS.is_dir():
 TOOLS = BENCHMARKS.parent / "tools"
 
 sys.path[:0] = [str(BENCHMARKS), str(TOOLS)]
+import all as table_of_speed  # noqa: E402
 import doors  # noqa: E402
 import host  # noqa: E402
 import host_report  # noqa: E402
@@ -34,8 +35,10 @@ import host_workload  # noqa: E402
 import layers_rows  # noqa: E402
 import layers_workload  # noqa: E402
 import performance_docs  # noqa: E402
+import short_choices  # noqa: E402
 from harness import timing  # noqa: E402
 from harness.operands import Operands  # noqa: E402
+from harness.parts import bar_of  # noqa: E402
 from harness.results import Record, read  # noqa: E402
 
 sys.path[:] = [path for path in sys.path if path not in (str(BENCHMARKS), str(TOOLS))]
@@ -317,7 +320,7 @@ def test_table_of_doors_has_a_line_for_each_target_that_was_measured() -> None:
         {"part": "host", "row": "other", "error": "ValueError: no"},
         {"part": "host", "about": {"jax": "0"}},
     ]
-    bars = [doors.bar_of(target, rows, ["host", "lstm"]) for target in doors.TARGETS]
+    bars = [bar_of(target, rows, ["host", "lstm"]) for target in doors.TARGETS]
     found = {bar.name: str(bar).split("<=")[0].split() for bar in bars if bar}
     assert found == {
         "handler calls per step once captured": ["MISSED", "2.000"],
@@ -338,3 +341,28 @@ def test_part_of_doors_that_fails_is_a_row(
     assert "ImportError: no jax here" in capsys.readouterr().out
     written = json.loads((tmp_path / "doors.json").read_text())
     assert [bar["verdict"] for bar in written["bars"]] == ["NOT MEASURED"] * 2
+
+
+def test_each_target_of_the_table_of_speed_has_a_part() -> None:
+    assert {target.part for target in table_of_speed.TARGETS} == set(table_of_speed.PARTS)
+    assert len({target.name for target in table_of_speed.TARGETS}) == len(table_of_speed.TARGETS)
+
+
+def test_target_counts_the_rows_with_its_word() -> None:
+    rows = [
+        {"part": "choices", "row": str(place), "ratio": ratio} for place, ratio in enumerate((1.0, 1.5, 2.0))
+    ]
+    rows += [{"part": "layers", "row": "softmax, 3 x 4", "ratio": 2.0}]
+    rows += [{"part": "layers", "row": "norm, 3 x 4", "ratio": 8.0}]
+    bars = [bar_of(target, rows, ["choices", "layers"]) for target in table_of_speed.TARGETS]
+    found = {bar.name: bar.value for bar in bars if bar}
+    assert found["heuristic / autotune, rows over 1.6, %"] == pytest.approx(100 / 3)
+    assert found["softmax"] == 2
+    assert found["worst layer"] == 8
+
+
+def test_drawn_convolutions_are_those_of_their_seed() -> None:
+    first, again, other = (list(short_choices.drawn_convolutions(seed, 30)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert {one.groups == 1 for one in first} == {True, False}
+    assert {len(one.x) for one in first} == {3, 4, 5}
