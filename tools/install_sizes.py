@@ -22,6 +22,7 @@ GB = 1e9
 SETS: dict[str, tuple[tuple[str, ...], ...]] = {
     "smallest": ((f"{ROOT}[examples]",), ("--no-deps", "nvidia-cudnn-jit-cu12")),
     "jit-cu12": ((f"{ROOT}[jit-cu12,examples]",),),
+    "jit-cu13": ((f"{ROOT}[jit-cu13,examples]",),),
     "cu12": ((f"{ROOT}[cu12,examples]",),),
 }
 

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean
@@ -70,6 +70,7 @@ class Parts(NamedTuple):
         parser.add_argument("--part", nargs="+", choices=tuple(self.parts), default=tuple(self.parts))
         parser.add_argument("--rounds", type=int, default=self.rounds, help="default: %(default)s")
         parser.add_argument("--json", type=Path, help="write the rows to this file after each part")
+        parser.add_argument("--add", action="store_true", help="keep the rows of other parts in that file")
         parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
         parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: %(default)s)")
         parser.add_argument("--child", choices=tuple(self.parts), help=argparse.SUPPRESS)
@@ -77,7 +78,7 @@ class Parts(NamedTuple):
         given = parser.parse_args(arguments)
         if given.child:
             return self.child(given)
-        started, rows = time.monotonic(), list[Row]()
+        started, rows = time.monotonic(), kept_rows(given)
         for part in given.part:
             if part in self.timed:
                 rows += self.run(part, given)
@@ -130,7 +131,8 @@ class Parts(NamedTuple):
 
     def report(self, rows: list[Row], given: argparse.Namespace, started: float) -> str:
         """Return the table, and write it with the rows to the file, if one is asked for."""
-        bars = [bar for target in self.targets if (bar := bar_of(target, rows, given.part))]
+        parts = {*given.part, *(row["part"] for row in rows)}
+        bars = [bar for target in self.targets if (bar := bar_of(target, rows, parts))]
         versions = {key: value for row in rows for key, value in row.get("about", {}).items()}
         about = {"device": device(), "seconds": round(time.monotonic() - started), **versions}
         if given.json:
@@ -145,7 +147,15 @@ class Parts(NamedTuple):
         return "\n".join([", ".join(f"{key} {value}" for key, value in about.items()), *map(str, bars)])
 
 
-def bar_of(target: Target, rows: Sequence[Row], parts: Sequence[str]) -> Bar | None:
+def kept_rows(given: argparse.Namespace) -> list[Row]:
+    """Return the rows of the file that are of other parts, if they are to be kept."""
+    if not (given.add and given.json and given.json.exists()):
+        return []
+    found = json.loads(given.json.read_text(encoding="utf-8"))
+    return [row for row in found["rows"] if row["part"] not in given.part]
+
+
+def bar_of(target: Target, rows: Sequence[Row], parts: Collection[str]) -> Bar | None:
     """Return the line of a target, or None if its part was not asked for."""
     if target.part not in parts:
         return None
