@@ -8,13 +8,14 @@ from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE
 from .attention_rules import like_axes
 from .checks import Outs, Specs, result_spec
-from .layer import describe
+from .layer import titled
 from .specs import TensorSpec
 
 DTYPES = ("float16", "bfloat16", "float32")
 LONGEST = 2**24  # places are compared in float32
 
 
+@titled("clearing of padding")
 class PaddingProblem(NamedTuple):
     """y is x with zeros behind the lengths."""
 
@@ -26,9 +27,6 @@ class PaddingProblem(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensor that is written."""
         return (self.y,)
-
-    def __str__(self) -> str:
-        return describe("clearing of padding", self)
 
 
 def padding_problem(specs: Specs, outs: Outs) -> PaddingProblem:

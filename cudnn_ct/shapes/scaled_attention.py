@@ -11,7 +11,7 @@ from .attention import AttentionCore, attention_band
 from .attention_rules import attention_scale, like_axes
 from .checks import Outs, Specs, result_spec
 from .epilogue import FLOAT8, WITHOUT_AMAX
-from .layer import describe
+from .layer import titled
 from .parse import as_bool
 from .specs import Shape, TensorSpec
 
@@ -44,6 +44,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
+@titled("attention of float8")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands. Operands and results that a call lacks are None.
 
@@ -80,9 +81,6 @@ class ScaledAttentionProblem(NamedTuple):
         batch, heads, queries, head = self.q.shape
         _, kv_heads, keys, value_head = self.v.shape
         return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)
-
-    def __str__(self) -> str:
-        return describe("attention of float8", self)
 
 
 def scaled_attention_slots(out: Any, return_stats: Any, amax: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from ..typing import ConvMode, FusedActivation
 from .checks import Specs
 from .conv import ConvProblem, Pairs
 from .fused import fused_activation, with_axes_of
-from .layer import describe
+from .layer import titled
 from .parse import as_float
 from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
@@ -39,6 +39,7 @@ class ConvParameters(NamedTuple):
         return ConvProblem(direction, x, w, y, *self, aligned=aligned)
 
 
+@titled("convolution with scale and bias")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -66,9 +67,6 @@ class ScaledConv(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.y,)
-
-    def __str__(self) -> str:
-        return describe("convolution with scale and bias", self)
 
 
 def scaled_conv_problem(
