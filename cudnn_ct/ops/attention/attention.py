@@ -17,9 +17,8 @@ from ...shapes.attention import (
     AttentionResult,
 )
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
-from ...shapes.checks import result_slots
+from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
@@ -276,23 +275,11 @@ def _wanted_deterministic(given: _Params) -> bool:
     return as_bool(value, "deterministic")
 
 
-def _forward(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> AttentionProblem:
+def _forward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     return attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
 
 
-def _backward(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> AttentionProblem:
+def _backward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     same = _wanted_deterministic(_Params(*params))
     return attention_gradient_problem(specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, Never
 
 from ... import algo_cache
@@ -16,9 +15,8 @@ from ...shapes.scaled_attention import (
     scaled_attention_problem,
     scaled_attention_slots,
 )
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
@@ -136,16 +134,6 @@ def scaled_attention(
     return ScaledAttentionResult(y, stats, further[0] if with_amax else None)
 
 
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - this operation has no alpha and beta
-    aligned: bool,
-) -> ScaledAttentionProblem:
-    return scaled_attention_problem(specs, tuple(outs), *params[:5], aligned=aligned)
-
-
 def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     sizes = problem.sizes
@@ -154,6 +142,6 @@ def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 
-_NAME = "attention of float8"
-_WITH_STATS = Operation(_NAME, _problem, select=_select, written=("out", "stats of out", "amax of out"))
-_WITHOUT_STATS = Operation(_NAME, _problem, select=_select, written=("out", "amax of out"))
+_NAME, _PROBLEM = "attention of float8", without_factors(scaled_attention_problem)
+_WITH_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "stats of out", "amax of out"))
+_WITHOUT_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "amax of out"))

@@ -11,8 +11,8 @@ from ...shapes.checks import result_slots
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, StreamLike
+from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
 from .._operation import Operation, Select
@@ -105,18 +105,6 @@ def scaled_matmul(
     return ScaledMatmulResult(results[0], results[1] if computed else None)
 
 
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    activation: Any,
-    out_dtype: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001 - these operations have no alpha and beta
-    aligned: bool,
-) -> MatmulProblem:
-    return scaled_matmul_problem(specs, outs, activation, out_dtype, aligned=aligned)
-
-
 def _select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
     if problem.amax and problem.y.size and len(slices_of(problem).offsets) > 1:
         raise NotSupportedError(
@@ -138,4 +126,5 @@ def _lengths(problem: MatmulProblem) -> tuple[int, int, int]:
     return (a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1])
 
 
-_SCALED = Operation("a product of float8 matrices", _problem, select=_select, written=("out", "amax of out"))
+_PROBLEM = without_factors(scaled_matmul_problem)
+_SCALED = Operation("a product of float8 matrices", _PROBLEM, select=_select, written=("out", "amax of out"))
