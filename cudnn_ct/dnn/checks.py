@@ -23,6 +23,13 @@ Check = Callable[[Any, str], Any]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
+class Checked:
+    """An operation or a descriptor whose arguments are checked when it is created."""
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
+
 def check_arguments(operation: Any) -> None:
     """Replace each argument of a new operation by its checked value; raise if it is not valid.
 

@@ -17,7 +17,7 @@ from ..ops.tensor import transform
 from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
 from .arguments import Border, Sizes, SoftmaxFormat, TheanoReduceOp, integers, on_device
 from .availability import run
-from .checks import check_arguments
+from .checks import Checked
 
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[TheanoReduceOp, ReduceOp] = {
@@ -34,7 +34,7 @@ def dnn_pool(
 
 
 @dataclass(eq=False)
-class GpuDnnPoolDesc:
+class GpuDnnPoolDesc(Checked):
     """Window, stride, mode and padding of a pooling, in place of ``ws``. See :func:`cudnn_ct.pool`."""
 
     ws: Sizes = (1, 1)
@@ -42,22 +42,16 @@ class GpuDnnPoolDesc:
     mode: PoolMode = "max"
     pad: Border = (0, 0)
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-
     def __call__(self) -> GpuDnnPoolDesc:
         """Return the descriptor itself."""
         return self
 
 
 @dataclass(eq=False)
-class GpuDnnPool:
+class GpuDnnPool(Checked):
     """Pooling. See :func:`cudnn_ct.pool`."""
 
     mode: PoolMode = "max"
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -71,13 +65,10 @@ class GpuDnnPool:
 
 
 @dataclass(eq=False)
-class GpuDnnPoolGrad:
+class GpuDnnPoolGrad(Checked):
     """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
 
     mode: PoolMode = "max"
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -101,15 +92,12 @@ class GpuDnnPoolGrad:
 
 
 @dataclass(eq=False)
-class GpuDnnSoftmax:
+class GpuDnnSoftmax(Checked):
     """Softmax: ``exp(x) / sum(exp(x))``, or its logarithm. See :func:`cudnn_ct.softmax`."""
 
     algo: SoftmaxAlgo
     mode: SoftmaxMode
     tensor_format: SoftmaxFormat | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(self, x: ArrayLike) -> DeviceArray:
         """Return the softmax of ``x``."""
@@ -125,7 +113,7 @@ class GpuDnnSoftmaxGrad(GpuDnnSoftmax):
 
 
 @dataclass(eq=False)
-class GpuDnnReduction:
+class GpuDnnReduction(Checked):
     """Reduction over axes, which are removed. See :func:`cudnn_ct.reduce`."""
 
     red_op: TheanoReduceOp
@@ -133,9 +121,6 @@ class GpuDnnReduction:
     acc_dtype: DTypeLike | None = None
     dtype: DTypeLike | None = None
     return_indices: bool = False
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(self, inp: ArrayLike) -> DeviceArray | list[DeviceArray]:
         """Return the reduction of ``inp``, or a list of it and the indices."""
@@ -173,13 +158,10 @@ def dropout(x: ArrayLike, dropout: float = 0.0, seed: int = 4242) -> Dropped:
 
 
 @dataclass(eq=False)
-class GpuDnnDropoutOp:
+class GpuDnnDropoutOp(Checked):
     """Dropout with an existing random state. See :func:`cudnn_ct.dropout`."""
 
     inplace: bool = False
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self, inp: ArrayLike, descriptor: DropoutState, state: DropoutState | None = None
