@@ -36,8 +36,6 @@ from .gnn_aggregate import graph_aggregate_backward as graph_aggregate_backward
 from .gnn_attention import graph_attention as graph_attention
 from .gnn_attention import graph_attention_backward as graph_attention_backward
 from .graph import graph as graph
-from .instance_norm import instance_norm as instance_norm
-from .instance_norm import instance_norm_backward as instance_norm_backward
 from .layer_norm import ada_layer_norm as ada_layer_norm
 from .layer_norm import ada_layer_norm_backward as ada_layer_norm_backward
 from .layer_norm import layer_norm as layer_norm
@@ -53,6 +51,8 @@ from .norm import batch_norm_backward as batch_norm_backward
 from .norm import batch_norm_inference as batch_norm_inference
 from .norm import batch_norm_inference_backward as batch_norm_inference_backward
 from .norm import batch_norm_training as batch_norm_training
+from .norm import instance_norm as instance_norm
+from .norm import instance_norm_backward as instance_norm_backward
 from .pooling import pool as pool
 from .pooling import pool_backward as pool_backward
 from .reduction import reduce as reduce
