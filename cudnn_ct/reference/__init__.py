@@ -42,8 +42,10 @@ from .layer_norm import layer_norm as layer_norm
 from .layer_norm import layer_norm_backward as layer_norm_backward
 from .layer_norm import rms_norm as rms_norm
 from .layer_norm import rms_norm_backward as rms_norm_backward
-from .lrn import lrn as lrn
-from .lrn import lrn_backward as lrn_backward
+from .layers import lrn as lrn
+from .layers import lrn_backward as lrn_backward
+from .layers import softmax as softmax
+from .layers import softmax_backward as softmax_backward
 from .matmul import matmul as matmul
 from .matmul import matmul_backward as matmul_backward
 from .matmul import scaled_matmul as scaled_matmul
@@ -58,8 +60,6 @@ from .pooling import pool_backward as pool_backward
 from .reduction import reduce as reduce
 from .reduction import reduce_with_indices as reduce_with_indices
 from .scaled_attention import scaled_attention as scaled_attention
-from .softmax import softmax as softmax
-from .softmax import softmax_backward as softmax_backward
 from .spatial import affine_grid as affine_grid
 from .spatial import affine_grid_backward as affine_grid_backward
 from .spatial import grid_sample as grid_sample

@@ -29,7 +29,7 @@ MADE_WITH_THEIR_OWNER = {
     "_installation.Installation.version",
     *(f"ops._formulas.Formulas.{name}" for name in ("_places", "_steps", "_temporaries")),
     *("ops._formulas._Draft._nodes", "ops._formulas._Draft._tensors", "ops._formulas._Draft.read"),
-    "ops.norm.formulas._Norm._names",
+    "ops.norm.plans._Norm._names",
     "autotune.candidates.CandidateSet._substitutes",
     "graph.backend.BackendDescriptor._depends_on",
     "graph.operations._NativeTensors._tensors",
