@@ -25,7 +25,7 @@ from ..typing import Layout
 from .device import name_here
 from .errors import need_gpu, plainly, usage
 from .offline import gpu_option, naming, plan, read_gpu
-from .options import Convolution, convolution_options
+from .options import Convolution, convolution_options, json_option
 from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
 
 # --- random array ------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ COLUMNS: tuple[Column, ...] = (
 @click.option("--top", metavar="N", type=click.IntRange(min=1), help="List only the first N.")
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @plainly
 def command(
     convolution: Convolution,

@@ -20,6 +20,7 @@ from ..doctor.report import verdict
 from ..errors import CudnnError, format_version
 from .device import name_here
 from .errors import NOTHING, fail, need_library, plainly
+from .options import json_option
 from .selftest_cases import OPERATIONS, cases
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count, outcome_of
 from .selftest_run import attempt
@@ -84,7 +85,7 @@ def _doctor() -> str:
     "--op", multiple=True, type=click.Choice(OPERATIONS), metavar="OP",
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @plainly
 def command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.
