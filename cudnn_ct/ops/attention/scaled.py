@@ -19,6 +19,7 @@ from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
 from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from ..matmul.matmul import matmul
 from .scaled_source import SOURCE, fills_of
@@ -113,18 +114,8 @@ def scaled_attention(
     """
     if more or unknown or q is UNSET or k is UNSET or v is UNSET:
         return corrected(scaled_attention, locals())
-    given = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "descale_q": descale_q,
-        "descale_k": descale_k,
-        "descale_v": descale_v,
-        "descale_s": descale_s,
-        "scale_s": scale_s,
-        "scale_o": scale_o,
-    }
-    given = {name: array for name, array in given.items() if array is not None}
+    of_operands = present(q=q, k=k, v=v, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
+    given = of_operands | present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
     outs = scaled_attention_slots(out, return_stats, amax)
     with_stats, with_amax = as_bool(return_stats, "return_stats"), as_bool(amax, "amax")
     operation = _WITH_STATS if with_stats else _WITHOUT_STATS

@@ -25,6 +25,7 @@ from ...typing import (
 from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .float8_graph import SOURCE
 from .scaled import conv_scale_bias_activation, select
@@ -110,8 +111,8 @@ def scaled_conv(
     """
     if more or unknown or x is UNSET or w is UNSET:
         return corrected(scaled_conv, locals())
-    optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
-    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    optional = present(bias=bias, descale_x=descale_x, descale_w=descale_w, scale=scale)
+    given = {"x": x, "w": w} | optional
     computed = as_bool(amax, "amax")
     outs = result_slots(out, ScaledConvResult._fields, absent="" if computed else WITHOUT_AMAX)
     params = (

@@ -17,6 +17,7 @@ from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precis
 from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .call import conv_of
 from .fused import conv_bias_activation
@@ -92,8 +93,7 @@ def conv_scale_bias_activation(
     """
     if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
-    added = {} if residual is None else {"residual": residual}
-    given = {"x": x, "w": w, "scale": scale, "bias": bias} | added
+    given = {"x": x, "w": w, "scale": scale, "bias": bias} | present(residual=residual)
     params = (
         padding, stride, dilation, groups, precision, activation, coefficient,
         algo, deterministic, workspace_limit,

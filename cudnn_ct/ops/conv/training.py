@@ -22,6 +22,7 @@ from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
 from .._fallback import by_engines
+from .._operands import present
 from .._operation import Operation, Select
 from .call import conv_of
 from .scaled import conv_scale_bias_activation
@@ -92,8 +93,7 @@ def conv_batch_norm_statistics(
     """
     if more or unknown or x is UNSET or w is UNSET:
         return corrected(conv_batch_norm_statistics, locals())
-    optional = {"scale": scale, "bias": bias}
-    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    given = {"x": x, "w": w} | present(scale=scale, bias=bias)
     params = (padding, stride, dilation, algo, deterministic, workspace_limit)
     outs = result_slots(out, ConvStatisticsResult._fields)
     results = execute(STATISTICS, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)

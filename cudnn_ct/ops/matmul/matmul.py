@@ -17,6 +17,7 @@ from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, S
 from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .source import source_of
 
@@ -95,8 +96,7 @@ def matmul(
     """
     if more or unknown or a is UNSET or b is UNSET:
         return corrected(matmul, locals())
-    optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
-    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
+    given = {"a": a, "b": b} | present(bias=bias, residual=residual, b_scale=b_scale)
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)
     return execute(_MATMUL, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 

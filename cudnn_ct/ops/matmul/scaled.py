@@ -15,6 +15,7 @@ from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, Str
 from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .matmul import matmul, select
 from .views import slices_of
@@ -90,14 +91,9 @@ def scaled_matmul(
     """
     if more or unknown or a is UNSET or b is UNSET:
         return corrected(scaled_matmul, locals())
-    optional = {
-        "bias": bias,
-        "residual": residual,
-        "descale_a": descale_a,
-        "descale_b": descale_b,
-        "scale": scale,
-    }
-    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
+    added = present(bias=bias, residual=residual)
+    factors = present(descale_a=descale_a, descale_b=descale_b, scale=scale)
+    given = {"a": a, "b": b} | added | factors
     computed = as_bool(amax, "amax")
     outs = result_slots(out, ScaledMatmulResult._fields, absent="" if computed else WITHOUT_AMAX)
     params = (activation, out_dtype, algo, deterministic, workspace_limit)
