@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ..typing import ConvMode, FusedActivation
 from .checks import Specs
 from .conv import ConvProblem, Pairs
+from .epilogue import check_dtype
 from .fused import fused_activation, with_axes_of
 from .layer import titled
 from .parse import as_float
@@ -106,7 +107,5 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
     channels = image.shape[1]
     if spec.shape not in ((channels,), (1, channels, *[1] * (len(image.shape) - 2))):
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    if spec.dtype not in dtypes:
-        expected = " or ".join(dict.fromkeys(dtypes))
-        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
+    check_dtype(name, spec, dtypes)
     return with_axes_of(image, spec)

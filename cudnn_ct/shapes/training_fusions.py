@@ -7,6 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, result_spec
 from .conv import ConvProblem
+from .epilogue import check_dtype
 from .layer import titled
 from .norm import check_epsilon
 from .parse import as_float, as_int
@@ -269,8 +270,7 @@ def _check_channels(name: str, spec: TensorSpec, channels: int, dtypes: tuple[st
     allowed = ((channels,), *((1, channels, *[1] * spatial) for spatial in (1, 2, 3)))
     if spec.shape not in allowed or not channels:
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    if spec.dtype not in dtypes:
-        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")
+    check_dtype(name, spec, dtypes)
 
 
 def _channels(count: int, out: TensorSpec | None, name: str, dtype: str = "float32") -> TensorSpec:
