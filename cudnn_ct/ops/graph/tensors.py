@@ -113,3 +113,6 @@ class GraphTensor:
 
 Operand = GraphTensor | float
 """A tensor of the graph, or a number."""
+
+Operands = dict[str, Operand | None]
+"""The operands of an operation by role; those that are None do not exist."""
