@@ -88,18 +88,9 @@ def scaled_conv_problem(
         hint = cast_hint(x=y.dtype, residual=z.dtype)
         raise TypeError(f"residual is {z.dtype} and x is {y.dtype}; they need one dtype{hint}")
     scale, bias = (channel_operand(name, specs[name], y, (y.dtype, "float32")) for name in ("scale", "bias"))
-    return ScaledConv(
-        conv.x,
-        conv.w,
-        scale,
-        bias,
-        z,
-        y,
-        ConvParameters.of(conv),
-        fused_activation(activation),
-        as_float(coefficient, "coefficient"),
-        aligned,
-    )
+    function, parameter = fused_activation(activation), as_float(coefficient, "coefficient")
+    tensors = (conv.x, conv.w, scale, bias, z, y)
+    return ScaledConv(*tensors, ConvParameters.of(conv), function, parameter, aligned)
 
 
 def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tuple[str, ...]) -> TensorSpec:
