@@ -22,7 +22,7 @@ from rich.progress import track
 
 import cudnn_ct as ct
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters
 
 HIDDEN, LENGTH, BATCH = 96, 32, 16  # units; characters of a sequence; sequences of a step
 STEPS, RATE, MOMENTUM, LARGEST = 200, 1.0, 0.9, 1.0  # LARGEST: the norm that a longer gradient is cut to

@@ -16,7 +16,7 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct import dnn
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters
 
 TOLERANCE = 1e-5  # of sums in float32, relative to the largest element
 STEP = 1e-4  # down the gradient, to see whether it is one

@@ -16,7 +16,7 @@ from cudnn_ct import dnn, reference
 from cudnn_ct._config import config
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters
 from tests.layers import Place, compare
 from tests.rnn_cases import check_weights
 from tests.strategies import in_memory_of

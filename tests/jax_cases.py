@@ -56,8 +56,7 @@ def _reference(name: str, *operands: str, **renamed: Any) -> Callable[..., Any]:
 
 def _network(x: Any, w: Any, *, mode: str, hidden_size: int) -> Any:
     from cudnn_ct.reference.rnn import rnn
-    from cudnn_ct.shapes.rnn import rnn_spec
-    from cudnn_ct.shapes.rnn_params import rnn_parameters
+    from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec
 
     spec = rnn_spec(mode, x.shape[2], hidden_size, dtype=str(x.dtype))
     return rnn(x, [row.view(w) for row in rnn_parameters(spec)], spec)[0]

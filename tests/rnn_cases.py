@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import RNN_BIASES, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_MODES, RNNSpec, rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import (
+    RNN_BIASES,
+    RNN_DIRECTIONS,
+    RNN_INPUT_MODES,
+    RNN_MODES,
+    RNNSpec,
+    rnn_parameters,
+    rnn_spec,
+)
 from cudnn_ct.shapes.sequences import packed_for_cudnn, rnn_shapes
 from tests.layers import FLOATS, compare
 from tests.strategies import Place, in_memory_of

@@ -17,11 +17,10 @@ import click
 
 import cudnn_ct as ct
 from cudnn_ct.autotune import benchmark
-from cudnn_ct.cli.algorithms import operands_of
+from cudnn_ct.cli.algorithms import operands_of, some
 from cudnn_ct.cli.device import name_here
 from cudnn_ct.cli.errors import fail, first_line, need_gpu, plain_warnings, plainly, usage
 from cudnn_ct.cli.options import INTS, SHAPE, Convolution, choice, convolution_options
-from cudnn_ct.cli.random_array import some
 from cudnn_ct.cli.table import Column, Tick, progress, say, say_json, show
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import stream as streams

@@ -7,22 +7,51 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import numpy as np
 
 import cudnn_ct as ct
 
 from .._algorithm_names import with_knob_names
 from .._config import config
 from .._gpus import one_described
-from ..errors import Explanation
+from ..array import DeviceArray
+from ..array_creation import asarray
+from ..dtypes import as_dtype
+from ..errors import AllocationError, Explanation
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
+from ..typing import Layout
 from .device import name_here
 from .errors import need_gpu, plainly, usage
 from .offline import gpu_option, naming, plan, read_gpu
-from .options import Convolution, convolution_options
-from .random_array import some
+from .options import Convolution, convolution_options, json_option
 from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
+
+# --- random array ------------------------------------------------------------------------------------------
+
+# Random arrays for benchmarks.
+
+BLOCK = 1 << 20  # numbers that are drawn, and then repeated
+
+
+def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 0) -> DeviceArray:
+    """Allocate a device array of random numbers. Constants would use less power and run faster.
+
+    Raises AllocationError if it exceeds the memory of the device or of the host.
+    """
+    rng = np.random.default_rng(seed)
+    block = rng.integers(-128, 128, BLOCK) if dtype == "int8" else rng.standard_normal(BLOCK, np.float32)
+    block = block.astype(as_dtype(dtype).numpy)
+    own = layout if 3 <= len(shape) <= 5 else None
+    try:
+        host = np.resize(block, tuple(shape))  # repeats the block
+    except (MemoryError, ValueError, OverflowError) as error:  # the latter two for sizes beyond any memory
+        raise AllocationError(f"an array of shape {tuple(shape)} in {dtype}: {error}") from None
+    return asarray(host, layout=own)
+
+
+# --- command -----------------------------------------------------------------------------------------------
 
 SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
@@ -38,7 +67,7 @@ COLUMNS: tuple[Column, ...] = (
 @click.option("--top", metavar="N", type=click.IntRange(min=1), help="List only the first N.")
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @plainly
 def command(
     convolution: Convolution,

@@ -18,7 +18,7 @@ from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
 from .errors import FAILED, NOTHING, fail, plainly, usage
-from .options import OUTPUT
+from .options import OUTPUT, json_option
 from .table import in_bytes, say, say_json, show
 
 COLUMNS = (
@@ -50,7 +50,7 @@ def path() -> None:
 
 
 @command.command("show")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @plainly
 def show_(as_json: bool) -> None:
     """List the fastest algorithm of each problem and GPU, and the compiled plans."""

@@ -14,8 +14,8 @@ from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, called, each_graph
 from .errors import NOTHING, fail, plainly, usage
-from .offline import GPU_HELP, naming, read_gpu
-from .options import OUTPUT
+from .offline import gpus_option, naming, read_gpu
+from .options import OUTPUT, json_option
 from .table import counted, say, say_json
 
 NAMES = ("graph", "operation", "line")
@@ -23,21 +23,9 @@ NAMES = ("graph", "operation", "line")
 
 @click.command(name="compile")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--gpu",
-    "gpus",
-    required=True,
-    multiple=True,
-    help=f"{GPU_HELP} May be repeated.",
-)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=OUTPUT,
-    help="The file of compiled plans to write.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@gpus_option
+@click.option("-o", "--output", required=True, type=OUTPUT, help="The file of compiled plans to write.")
+@json_option
 @plainly
 def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> None:
     """Compile the graphs of FILE for the GPUs, on a machine with or without one.

@@ -58,6 +58,9 @@ class PlanningError(CudnnError):
     """The child process did not return a result."""
 
 
+gpus_option = click.option("--gpu", "gpus", required=True, multiple=True, help=f"{GPU_HELP} May be repeated.")
+
+
 def gpu_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds the option ``--gpu``, for one described GPU, after a sentence of help.
 

@@ -81,6 +81,7 @@ class OutputFile(click.Path):
 
 
 SHAPE, INTS, PADDING, OUTPUT = Shape(), Ints(), Padding(), OutputFile(writable=True)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 
 
 class Convolution(NamedTuple):

@@ -4,19 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import click
 
+import cudnn_ct as ct
+
+from .. import _lib
+from .._find import find_cudnn
 from .._lib import load
 from ..availability import available
+from ..doctor import diagnose
+from ..doctor.finding import Severity
+from ..doctor.report import verdict
 from ..errors import CudnnError, format_version
 from .device import name_here
 from .errors import NOTHING, fail, need_library, plainly
+from .options import json_option
 from .selftest_cases import OPERATIONS, cases
-from .selftest_cpu import checks
-from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count
+from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count, outcome_of
 from .selftest_run import attempt
 from .table import progress, say, say_json, show
+
+# --- without a GPU -----------------------------------------------------------------------------------------
+
+# The rows of a selftest without a GPU: checks of the parts of cuDNN that need none.
+
+
+def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:
+    """Yield the checks by name."""
+    for name, check in {"cuDNN loads": _loads, "descriptors": _descriptors, "doctor": _doctor}.items():
+        yield name, partial(outcome_of, Outcome(name, FAILED), partial(_passed, check), may_lack=False)
+
+
+def _passed(check: Callable[[], str], row: Outcome) -> Outcome:
+    """Run a check, which returns its details."""
+    return row._replace(verdict=OK, detail=check())
+
+
+def _loads() -> str:
+    ct.version()  # raises for a header of another version
+    return f"cuDNN {_lib.load().version_text} at {_lib.load().path}"
+
+
+def _descriptors() -> str:
+    """Create a descriptor of each kind, and read it back."""
+    specs: dict[Any, Any] = {
+        ct.TensorDescriptor: ct.TensorSpec.packed((2, 3, 4, 5), "float16", "nhwc"),
+        ct.FilterDescriptor: ct.FilterSpec((8, 3, 3, 3), "float16", "nhwc"),
+        ct.ConvolutionDescriptor: ct.ConvolutionSpec((1, 2), (2, 1), (1, 3), groups=2),
+        ct.ActivationDescriptor: ct.ActivationSpec("elu", 0.5),
+        ct.PoolingDescriptor: ct.PoolingSpec((3, 2), (1, 0), (2, 2), "max"),
+        ct.CTCLossDescriptor: ct.CTCLossSpec("softmax", "skip", 100),
+        ct.LRNDescriptor: ct.LRNSpec(5, 1e-4, 0.75, 2.0),
+        ct.OpTensorDescriptor: ct.OpTensorSpec("mul"),
+        ct.ReduceDescriptor: ct.ReduceSpec("add"),
+    }
+    for kind, spec in specs.items():
+        with kind(spec) as made:
+            read = made.read()
+        if read != spec:
+            raise CudnnError(f"{kind.__name__}: cuDNN has {read} for {spec}")
+    return f"{len(specs)} created and read back"
+
+
+def _doctor() -> str:
+    """Run the doctor on the cuDNN of this machine, even if it cannot be loaded."""
+    diagnosis = diagnose(find_cudnn().path)
+    errors = [found for found in diagnosis.findings if found.severity == Severity.ERROR]
+    if diagnosis.exit_code():
+        raise CudnnError("; ".join(f"{found.code}: {found.message}" for found in errors))
+    return verdict(diagnosis)
+
+
+# --- command -----------------------------------------------------------------------------------------------
 
 
 @click.command(name="selftest")
@@ -24,7 +85,7 @@ from .table import progress, say, say_json, show
     "--op", multiple=True, type=click.Choice(OPERATIONS), metavar="OP",
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@json_option
 @plainly
 def command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.

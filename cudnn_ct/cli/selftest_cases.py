@@ -18,8 +18,7 @@ from .. import reference
 from ..dtypes import as_dtype
 from ..shapes.checks import FLOATS
 from ..shapes.conv import conv_output_shape
-from ..shapes.rnn import rnn_spec
-from ..shapes.rnn_params import rnn_parameters
+from ..shapes.rnn import rnn_parameters, rnn_spec
 from ..typing import Layout
 
 LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")

@@ -12,7 +12,7 @@ import cudnn_ct as ct
 from ..errors import CudnnError
 from ..reference.dropout import dropout
 from ..reference.rnn import rnn, rnn_backward
-from ..shapes.rnn_params import rnn_parameters
+from ..shapes.rnn import rnn_parameters
 from ..typing import Layout, Precision
 from .selftest_cases import Case, Inputs
 from .selftest_report import FAILED, OK, Outcome, outcome_of

@@ -13,7 +13,8 @@ from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from .each_graph import NO_GRAPHS, called, each_graph
 from .errors import NOTHING, fail, plainly, usage
-from .offline import GPU_HELP, naming, read_gpu
+from .offline import gpus_option, naming, read_gpu
+from .options import json_option
 from .table import counted, say, say_json, show
 
 OPERANDS = 2  # that the table shows of each graph
@@ -21,14 +22,8 @@ OPERANDS = 2  # that the table shows of each graph
 
 @click.command(name="supports")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "--gpu",
-    "gpus",
-    required=True,
-    multiple=True,
-    help=f"{GPU_HELP} May be repeated.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@gpus_option
+@json_option
 @plainly
 def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     """List which graphs of FILE have engines in this cuDNN, for each GPU.

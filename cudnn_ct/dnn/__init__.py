@@ -30,7 +30,12 @@ from .layers import GpuDnnPoolGrad as GpuDnnPoolGrad
 from .layers import GpuDnnReduction as GpuDnnReduction
 from .layers import GpuDnnSoftmax as GpuDnnSoftmax
 from .layers import GpuDnnSoftmaxGrad as GpuDnnSoftmaxGrad
+from .layers import GpuDnnTransformerGradI as GpuDnnTransformerGradI
+from .layers import GpuDnnTransformerGradT as GpuDnnTransformerGradT
+from .layers import GpuDnnTransformerGrid as GpuDnnTransformerGrid
+from .layers import GpuDnnTransformerSampler as GpuDnnTransformerSampler
 from .layers import dnn_pool as dnn_pool
+from .layers import dnn_spatialtf as dnn_spatialtf
 from .layers import dropout as dropout
 from .norm import GpuDnnBatchNorm as GpuDnnBatchNorm
 from .norm import GpuDnnBatchNormGrad as GpuDnnBatchNormGrad
@@ -41,11 +46,6 @@ from .rnn import GpuDnnRNNGradInputs as GpuDnnRNNGradInputs
 from .rnn import GpuDnnRNNGradWeights as GpuDnnRNNGradWeights
 from .rnn import GpuDnnRNNOp as GpuDnnRNNOp
 from .rnn import RNNBlock as RNNBlock
-from .spatial import GpuDnnTransformerGradI as GpuDnnTransformerGradI
-from .spatial import GpuDnnTransformerGradT as GpuDnnTransformerGradT
-from .spatial import GpuDnnTransformerGrid as GpuDnnTransformerGrid
-from .spatial import GpuDnnTransformerSampler as GpuDnnTransformerSampler
-from .spatial import dnn_spatialtf as dnn_spatialtf
 
 # The functions and classes imported above; submodules are not callable.
 __all__ = [name for name, value in globals().items() if callable(value) and name[0] != "_"]

@@ -17,12 +17,17 @@ from ..shapes.specs import INT_MAX
 from . import arguments
 from .availability import check_context, checked_flag
 
-__all__ = ["CHECKS", "check_arguments"]
-
 Check = Callable[[Any, str], Any]
 """Takes a value and the name of its parameter; returns the value to keep, or raises."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Checked:
+    """An operation or a descriptor whose arguments are checked when it is created."""
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
 
 def check_arguments(operation: Any) -> None:

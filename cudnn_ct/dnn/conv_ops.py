@@ -15,7 +15,7 @@ from ..shapes.specs import check_shape
 from ..typing import Algo, ArrayLike, ConvMode, Precision
 from .arguments import Border, Sizes, TheanoConvMode, copied, integers, on_device
 from .availability import run
-from .checks import check_arguments
+from .checks import Checked, check_arguments
 
 # Theano's names of the modes, and ours.
 MODES: dict[TheanoConvMode, ConvMode] = {"conv": "convolution", "cross": "cross_correlation"}
@@ -37,7 +37,7 @@ DIRECTIONS = {
 
 
 @dataclass(eq=False)
-class GpuDnnConvDesc:
+class GpuDnnConvDesc(Checked):
     """Geometry, mode, precision and groups of a convolution. See :func:`cudnn_ct.conv`."""
 
     border_mode: Border
@@ -46,9 +46,6 @@ class GpuDnnConvDesc:
     conv_mode: TheanoConvMode = "conv"
     precision: Precision = "float32"
     num_groups: int = 1
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(self, kern_shape: Sizes | None = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as in Theano
         """Return the descriptor itself: the shape of the filters is not needed."""

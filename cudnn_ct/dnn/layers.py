@@ -1,4 +1,4 @@
-"""Pooling, softmax, reductions and dropout."""
+"""Pooling, softmax, reductions, dropout and spatial transformers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,71 @@ from ..ops.dropout import DropoutMask, DropoutState
 from ..ops.pooling import pool, pool_backward
 from ..ops.reduce import reduce as reductions
 from ..ops.softmax import softmax, softmax_backward
+from ..ops.spatial import spatial
 from ..ops.tensor import transform
+from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
 from .arguments import Border, Sizes, SoftmaxFormat, TheanoReduceOp, integers, on_device
 from .availability import run
-from .checks import check_arguments
+from .checks import Checked
+
+# --- spatial -----------------------------------------------------------------------------------------------
+
+# Spatial transformers.
+
+
+def dnn_spatialtf(
+    img: ArrayLike, theta: ArrayLike, scale_width: float = 1, scale_height: float = 1
+) -> DeviceArray:
+    """Return the images sampled at affine grids. See :func:`cudnn_ct.spatial_transformer`."""
+    img, theta = on_device(img, "img"), on_device(theta, "theta")
+    _check_sizes("img", img.shape, theta)
+    return run(spatial.spatial_transformer, img, theta, scale_height=scale_height, scale_width=scale_width)
+
+
+class GpuDnnTransformerGrid:
+    """Sampling grids of affine transforms. See :func:`cudnn_ct.affine_grid`."""
+
+    def __call__(self, theta: ArrayLike, out_dims: Sizes) -> DeviceArray:
+        """Return the position in the image, from -1 to 1, for each element of the output."""
+        theta, sizes = on_device(theta, "theta"), check_shape(integers(out_dims), "out_dims")
+        _check_sizes("out_dims", sizes, theta)
+        return run(spatial.affine_grid, theta, sizes)
+
+
+class GpuDnnTransformerSampler:
+    """Bilinear sampling of images at a grid. See :func:`cudnn_ct.grid_sample`."""
+
+    def __call__(self, img: ArrayLike, grid: ArrayLike) -> DeviceArray:
+        """Return the sampled images; positions outside of an image are 0."""
+        return run(spatial.grid_sample, img, grid)
+
+
+class GpuDnnTransformerGradI:
+    """Gradients of the sampler. See :func:`cudnn_ct.grid_sample_backward`."""
+
+    def __call__(self, img: ArrayLike, grid: ArrayLike, dy: ArrayLike) -> list[DeviceArray]:
+        """Return a list of the gradients with respect to ``img`` and ``grid``."""
+        return list(run(spatial.grid_sample_backward, dy, img, grid))
+
+
+class GpuDnnTransformerGradT:
+    """Gradient of the grid. See :func:`cudnn_ct.affine_grid_backward`."""
+
+    def __call__(self, dgrid: ArrayLike) -> DeviceArray:
+        """Return the gradient with respect to the transforms ``theta``."""
+        return run(spatial.affine_grid_backward, dgrid)
+
+
+def _check_sizes(name: str, sizes: tuple[int, ...], theta: DeviceArray) -> None:
+    if 0 in sizes:
+        raise RuntimeError(f"{name} has an axis of length 0: got {sizes}, expected lengths of at least 1")
+    expected = (*sizes[:1], 2, 3)
+    if theta.shape != expected:
+        raise RuntimeError(f"incorrect dimensions for theta, expected {expected}, got {theta.shape}")
+
+
+# --- layers ------------------------------------------------------------------------------------------------
 
 # Theano's names of the reductions, and ours.
 REDUCTIONS: dict[TheanoReduceOp, ReduceOp] = {
@@ -34,7 +94,7 @@ def dnn_pool(
 
 
 @dataclass(eq=False)
-class GpuDnnPoolDesc:
+class GpuDnnPoolDesc(Checked):
     """Window, stride, mode and padding of a pooling, in place of ``ws``. See :func:`cudnn_ct.pool`."""
 
     ws: Sizes = (1, 1)
@@ -42,22 +102,16 @@ class GpuDnnPoolDesc:
     mode: PoolMode = "max"
     pad: Border = (0, 0)
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-
     def __call__(self) -> GpuDnnPoolDesc:
         """Return the descriptor itself."""
         return self
 
 
 @dataclass(eq=False)
-class GpuDnnPool:
+class GpuDnnPool(Checked):
     """Pooling. See :func:`cudnn_ct.pool`."""
 
     mode: PoolMode = "max"
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -71,13 +125,10 @@ class GpuDnnPool:
 
 
 @dataclass(eq=False)
-class GpuDnnPoolGrad:
+class GpuDnnPoolGrad(Checked):
     """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
 
     mode: PoolMode = "max"
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -101,15 +152,12 @@ class GpuDnnPoolGrad:
 
 
 @dataclass(eq=False)
-class GpuDnnSoftmax:
+class GpuDnnSoftmax(Checked):
     """Softmax: ``exp(x) / sum(exp(x))``, or its logarithm. See :func:`cudnn_ct.softmax`."""
 
     algo: SoftmaxAlgo
     mode: SoftmaxMode
     tensor_format: SoftmaxFormat | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(self, x: ArrayLike) -> DeviceArray:
         """Return the softmax of ``x``."""
@@ -125,7 +173,7 @@ class GpuDnnSoftmaxGrad(GpuDnnSoftmax):
 
 
 @dataclass(eq=False)
-class GpuDnnReduction:
+class GpuDnnReduction(Checked):
     """Reduction over axes, which are removed. See :func:`cudnn_ct.reduce`."""
 
     red_op: TheanoReduceOp
@@ -133,9 +181,6 @@ class GpuDnnReduction:
     acc_dtype: DTypeLike | None = None
     dtype: DTypeLike | None = None
     return_indices: bool = False
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(self, inp: ArrayLike) -> DeviceArray | list[DeviceArray]:
         """Return the reduction of ``inp``, or a list of it and the indices."""
@@ -173,13 +218,10 @@ def dropout(x: ArrayLike, dropout: float = 0.0, seed: int = 4242) -> Dropped:
 
 
 @dataclass(eq=False)
-class GpuDnnDropoutOp:
+class GpuDnnDropoutOp(Checked):
     """Dropout with an existing random state. See :func:`cudnn_ct.dropout`."""
 
     inplace: bool = False
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self, inp: ArrayLike, descriptor: DropoutState, state: DropoutState | None = None

@@ -10,7 +10,7 @@ from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_nor
 from ..typing import ArrayLike, NormMode
 from .arguments import Epsilon, Factor, TheanoNormMode, copied, overwritten
 from .availability import run
-from .checks import check_arguments
+from .checks import Checked
 
 MODES: dict[TheanoNormMode, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 
@@ -47,7 +47,7 @@ def dnn_batch_normalization_test(
 
 
 @dataclass(eq=False)
-class GpuDnnBatchNorm:
+class GpuDnnBatchNorm(Checked):
     """Batch normalization in training. See :func:`cudnn_ct.batch_norm_training`."""
 
     mode: TheanoNormMode = "per-activation"
@@ -58,9 +58,6 @@ class GpuDnnBatchNorm:
     _: KW_ONLY
     epsilon: Epsilon | None = None
     running_average_factor: Factor | None = None
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -96,16 +93,13 @@ class GpuDnnBatchNorm:
 
 
 @dataclass(eq=False)
-class GpuDnnBatchNormInference:
+class GpuDnnBatchNormInference(Checked):
     """Batch normalization with given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
 
     mode: TheanoNormMode = "per-activation"
     inplace: bool = False
     _: KW_ONLY
     epsilon: Epsilon | None = None
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,
@@ -124,15 +118,12 @@ class GpuDnnBatchNormInference:
 
 
 @dataclass(eq=False)
-class GpuDnnBatchNormGrad:
+class GpuDnnBatchNormGrad(Checked):
     """Gradients of batch normalization in training. See :func:`cudnn_ct.batch_norm_backward`."""
 
     mode: TheanoNormMode = "per-activation"
     _: KW_ONLY
     epsilon: Epsilon | None = None
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,

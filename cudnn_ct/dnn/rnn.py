@@ -15,7 +15,7 @@ from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
 from .arguments import RNNInputMode, Sizes, on_device
 from .availability import run
-from .checks import check_arguments
+from .checks import Checked, check_arguments
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
 
@@ -83,14 +83,11 @@ class RNNBlock:
 
 
 @dataclass(eq=False)
-class GpuDnnRNNOp:
+class GpuDnnRNNOp(Checked):
     """Forward pass for training. See :meth:`cudnn_ct.RNN.forward`."""
 
     rnn_mode: RNNMode
     direction_mode: RNNDirection
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self, desc: RNNBlock, w: ArrayLike, x: ArrayLike, hx: ArrayLike, cx: ArrayLike | None = None
@@ -102,15 +99,12 @@ class GpuDnnRNNOp:
 
 
 @dataclass(eq=False)
-class GpuDnnRNNGradInputs:
+class GpuDnnRNNGradInputs(Checked):
     """Gradients with respect to input, states and cells. See :meth:`cudnn_ct.RNN.backward_data`."""
 
     rnn_mode: RNNMode
     grad_h: bool
     grad_c: bool
-
-    def __post_init__(self) -> None:
-        check_arguments(self)
 
     def __call__(
         self,

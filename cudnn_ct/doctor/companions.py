@@ -13,7 +13,7 @@ from typing import Any
 from .. import _elf, _files
 from .._find import SYSTEM_FOLDERS, LibrarySpec, SearchContext, folders_of, searched
 from .._libraries import COMPANIONS, Library, dotted, needs, read_library
-from . import linker_conf, pip, records, runpaths, windows
+from . import pip, records, runpaths, windows
 from .checks import FILE_CODES
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
@@ -293,7 +293,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     yield from (os.path.join(site, wheel) for site in sites for wheel in spec.wheels)
     steps = ("system", *STEPS) if name in SYSTEM else STEPS
     if not here:  # with `searched`, the cache of the linker in the image, which may be missing
-        yield from linker_conf.folders(found.root)
+        yield from runpaths.configured_folders(found.root)
     yield from (folder for _, folder in searched(steps, spec, context))
     if prefix := records.prefix_of(found.folder, found.root):  # which the Python of conda searches first
         yield os.path.join(prefix, "lib")

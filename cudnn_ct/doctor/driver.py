@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _files
 from . import companions, requirements, sandbox
-from .cuda_errors import COPIES, error_of
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet
 from .requirements import Requirements
@@ -23,6 +23,22 @@ WSL = "/usr/lib/wsl/lib"  # where the Windows Subsystem for Linux has the librar
 _WSL_MARK = "/dev/dxg"  # the device of the GPU there
 _WSL_ADVICE = f"install the driver on Windows, not inside WSL, and let the linker search {WSL}"
 _WSL_COMMANDS = (f"echo {WSL} > /etc/ld.so.conf.d/ld.wsl.conf", "ldconfig")
+
+COPIES = "install the driver that belongs to the kernel module, and remove other copies of its libraries"
+
+
+class CudaError(NamedTuple):
+    """One CUresult that a machine causes: a row of cuda_errors.json."""
+
+    code: str  # of the finding
+    reason: str
+    advice: str
+
+
+def error_of(status: int) -> CudaError:
+    """Return the error of a status; one of the driver in general if the status is unknown."""
+    row = json.loads(_files.resource("doctor/cuda_errors.json")).get(str(status))
+    return CudaError(**row) if row else CudaError("driver-broken", "see nvidia-smi", COPIES)
 
 
 def check(

@@ -1,4 +1,4 @@
-"""Find other cuDNNs and headers that take precedence over those of a cuDNN."""
+"""Find other cuDNNs, headers and preloaded libraries that take precedence over those of a cuDNN."""
 
 from __future__ import annotations
 
@@ -8,15 +8,72 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import _files
-from .._find import TOOLKITS
+from .. import _elf, _files
+from .._find import TOOLKITS, LibrarySpec, SearchContext, searched
 from .._installation import header_folders, header_version
 from .._variables import unknown_variables
-from . import libraryset, locate, pip, preloads, windows
+from . import libraryset, locate, pip, windows
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 
+# --- preloads ----------------------------------------------------------------------------------------------
+
+# Find preloaded libraries that replace those of a cuDNN: LD_PRELOAD and /etc/ld.so.preload.
+
+FILE = "/etc/ld.so.preload"
+
+
+def check_preloads(found: LibrarySet, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Report each preloaded library that is one of cuDNN, or that defines functions of cuDNN."""
+    words = list(filter(None, re.split(r"[ :]+", environ.get("LD_PRELOAD", ""))))
+    for word in words:
+        rest = f"remove {word} from LD_PRELOAD" if words[1:] else "unset LD_PRELOAD"
+        yield from _judge(found, word, "LD_PRELOAD", rest, environ)
+    try:
+        text = _files.text_of(_files.real(os.path.join(found.root, FILE[1:]), found.root))
+    except OSError:
+        return
+    for line in text.splitlines():
+        for word in filter(None, re.split(r"[ \t:,]+", line.partition("#")[0])):
+            yield from _judge(found, word, FILE, f"remove {word} from {FILE}", environ)
+
+
+def _judge(
+    found: LibrarySet, word: str, source: str, advice: str, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    path = _path_of(found, word, environ)
+    if not path or os.path.dirname(path) == found.folder:
+        return
+    text = f"{source} names {word}"
+    try:
+        elf = _elf.read(path)
+        exports = sorted(name for name in elf.symbols.exports if re.match("cudnn[A-Z]", name))
+    except _elf.ElfError:
+        return  # the linker ignores it
+    if not (_files.library_name(word) or _files.library_name(elf.soname or "")):
+        if not exports:
+            return
+        text += f", which defines functions of cuDNN, such as {exports[0]}"
+    yield finding("preloaded", text, path=path, expected=found.folder, fix={"advice": advice})
+
+
+def _path_of(found: LibrarySet, word: str, environ: Mapping[str, str]) -> str:
+    """Return the file that the linker preloads for a path or a name; empty if it finds none."""
+    if "/" in word:
+        paths = [os.path.join(found.root, word.lstrip("/")) if word.startswith("/") else word]
+    else:
+        context = SearchContext(None, environ, root=found.root)
+        folders = searched(("system",), LibrarySpec(word), context)
+        paths = [os.path.join(folder, word) for _, folder in folders]
+    real = (_files.real(path, found.root) for path in paths)
+    return next(filter(os.path.isfile, real), "")
+
+
 # GCC and Clang search these before the default folders.
+
+
+# --- search ------------------------------------------------------------------------------------------------
+
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 # Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
@@ -40,12 +97,12 @@ def check_competition(
         if _replace(found, _parts_in(folder)):
             yield _special(found, folder)
     if found.root != "/":  # the environment of this process is not that of the image
-        yield from preloads.check(found, {})
+        yield from check_preloads(found, {})
         return
     for name in filter(SETTINGS.fullmatch, sorted(environ)):
         text = f"{name}={environ[name]} is set; cuDNN was examined without it"
         yield finding("cudnn-setting", text, variable=name)
-    yield from preloads.check(found, environ)
+    yield from check_preloads(found, environ)
     seen = {found.folder}
     for entry in _files.search_path(environ):
         folder = _files.real(entry)

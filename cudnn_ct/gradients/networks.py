@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from ..shapes.rnn import RNNSpec, rnn_spec
-from ..shapes.rnn_params import rnn_weight_size
+from ..shapes.rnn import RNNSpec, rnn_spec, rnn_weight_size
 from ..shapes.sequences import check_rnn_operands
 from ..shapes.specs import TensorSpec
 from .row import Backward, Param, Row

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from ..context import Context
 from ..errors import AllocationError, CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
-from .engines import heuristic_configs, offer_of
-from .modes import heuristic_modes
+from .engines import heuristic_configs, heuristic_modes, offer_of
 from .offline import Planner, describe_device
 from .operations import Graph, Node, Tensor, operation_graph, tensors_of_graph
 

@@ -10,9 +10,8 @@ from ..context import Context
 from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .candidates import engine_by_name, engine_candidates
-from .engines import Engine, execution_plan
+from .engines import Engine, execution_plan, heuristic_modes
 from .first import first_engine
-from .modes import heuristic_modes
 from .offline import Planner
 from .operations import operation_graph
 from .plan_file import StoredPlan

@@ -8,8 +8,10 @@ from typing import NamedTuple, Self
 from .._bindings.enums import BackendKnobType
 from ..context import Context
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..facts import facts, ignores
 from .backend import BackendDescriptor
-from .offline import Planner, target
+from .offline import Planner, ShapesOnly, target, target_of
+from .operations import Graph
 
 Knobs = tuple[tuple[int, int], ...]
 
@@ -188,3 +190,17 @@ def _knobs(config: BackendDescriptor, count: int) -> Knobs:
 def _knob_type(choice: BackendDescriptor) -> int:
     name = choice.one("knob_type")
     return int(name) if name.isdecimal() else int(BackendKnobType[name.upper()])
+
+
+# --- modes -------------------------------------------------------------------------------------------------
+
+# The heuristic modes that may be queried for a graph.
+
+
+def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tuple[str, ...]:
+    """Return the heuristic modes for a graph, best first: facts of the kind ``modes`` exclude some."""
+    nodes = [one.attributes for one in graph.nodes]
+    if not [one for one in nodes if one.get("pre_paddings") != one.get("post_paddings")]:
+        return HEURISTICS
+    known = [fact for fact in facts("modes", "convolution", target_of(context)) if not ignores(fact.name)]
+    return tuple(mode for mode in HEURISTICS if not any(mode in fact.row["modes"] for fact in known))

@@ -11,8 +11,7 @@ from ..context import Context
 from ..errors import BadParamError, Explanation, NotSupportedError, Reason
 from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
-from .engines import heuristic_configs
-from .modes import heuristic_modes
+from .engines import heuristic_configs, heuristic_modes
 from .offline import Planner, compute_capability
 from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph

@@ -14,9 +14,8 @@ from ..plans.comparison import difference, tolerance_of
 from .backend import BackendDescriptor
 from .engines import Engine, execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
-from .plan import GraphPlan
+from .plan import GraphPlan, VariantPack
 from .plan_store import plan_store
-from .variant_pack import VariantPack
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,7 @@ import cudnn_ct
 
 from ..gradients.networks import NETWORKS, PARAMS, body, spec_of_network
 from ..reference.rnn import rnn, rnn_backward
-from ..shapes.rnn import RNNSpec
-from ..shapes.rnn_params import rnn_parameters
+from ..shapes.rnn import RNNSpec, rnn_parameters
 from ..shapes.specs import TensorSpec
 
 __all__ = ["ON_CPU", "ON_GPU"]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..gradients.networks import NETWORKS, PARAMS
 from ..shapes.rnn import rnn_spec
-from ..shapes.rnn_params import rnn_weight_size as size_of
+from ..shapes.rnn import rnn_weight_size as size_of
 from .calls import Params
 from .operators import operand, raw_call, varying_alike, without_gradient
 

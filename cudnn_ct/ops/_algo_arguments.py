@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from .._algorithm_names import POLICIES, SYNONYMS
 from .._config import config
 from ..autotune.request import AlgoRequest, request
 from ..plans.base import Problem
+from ..shapes.checks import Outs, Specs
 from ._graph_source import check_engine_name
+
+P = TypeVar("P")
 
 
 class AlgoArguments(NamedTuple):
@@ -34,3 +38,15 @@ class AlgoArguments(NamedTuple):
             return self.algo
         policy = SYNONYMS.get(str(config.algo), config.algo)
         return policy if policy in POLICIES else "heuristic"
+
+
+def without_factors(problem: Callable[..., P]) -> Callable[..., P]:
+    """Return the ``problem`` of an operation without alpha and beta, from a function of its own parameters.
+
+    The last parameters of a call are :class:`AlgoArguments`, which do not belong to the problem.
+    """
+
+    def of_call(specs: Specs, outs: Outs, *params: Any, scaled: str, aligned: bool) -> P:  # noqa: ARG001
+        return problem(specs, tuple(outs), *params[:-3], aligned=aligned)
+
+    return of_call

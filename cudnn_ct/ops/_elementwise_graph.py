@@ -1,17 +1,58 @@
-"""Elementwise graphs of one node on contiguous operands, for a cuDNN that has no legacy calls."""
+"""Conversions and elementwise operations by graphs of one node, without legacy calls."""
 
 from __future__ import annotations
 
 from .._config import config
 from .._lib import load
 from ..context import Context
+from ..dtypes import DTYPES
 from ..graph.first import first_plan
 from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..plans.base import Plan
+from ..plans.elementwise import copy_plan
+from ..plans.program import Program, Step, chained
 from ..shapes.specs import INT_MAX, TensorSpec, equivalent_strides
 
-DTYPES = ("float16", "bfloat16", "float32")  # no engine computes float64
+# --- cast --------------------------------------------------------------------------------------------------
+
+# Conversions of tensors by graphs of one node, for dtypes that ``cudnnOpTensor`` does not convert.
+
+
+def cast_by_graph(x: TensorSpec, y: TensorSpec, context: Context, mode: str = "identity") -> Program:
+    """Return a plan that converts contiguous copies: graphs do not scale, and need one memory order.
+
+    ``mode`` is the elementwise operation on the way.
+    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
+    """
+    packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
+    # No engine supports a single element: it is converted together with the unused one behind it.
+    copies = [
+        spec if spec.size != 1 else TensorSpec.packed((2,), spec.dtype) for spec in (packed_x, packed_y)
+    ]
+    convert = in_pixels(lambda a, b: first_plan(conversion_graph(a, b, mode), context), *copies)
+    steps = [
+        Step(copy_plan(x, packed_x), (0, 2)),
+        Step(convert, (2, 3)),
+        Step(copy_plan(packed_y, y), (3, 1)),
+    ]
+    narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
+    return chained(copies, steps, scaled=0 if narrower else 2)
+
+
+def conversion_graph(x: TensorSpec, y: TensorSpec, mode: str = "identity") -> Graph:
+    """Make the graph of an operation that converts x to the dtype of y; both are images of pixels."""
+    first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
+    compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
+    one = node("pointwise", mode=mode, math_prec=compute, xdesc=first, ydesc=last)
+    return Graph((one,), (first, last))
+
+
+# --- elementwise -------------------------------------------------------------------------------------------
+
+# Elementwise graphs on contiguous operands, for a cuDNN that has no legacy calls.
+
+FLOATS = ("float16", "bfloat16", "float32")  # no engine computes float64
 
 
 # The attributes of a node that hold its operands, the result last, by their number.
@@ -40,7 +81,7 @@ def elementwise_plan(mode: str, specs: tuple[TensorSpec, ...], context: Context)
     """
     if not in_one_order(*specs) or not config.allow_runtime_compilation:
         return None
-    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(DTYPES):
+    if not 2 <= specs[0].size <= INT_MAX or not {spec.dtype for spec in specs} <= set(FLOATS):
         return None
     return in_pixels(lambda *pixels: first_plan(_graph(mode, pixels), context), *specs)
 

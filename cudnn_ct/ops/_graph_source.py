@@ -22,8 +22,7 @@ from ..graph.candidates import (
     first_dynamic_engine,
     no_engine,
 )
-from ..graph.engines import HEURISTICS
-from ..graph.modes import heuristic_modes
+from ..graph.engines import HEURISTICS, heuristic_modes
 from ..graph.offline import ShapesOnly, compute_capability, target_of
 from ..graph.operations import Graph, why_static
 from ..graph.rules import EngineRules

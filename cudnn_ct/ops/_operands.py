@@ -27,6 +27,11 @@ def check_writable(out: TensorSpec | None, name: str = "out") -> None:
         raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
 
 
+def present(**arrays: Any) -> dict[str, Any]:
+    """Return the arrays that are given, by name, without those that are None."""
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
 def stream_of(x: Any, name: str, stream: Any, others: Sequence[Any] = ()) -> Stream:
     """Return the stream of a call on x, which must be on a device, and other arrays.
 

@@ -33,9 +33,8 @@ from ..shapes.parse import as_float
 from ..shapes.specs import INT_MAX, TensorSpec
 from ..typing import ArrayLike, DTypeLike, Layout, OpTensorOp, StreamLike
 from ._call import ONE, execute
-from ._cast import cast_by_graph
 from ._documented import documented
-from ._elementwise_graph import elementwise_plan
+from ._elementwise_graph import cast_by_graph, elementwise_plan
 from ._fallback import Implementation, by_engines, of_problem
 from ._formulas import Formulas, Matrix, matrix_of, pointwise
 from ._operation import Operation

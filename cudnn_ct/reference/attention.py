@@ -10,10 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.attention import AttentionGradients, AttentionProblem, AttentionResult
-from ..shapes.attention_lengths import longest_sequence, packed_lengths, sequence_lengths, sequence_offsets
+from ..shapes.attention_lengths import (
+    longest_sequence,
+    packed_lengths,
+    padding_problem,
+    sequence_lengths,
+    sequence_offsets,
+)
 from ..shapes.attention_rules import attention_gradient_problem, attention_problem
 from ..shapes.checks import one_dtype
-from ..shapes.padding import padding_problem
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ._cast import Array, Float64, Outs, deliver, deliver_each, packed_spec, present, required, wide

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..shapes.checks import result_slots
 from ..shapes.layer_norm import (
     WITHOUT_DBIAS,
     WITHOUT_STATISTICS,
@@ -22,7 +21,7 @@ from ..shapes.layer_norm import (
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_bool
 from ..shapes.specs import Shape, TensorSpec
-from ._cast import Array, Float64, Outs, Result, check_out, deliver, deliver_each, present, required, wide
+from ._cast import Array, Float64, Outs, R, Result, deliver_each, present, required, wide
 
 
 def layer_norm(
@@ -35,7 +34,7 @@ def layer_norm(
     out: Outs | None = None,
 ) -> LayerNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each row. See :func:`cudnn_ct.layer_norm`."""
-    return LayerNormResult(*_forward("layer_norm", x, scale, bias, epsilon, training, out))
+    return _forward(LayerNormResult[Array], "layer_norm", x, scale, bias, epsilon, training, out)
 
 
 def rms_norm(
@@ -48,7 +47,7 @@ def rms_norm(
     out: Outs | None = None,
 ) -> RMSNormResult[Array]:
     """Compute ``scale * x / sqrt(mean(x ** 2) + epsilon) + bias``. See :func:`cudnn_ct.rms_norm`."""
-    return RMSNormResult(*_forward("rms_norm", x, scale, bias, epsilon, training, out))
+    return _forward(RMSNormResult[Array], "rms_norm", x, scale, bias, epsilon, training, out)
 
 
 def ada_layer_norm(
@@ -61,7 +60,7 @@ def ada_layer_norm(
     out: Outs | None = None,
 ) -> LayerNormResult[Array]:
     """Compute :func:`layer_norm` with parameters of each sample. See :func:`cudnn_ct.ada_layer_norm`."""
-    return LayerNormResult(*_forward("ada_layer_norm", x, scale, bias, epsilon, training, out))
+    return _forward(LayerNormResult[Array], "ada_layer_norm", x, scale, bias, epsilon, training, out)
 
 
 def layer_norm_backward(
@@ -132,8 +131,8 @@ class _Rows(NamedTuple):
 # Infinities and NaN are valid data.
 @np.errstate(all="ignore")
 def _forward(
-    mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
-) -> list[Any]:
+    kind: type[R], mode: LayerNormMode, x: Any, scale: Any, bias: Any, epsilon: Any, training: bool, out: Any
+) -> R:
     arrays = required(x=x, scale=scale) | present(bias=bias)
     problem = row_norm(mode, _specs(arrays), (None, None, None), epsilon)
     at = _Rows(*problem.shape)
@@ -144,17 +143,11 @@ def _forward(
     if bias is not None:
         y = y + at.parameter(wide(arrays["bias"]))
     moments = [invstd] if mode == "rms_norm" else [mean, invstd]
-    names = ("y", "invrms") if mode == "rms_norm" else ("y", "mean", "invstd")
     results: list[Result] = [(y.reshape(problem.x.shape), arrays["x"].dtype)]
     kept = np.dtype(np.float64 if arrays["x"].dtype == np.float64 else np.float32)
     results += [(moment.reshape(at.statistics), kept) for moment in moments]
     absent = "" if as_bool(training, "training") else WITHOUT_STATISTICS
-    outs = result_slots(out, names, absent=absent, count=len(names) - 1)
-    rows = list(zip(names, results, outs, strict=False))
-    for name, (values, dtype), given_out in rows:
-        check_out(given_out, values.shape, dtype, name)
-    delivered = [deliver(values, dtype, 1, 0, given_out) for _, (values, dtype), given_out in rows]
-    return [*delivered, *[None] * (len(names) - len(rows))]
+    return deliver_each(kind, results, 1, 0, out, absent=absent, count=len(moments))
 
 
 @np.errstate(all="ignore")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
-from .checks import Outs, Specs
+from .checks import Outs, Specs, result_spec
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
 from .shape_hints import batch_hint, heads_hint
@@ -39,10 +39,10 @@ def attention_problem(
     problem = _operands(specs, scale, causal, window, dropout, longest)
     problem = problem._replace(aligned=aligned, deterministic=deterministic)
     shapes = result_shapes(problem)
-    y = _result(outs[0], like_axes(shapes["y"], problem.q), "out")
+    y = given_or(outs[0], like_axes(shapes["y"], problem.q), "out")
     stats = None
     if as_bool(return_stats, "return_stats"):
-        stats = _result(outs[1], TensorSpec.packed(shapes["stats"], "float32"), "stats of out")
+        stats = given_or(outs[1], TensorSpec.packed(shapes["stats"], "float32"), "stats of out")
     return problem._replace(y=y, stats=stats)
 
 
@@ -79,7 +79,7 @@ def attention_gradient_problem(
         results["dbias"] = like_axes(problem.bias.shape, problem.bias)
     given: dict[str, TensorSpec | None] = dict(zip(("dq", "dk", "dv", "dbias"), outs, strict=False))
     made: dict[str, Any] = {
-        name: _result(given[name], spec, f"{name} of out") for name, spec in results.items()
+        name: given_or(given[name], spec, f"{name} of out") for name, spec in results.items()
     }
     return problem._replace(dy=specs["dy"], saved_y=specs["y"], saved_stats=specs["stats"], **made)
 
@@ -269,11 +269,6 @@ def _check_optional(problem: AttentionProblem) -> None:
         raise ValueError("seed and offset need dropout: got dropout=0")
 
 
-def _result(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
-    if out is None:
-        return spec
-    if out.dtype != spec.dtype:
-        raise TypeError(f"{name} is {out.dtype}; the result is {spec.dtype}")
-    if out.shape != spec.shape:
-        raise ValueError(f"{name} has shape {out.shape}; the result has {spec.shape}")
-    return out
+def given_or(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
+    """Return the spec of a result: that of ``out``, which must fit, or the default."""
+    return spec if out is None else result_spec(spec.shape, spec, out=out, name=name)

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .causal_conv import causal_gradient_dtype
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import describe
+from .layer import titled
 from .shape_hints import batch_hint
 from .specs import Shape, TensorSpec, check_shape
 
@@ -36,6 +36,7 @@ class B2BCausalConvGradients(NamedTuple, Generic[T]):
     dskip_bias: T
 
 
+@titled("two causal convolutions with gates")
 class B2BCausalConvProblem(NamedTuple):
     """Two causal convolutions with gates."""
 
@@ -51,10 +52,8 @@ class B2BCausalConvProblem(NamedTuple):
         """The tensors that are written."""
         return self[-2:]
 
-    def __str__(self) -> str:
-        return describe("two causal convolutions with gates", self)
 
-
+@titled("gradient of two causal convolutions with gates")
 class B2BCausalConvGradientProblem(NamedTuple):
     """The gradients of two causal convolutions with gates."""
 
@@ -73,9 +72,6 @@ class B2BCausalConvGradientProblem(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return self[-4:]
-
-    def __str__(self) -> str:
-        return describe("gradient of two causal convolutions with gates", self)
 
 
 def b2b_causal_conv_shape(

@@ -17,6 +17,7 @@ from .specs import Shape, TensorSpec, check_shape, common_layouts
 
 Pairs = tuple[tuple[int, int], ...]
 
+GEOMETRY = ("padding", "stride", "dilation", "groups")  # parameters that determine shapes
 MODES: tuple[ConvMode, ...] = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 _OTHER_PADDINGS = f", pairs (before, after) of each axis, or one of {', '.join(PADDINGS)}"

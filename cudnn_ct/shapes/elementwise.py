@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from ..typing import Layout, OpTensorOp
 from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
-from .layer import LayerProblem, describe
+from .layer import LayerProblem, describe, titled
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
 
@@ -25,6 +25,7 @@ class OpTensorScales(NamedTuple):
     b: float
 
 
+@titled("op_tensor")
 class OpTensorProblem(NamedTuple):
     """``op(alpha1 * a, alpha2 * b)`` with b broadcast to the shape of a, or a unary ``op`` of a.
 
@@ -41,9 +42,6 @@ class OpTensorProblem(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.c,)
-
-    def __str__(self) -> str:
-        return describe("op_tensor", self)
 
 
 class InPlaceProblem(NamedTuple):

@@ -15,7 +15,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import describe
+from .layer import titled
 from .parse import as_int
 from .scaled_conv import ConvParameters, channel_operand
 from .specs import TensorSpec
@@ -30,6 +30,7 @@ class ScaledConvResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
+@titled("convolution of float8")
 class Float8Conv(NamedTuple):
     """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``.
 
@@ -57,9 +58,6 @@ class Float8Conv(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.y, self.amax) if self.amax else (self.y,)
-
-    def __str__(self) -> str:
-        return describe("convolution of float8", self)
 
 
 def float8_conv_problem(

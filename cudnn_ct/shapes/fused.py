@@ -87,14 +87,9 @@ def fused_problem(
         if spec is not None and spec.dtype != y.dtype:
             hint = cast_hint(**{"x": y.dtype, name: spec.dtype})
             raise TypeError(f"{name} is {spec.dtype} and x is {y.dtype}; they need one dtype{hint}")
+    function, parameter = fused_activation(activation), as_float(coefficient, "coefficient")
     return FusedConv(
-        conv,
-        bias,
-        z,
-        fused_activation(activation),
-        as_float(coefficient, "coefficient"),
-        as_float(alpha1, "alpha1"),
-        as_float(alpha2, "alpha2"),
+        conv, bias, z, function, parameter, as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2")
     )
 
 

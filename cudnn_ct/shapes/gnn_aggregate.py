@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import describe
+from .layer import titled
 from .parse import as_choice
 from .specs import Shape, TensorSpec, check_shape
 
@@ -34,6 +34,7 @@ class GraphAggregateGradients(NamedTuple, Generic[T]):
     dconcat: T | None
 
 
+@titled("aggregation of neighbours")
 class GraphAggregateProblem(NamedTuple):
     """An aggregation; features that are not given are None."""
 
@@ -52,10 +53,8 @@ class GraphAggregateProblem(NamedTuple):
         """The tensors that are written."""
         return (self.y,) if self.positions is None else (self.y, self.positions)
 
-    def __str__(self) -> str:
-        return describe("aggregation of neighbours", self)
 
-
+@titled("gradient of an aggregation of neighbours")
 class GraphAggregateGradientProblem(NamedTuple):
     """The gradients of an aggregation; those of features that are not given have no columns."""
 
@@ -73,9 +72,6 @@ class GraphAggregateGradientProblem(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.dx, self.dedges, self.dconcat)
-
-    def __str__(self) -> str:
-        return describe("gradient of an aggregation of neighbours", self)
 
 
 def graph_reduction(op: Any) -> GraphReduction:

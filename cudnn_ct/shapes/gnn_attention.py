@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec
 from .gnn_graph import FEATURES, check_rows, graph_sizes
-from .layer import describe
+from .layer import titled
 from .parse import as_bool, as_choice, as_float
 from .specs import Shape, TensorSpec
 
@@ -55,6 +55,7 @@ class GraphAttention(NamedTuple):
     coefficient: float
 
 
+@titled("attention of a graph")
 class GraphAttentionProblem(NamedTuple):
     """An attention; operands that are not given are None."""
 
@@ -76,10 +77,8 @@ class GraphAttentionProblem(NamedTuple):
         """The tensors that are written."""
         return (self.y, self.scores, self.activated)
 
-    def __str__(self) -> str:
-        return describe("attention of a graph", self)
 
-
+@titled("gradient of an attention of a graph")
 class GraphAttentionGradientProblem(NamedTuple):
     """The gradients of an attention; operands that are not given are None."""
 
@@ -105,9 +104,6 @@ class GraphAttentionGradientProblem(NamedTuple):
         """The tensors that are written."""
         found = (self.dx, self.dtarget, self.dw)
         return found if self.dedges is None else (*found, self.dedges)
-
-    def __str__(self) -> str:
-        return describe("gradient of an attention of a graph", self)
 
 
 def graph_attention_params(params: tuple[Any, ...], features: int) -> GraphAttention:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .specs import TensorSpec
 
 P = TypeVar("P")
+C = TypeVar("C", bound=type)
 
 
 class LayerProblem(NamedTuple, Generic[P]):
@@ -39,3 +41,13 @@ def describe(name: str, problem: Any, *omitted: str) -> str:
     fields = {field: value for field, value in problem._asdict().items() if field not in omitted}
     given = [f"{field} {value}" for field, value in fields.items() if value not in (None, "")]
     return f"{name}: {', '.join(given)}"
+
+
+def titled(name: str, *omitted: str) -> Callable[[C], C]:
+    """Return a decorator that makes :func:`describe` the text of a problem."""
+
+    def decorate(problem: C) -> C:
+        problem.__str__ = lambda self: describe(name, self, *omitted)  # type: ignore[assignment,misc]
+        return problem
+
+    return decorate

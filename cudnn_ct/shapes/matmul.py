@@ -20,7 +20,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import describe
+from .layer import titled
 from .parse import as_float
 from .shape_hints import cast_hint, swap_hint
 from .specs import Shape, TensorSpec
@@ -45,6 +45,7 @@ class MatmulGradients(NamedTuple, Generic[T]):
     dbias: T | None
 
 
+@titled("matrix product")
 class MatmulProblem(NamedTuple):
     """``y = act(alpha * (a @ b) + bias + residual)``, with the scales of quantised operands.
 
@@ -92,9 +93,6 @@ class MatmulProblem(NamedTuple):
     def terms(self) -> int:
         """Number of products that an element of the result is the sum of."""
         return self.a.shape[-1]
-
-    def __str__(self) -> str:
-        return describe("matrix product", self)
 
 
 def matmul_shape(a: Shape, b: Shape) -> Shape:

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import describe
+from .layer import describe, titled
 from .parse import as_choice, as_float
 from .shape_hints import image_hint, swap_hint
 from .specs import Shape, TensorSpec, check_shape
@@ -175,6 +175,7 @@ class NormTraining(NamedTuple):
         return describe(f"{_kind(self.mode)} in training", self)
 
 
+@titled("batch normalisation in inference")
 class NormInference(NamedTuple):
     """An inference step with given statistics."""
 
@@ -191,9 +192,6 @@ class NormInference(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.y,)
-
-    def __str__(self) -> str:
-        return describe("batch normalisation in inference", self)
 
 
 class NormGradient(NamedTuple):

@@ -11,7 +11,7 @@ from .._config import config
 from ..errors import warn_caller
 from ..typing import ReduceOp
 from .checks import Outs, Specs, one_dtype, result_spec, some_axes
-from .layer import describe
+from .layer import titled
 from .parse import as_bool, as_choice
 from .specs import MAX_AXES, Shape, TensorSpec, check_shape
 
@@ -31,6 +31,7 @@ class IndexedReduction(NamedTuple, Generic[T]):
     indices: T
 
 
+@titled("reduction")
 class ReduceProblem(NamedTuple):
     """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set.
 
@@ -66,9 +67,6 @@ class ReduceProblem(NamedTuple):
             shape.insert(axis, 1)
             strides.insert(axis, 1)
         return TensorSpec(tuple(shape), tuple(strides), self.y.dtype)
-
-    def __str__(self) -> str:
-        return describe("reduction", self)
 
 
 def reduce_problem(

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .rnn import RNN_BIASES, RNNSpec
-from .rnn_params import rnn_parameters
+from .rnn import RNN_BIASES, RNNSpec, rnn_parameters
 from .specs import Shape
 
 

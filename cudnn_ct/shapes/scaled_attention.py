@@ -8,10 +8,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from ..errors import NotSupportedError
 from .attention import AttentionCore, attention_band
-from .attention_rules import attention_scale, like_axes
-from .checks import Outs, Specs, result_spec
+from .attention_rules import attention_scale, given_or, like_axes
+from .checks import Outs, Specs
 from .epilogue import FLOAT8, WITHOUT_AMAX
-from .layer import describe
+from .layer import titled
 from .parse import as_bool
 from .specs import Shape, TensorSpec
 
@@ -44,6 +44,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
     amax: T | None
 
 
+@titled("attention of float8")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands. Operands and results that a call lacks are None.
 
@@ -80,9 +81,6 @@ class ScaledAttentionProblem(NamedTuple):
         batch, heads, queries, head = self.q.shape
         _, kv_heads, keys, value_head = self.v.shape
         return AttentionCore(batch, heads, kv_heads, queries, keys, head, value_head)
-
-    def __str__(self) -> str:
-        return describe("attention of float8", self)
 
 
 def scaled_attention_slots(out: Any, return_stats: Any, amax: Any) -> tuple[Any, ...]:
@@ -131,9 +129,9 @@ def scaled_attention_problem(
     wanted = {"stats": (return_stats, q.shape[:3]), "amax": (amax, (1,))}
     for name, (is_wanted, shape) in wanted.items():
         if as_bool(is_wanted, "return_stats" if name == "stats" else name):
-            optional[name] = _result(further.pop(0), TensorSpec.packed(shape, "float32"), f"{name} of out")
+            optional[name] = given_or(further.pop(0), TensorSpec.packed(shape, "float32"), f"{name} of out")
     problem = ScaledAttentionProblem(
-        q, k, v, **scales, **dict.fromkeys(LENGTHS), y=_result(y_out, y, "out"), **optional,
+        q, k, v, **scales, **dict.fromkeys(LENGTHS), y=given_or(y_out, y, "out"), **optional,
         scale=attention_scale(scale, q.shape[3]),
         causal=_causal(causal, q.shape[2], v.shape[2]),
         aligned=aligned,
@@ -210,10 +208,6 @@ def _causal(causal: Any, queries: int, keys: int) -> bool:
             f"{queries} queries and {keys} keys; pass causal='top_left', or as many queries as keys"
         )
     return band.right is not None
-
-
-def _result(out: TensorSpec | None, spec: TensorSpec, name: str) -> TensorSpec:
-    return spec if out is None else result_spec(spec.shape, spec, out=out, name=name)
 
 
 def _check_support(problem: ScaledAttentionProblem) -> None:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from ..typing import ConvMode, FusedActivation
 from .checks import Specs
 from .conv import ConvProblem, Pairs
+from .epilogue import check_dtype
 from .fused import fused_activation, with_axes_of
-from .layer import describe
+from .layer import titled
 from .parse import as_float
 from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
@@ -39,6 +40,7 @@ class ConvParameters(NamedTuple):
         return ConvProblem(direction, x, w, y, *self, aligned=aligned)
 
 
+@titled("convolution with scale and bias")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -67,9 +69,6 @@ class ScaledConv(NamedTuple):
         """The tensors that are written."""
         return (self.y,)
 
-    def __str__(self) -> str:
-        return describe("convolution with scale and bias", self)
-
 
 def scaled_conv_problem(
     conv: ConvProblem, specs: Specs, activation: Any, coefficient: Any, *, aligned: bool = True
@@ -89,18 +88,9 @@ def scaled_conv_problem(
         hint = cast_hint(x=y.dtype, residual=z.dtype)
         raise TypeError(f"residual is {z.dtype} and x is {y.dtype}; they need one dtype{hint}")
     scale, bias = (channel_operand(name, specs[name], y, (y.dtype, "float32")) for name in ("scale", "bias"))
-    return ScaledConv(
-        conv.x,
-        conv.w,
-        scale,
-        bias,
-        z,
-        y,
-        ConvParameters.of(conv),
-        fused_activation(activation),
-        as_float(coefficient, "coefficient"),
-        aligned,
-    )
+    function, parameter = fused_activation(activation), as_float(coefficient, "coefficient")
+    tensors = (conv.x, conv.w, scale, bias, z, y)
+    return ScaledConv(*tensors, ConvParameters.of(conv), function, parameter, aligned)
 
 
 def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tuple[str, ...]) -> TensorSpec:
@@ -108,7 +98,5 @@ def channel_operand(name: str, spec: TensorSpec, image: TensorSpec, dtypes: tupl
     channels = image.shape[1]
     if spec.shape not in ((channels,), (1, channels, *[1] * (len(image.shape) - 2))):
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    if spec.dtype not in dtypes:
-        expected = " or ".join(dict.fromkeys(dtypes))
-        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {expected}")
+    check_dtype(name, spec, dtypes)
     return with_axes_of(image, spec)

@@ -7,7 +7,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from .checks import Outs, Specs, result_spec
 from .conv import ConvProblem
-from .layer import describe
+from .epilogue import check_dtype
+from .layer import titled
 from .norm import check_epsilon
 from .parse import as_float, as_int
 from .scaled_conv import ConvParameters
@@ -61,6 +62,7 @@ class ConvBatchNormGradients(NamedTuple, Generic[T]):
 # --- problems ----------------------------------------------------------------------------------------------
 
 
+@titled("convolution with statistics", "unproven")
 class StatisticsProblem(NamedTuple):
     """``y = conv(relu(x * scale + bias), w)`` and its sums; without scale and bias, that of x itself."""
 
@@ -85,10 +87,8 @@ class StatisticsProblem(NamedTuple):
         """The tensors that are written."""
         return (self.y, self.sums, self.square_sums)
 
-    def __str__(self) -> str:
-        return describe("convolution with statistics", self, "unproven")
 
-
+@titled("statistics of a batch normalisation", "unproven")
 class BatchNormFinalize(NamedTuple):
     """The statistics of a batch of ``elements`` elements for each channel, from their sums."""
 
@@ -115,10 +115,8 @@ class BatchNormFinalize(NamedTuple):
         """The tensors that are written."""
         return (self.eq_scale, self.eq_bias, self.mean, self.invstd, self.next_mean, self.next_var)
 
-    def __str__(self) -> str:
-        return describe("statistics of a batch normalisation", self, "unproven")
 
-
+@titled("gradient of a convolution's data, a relu and a batch normalisation", "unproven")
 class DataGradient(NamedTuple):
     """The gradient of ``conv(relu(norm(x)), w)`` for norm(x), and the gradients of the normalisation."""
 
@@ -149,12 +147,8 @@ class DataGradient(NamedTuple):
         """The tensors that are written."""
         return (self.dz, self.dscale, self.dbias, self.eq_dz_scale, self.eq_x_scale, self.eq_bias)
 
-    def __str__(self) -> str:
-        return describe(
-            "gradient of a convolution's data, a relu and a batch normalisation", self, "unproven"
-        )
 
-
+@titled("gradient of a convolution's filter with scale, bias and relu of the data", "unproven")
 class FilterGradient(NamedTuple):
     """The gradient of ``conv(relu(x * scale + bias), w)`` with respect to w."""
 
@@ -176,11 +170,6 @@ class FilterGradient(NamedTuple):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
         return (self.dw,)
-
-    def __str__(self) -> str:
-        return describe(
-            "gradient of a convolution's filter with scale, bias and relu of the data", self, "unproven"
-        )
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
@@ -281,8 +270,7 @@ def _check_channels(name: str, spec: TensorSpec, channels: int, dtypes: tuple[st
     allowed = ((channels,), *((1, channels, *[1] * spatial) for spatial in (1, 2, 3)))
     if spec.shape not in allowed or not channels:
         raise ValueError(f"{name} has a wrong shape: got {spec.shape}, expected ({channels},)")
-    if spec.dtype not in dtypes:
-        raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")
+    check_dtype(name, spec, dtypes)
 
 
 def _channels(count: int, out: TensorSpec | None, name: str, dtype: str = "float32") -> TensorSpec:

@@ -15,8 +15,15 @@ import numpy as np
 from cudnn_ct._bindings.enums import RNNAlgo
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import RNN_BIASES, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_MODES, RNNSpec
-from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn import (
+    RNN_BIASES,
+    RNN_DIRECTIONS,
+    RNN_INPUT_MODES,
+    RNN_MODES,
+    RNNSpec,
+    rnn_parameters,
+    rnn_weight_size,
+)
 
 from .host import view
 

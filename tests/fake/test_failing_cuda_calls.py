@@ -13,7 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cuda.stream import Stream
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.unit.cuda_driver import FALLIBLE
 

@@ -21,8 +21,7 @@ from cudnn_ct.jax import kernels
 from cudnn_ct.jax.calls import Call, call_of
 from cudnn_ct.jax.networks import ON_CPU
 from cudnn_ct.ops import _call, _replay
-from cudnn_ct.shapes.rnn import rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_weight_size
+from cudnn_ct.shapes.rnn import rnn_spec, rnn_weight_size
 
 from .cudnn import FakeCudnn
 from .host import Host

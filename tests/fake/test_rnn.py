@@ -24,8 +24,7 @@ from cudnn_ct._config import config
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_parameters, rnn_spec
 from tests.layers import compare
 from tests.rnn_cases import RNNCase, check_passes, check_weights, network, passes
 from tests.strategies import own, placing, shifted

@@ -30,8 +30,7 @@ from cudnn_ct import jax as ctj  # noqa: E402
 from cudnn_ct.gradients.table import OPERATIONS  # noqa: E402
 from cudnn_ct.jax.calls import Call, call_of  # noqa: E402
 from cudnn_ct.reference.rnn import rnn as reference_rnn  # noqa: E402
-from cudnn_ct.shapes.rnn import rnn_spec  # noqa: E402
-from cudnn_ct.shapes.rnn_params import rnn_parameters  # noqa: E402
+from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec  # noqa: E402
 
 if jax.default_backend() != "cpu":
     pytest.skip("these tests are for the CPU; tests/gpu has those of a GPU", allow_module_level=True)

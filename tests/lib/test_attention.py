@@ -10,7 +10,7 @@ from cudnn_ct.graph.first import first_engine
 from cudnn_ct.graph.offline import Planner, target_of
 from cudnn_ct.graph.pixels import pixels
 from cudnn_ct.legal.rules import engine_rules
-from cudnn_ct.ops._cast import conversion_graph
+from cudnn_ct.ops._elementwise_graph import conversion_graph
 from cudnn_ct.ops.attention.core import core_of
 from cudnn_ct.ops.attention.padding import selection_graph
 from cudnn_ct.ops.attention.scaled_source import SOURCE as FLOAT8_SOURCE

@@ -15,9 +15,8 @@ from cudnn_ct._bindings import enums
 from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.errors import CudnnError, NotSupportedError
 from cudnn_ct.graph.candidates import engine_candidates
-from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs
+from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs, heuristic_modes
 from cudnn_ct.graph.explain import explain_graph
-from cudnn_ct.graph.modes import heuristic_modes
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import OPERATIONS, Graph, operation_graph
 from cudnn_ct.graph.plan_file import StoredPlan

@@ -28,9 +28,10 @@ from cudnn_ct.shapes.rnn import (
     RNN_INPUT_MODES,
     RNN_MODES,
     RNNSpec,
+    rnn_parameters,
     rnn_spec,
+    rnn_weight_size,
 )
-from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import RNNDataSpec
 from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs

@@ -14,8 +14,7 @@ import pytest
 from cudnn_ct import reference
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec
 
 from . import by_loops
 from .answer import GATES, Answer

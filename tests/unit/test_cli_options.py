@@ -22,8 +22,8 @@ from cudnn_ct import _algorithm_names, _caller, _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.cli import main, offline
+from cudnn_ct.cli.algorithms import some
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
-from cudnn_ct.cli.random_array import some
 from cudnn_ct.cli.table import in_bytes
 from cudnn_ct.errors import AllocationError, CudnnError, CudnnWarning, NotSupportedError
 from cudnn_ct.graph.plan_file import StoredPlan, encode

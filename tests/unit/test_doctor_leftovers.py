@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import _files, doctor
-from cudnn_ct.doctor import environments, pip, report
+from cudnn_ct.doctor import locate, pip, report
 from tests.elf_files import make_cudnn, make_elf
 from tests.unit.test_doctor_metadata import write_metadata
 from tests.unit.test_doctor_several import record
@@ -201,7 +201,7 @@ def test_base_of_the_system_has_the_folders_of_debian(
     )
     monkeypatch.setattr(os.path, "isdir", lambda _: True)
     monkeypatch.setenv("HOME", "/home/u")
-    assert environments.other_sites(str(tmp_path)) == [
+    assert locate.other_sites(str(tmp_path)) == [
         "/home/u/.local/lib/python3/site-packages",
         "/usr/local/lib/python3/dist-packages",
         "/usr/lib/python3/dist-packages",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import preloads, runpaths, search
+from cudnn_ct.doctor import runpaths, search
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn, make_elf
 
@@ -128,7 +128,7 @@ def test_preloaded_libraries_may_define_functions_of_cudnn(own: Path, other: Pat
         ("libcudnn_ops.so.9", ["unset LD_PRELOAD"]),  # found in LD_LIBRARY_PATH
         (f"{tool} {own}/libcudnn.so.9 /gone/libcudnn.so.9 libcudnn_gone.so.9", []),
     ):
-        findings = list(preloads.check(found, {"LD_PRELOAD": words, "LD_LIBRARY_PATH": str(other)}))
+        findings = list(search.check_preloads(found, {"LD_PRELOAD": words, "LD_LIBRARY_PATH": str(other)}))
         assert [each.fix for each in findings] == fixes, words
 
 

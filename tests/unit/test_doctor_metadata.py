@@ -9,7 +9,7 @@ import pytest
 
 from cudnn_ct import doctor
 from cudnn_ct.doctor import packages
-from cudnn_ct.doctor.metadata import Packages
+from cudnn_ct.doctor.packages import Packages
 from tests.doctor_sites import read
 from tests.elf_files import make_cudnn
 

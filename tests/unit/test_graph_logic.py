@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct.ops.graph.logic import without_logic
 from cudnn_ct.ops.graph.lower import lowered
+from cudnn_ct.ops.graph.rewrites import without_logic
 
 Build = Callable[[ct.Graph, ct.GraphTensor], ct.GraphTensor]
 

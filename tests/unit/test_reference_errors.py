@@ -15,8 +15,7 @@ from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.dropout import dropout
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import rnn_parameters, rnn_spec
 from tests.fusion_cases import FUSIONS
 from tests.layers import several
 

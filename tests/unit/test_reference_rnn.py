@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn import RNN_MODES, rnn_spec
-from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn import RNN_MODES, rnn_parameters, rnn_spec
 from tests.rnn_cases import RNNCase, rnn_cases
 
 

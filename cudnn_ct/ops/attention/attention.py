@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Never
+from typing import Any, Literal, Never
 
 from ... import algo_cache
 from ..._config import config
@@ -17,9 +17,8 @@ from ...shapes.attention import (
     AttentionResult,
 )
 from ...shapes.attention_rules import attention_gradient_problem, attention_problem
-from ...shapes.checks import result_slots
+from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
@@ -256,57 +255,24 @@ def attention_backward(
 # --- operations --------------------------------------------------------------------------------------------
 
 
-class _Params(NamedTuple):
-    """Arguments of a call as the caller wrote them; part of its cache key."""
-
-    extra: Any  # return_stats, or dbias of the gradient
-    scale: Any
-    causal: Any
-    window: Any
-    dropout: Any
-    longest: tuple[int, int]
-    algo: Any
-    deterministic: Any
-    workspace_limit: Any
-    strict: Any
+def _wanted_deterministic(given: Any) -> bool:
+    return as_bool(config.deterministic if given is None else given, "deterministic")
 
 
-def _wanted_deterministic(given: _Params) -> bool:
-    value = config.deterministic if given.deterministic is None else given.deterministic
-    return as_bool(value, "deterministic")
-
-
-def _forward(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> AttentionProblem:
+def _forward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
     return attention_problem(specs, tuple(outs), *params[:6], aligned=aligned)
 
 
-def _backward(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> AttentionProblem:
-    same = _wanted_deterministic(_Params(*params))
+def _backward(specs: Specs, outs: Outs, *params: Any, aligned: bool, **_: Any) -> AttentionProblem:
+    same = _wanted_deterministic(params[7])
     return attention_gradient_problem(specs, tuple(outs), *params[:6], aligned=aligned, deterministic=same)
 
 
 def _select(problem: AttentionProblem, params: tuple[Any, ...]) -> Select:
-    given = _Params(*params)
-    wanted = request(
-        config.algo if given.algo is None else given.algo,
-        _wanted_deterministic(given),
-        config.workspace_limit if given.workspace_limit is None else given.workspace_limit,
-        given.strict,
-        problem,
-        check_engine_name,
-    )
+    algo, deterministic, limit, strict = params[6:]
+    algo, limit = config.algo if algo is None else algo, config.workspace_limit if limit is None else limit
+    same = _wanted_deterministic(deterministic)
+    wanted = request(algo, same, limit, strict, problem, check_engine_name)
     core = core_of(problem, 0)
     if core.empty:
         return lambda _: SelectedPlan(fills_of(core))

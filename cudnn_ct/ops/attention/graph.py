@@ -40,51 +40,22 @@ def named_graph(problem: AttentionProblem) -> OperandGraph:
     return OperandGraph(Graph(tuple(nodes.nodes), tuple(nodes.operands.values())), tuple(nodes.operands))
 
 
-class _Nodes:
-    """Nodes of one graph, added in the order of the computation."""
+class NodeBuilder:
+    """Makes the tensors and the nodes of one graph, which are numbered in the order of the computation."""
 
-    def __init__(self, problem: AttentionProblem) -> None:
-        self.problem = problem
-        self.sizes = sizes = problem.sizes
+    def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.operands: dict[str, Tensor] = {}
         self._uid = 0
-        self.scores = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
-        self.rows = (sizes.batch, sizes.heads, sizes.queries, 1)
-        self.dtype = problem.q.dtype
-        # The backward pass lists its operands in the order of the problem, too.
-        self.lengths = (self._operand("lengths_q"), self._operand("lengths_kv"))
-
-    # --- tensors ---------------------------------------------------------------------------------------
 
     def _next(self) -> int:
         self._uid += 1
         return self._uid
-
-    def _operand(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor | None:
-        """Return the tensor in memory of a field of the problem, None if the problem lacks it."""
-        if name in self.operands:
-            return self.operands[name]
-        spec = spec or getattr(self.problem, name)
-        if spec is None:
-            return None
-        starts = self._operand(ragged) if ragged else None
-        self.operands[name] = tensor = Tensor(self._next(), spec, ragged=starts)
-        return tensor
-
-    def _given(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor:
-        tensor = self._operand(name, ragged, spec)
-        if tensor is None:
-            raise ValueError(f"the problem lacks {name}")
-        return tensor
 
     def _virtual(self, shape: Shape, dtype: str = "float32", strides: Shape | None = None) -> Tensor:
         return Tensor(self._next(), TensorSpec(shape, strides or packed_strides(shape), dtype), virtual=True)
 
     def _value(self, value: float, dtype: str = "float32") -> Tensor:
         return Tensor(self._next(), TensorSpec.packed(SCALAR, dtype), value=value)
-
-    # --- operations ------------------------------------------------------------------------------------
 
     def _pointwise(
         self,
@@ -104,6 +75,46 @@ class _Nodes:
         self.nodes.append(node("pointwise", mode=mode, math_prec=compute, **parameters, **given))
         return y
 
+    def _reduce(self, operator: str, x: Tensor, y: Tensor) -> Tensor:
+        self.nodes.append(node("reduction", operator=operator, comp_type="float32", xdesc=x, ydesc=y))
+        return y
+
+
+class _Nodes(NodeBuilder):
+    """Nodes of one graph, added in the order of the computation."""
+
+    def __init__(self, problem: AttentionProblem) -> None:
+        super().__init__()
+        self.problem = problem
+        self.sizes = sizes = problem.sizes
+        self.operands: dict[str, Tensor] = {}
+        self.scores = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
+        self.rows = (sizes.batch, sizes.heads, sizes.queries, 1)
+        self.dtype = problem.q.dtype
+        # The backward pass lists its operands in the order of the problem, too.
+        self.lengths = (self._operand("lengths_q"), self._operand("lengths_kv"))
+
+    # --- tensors ---------------------------------------------------------------------------------------
+
+    def _operand(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor | None:
+        """Return the tensor in memory of a field of the problem, None if the problem lacks it."""
+        if name in self.operands:
+            return self.operands[name]
+        spec = spec or getattr(self.problem, name)
+        if spec is None:
+            return None
+        starts = self._operand(ragged) if ragged else None
+        self.operands[name] = tensor = Tensor(self._next(), spec, ragged=starts)
+        return tensor
+
+    def _given(self, name: str, ragged: str = "", spec: TensorSpec | None = None) -> Tensor:
+        tensor = self._operand(name, ragged, spec)
+        if tensor is None:
+            raise ValueError(f"the problem lacks {name}")
+        return tensor
+
+    # --- operations ------------------------------------------------------------------------------------
+
     def _matmul(
         self, a: Tensor, b: Tensor, c: Tensor, *, overrides: str, padding: float | None = None
     ) -> Tensor:
@@ -114,10 +125,6 @@ class _Nodes:
                 given[f"gemm_{axis}_override_desc"] = lengths
         self.nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c, **given))
         return c
-
-    def _reduce(self, operator: str, x: Tensor, y: Tensor) -> Tensor:
-        self.nodes.append(node("reduction", operator=operator, comp_type="float32", xdesc=x, ydesc=y))
-        return y
 
     def _reshape(self, x: Tensor, y: Tensor) -> Tensor:
         self.nodes.append(node("reshape", xdesc=x, ydesc=y))
@@ -134,7 +141,7 @@ class _Nodes:
         head = tensor.spec.shape[3]
         shape = (sizes.batch, sizes.kv_heads, sizes.keys, head)
         loaded = self._virtual(shape, self.dtype)
-        written = _transposed(loaded) if name == "k" else loaded
+        written = transposed(loaded) if name == "k" else loaded
         name = "page_table" if name == "k" else "page_table_v"
         table = self._given(name, spec=problem.page_table_v or problem.page_table)
         self.nodes.append(
@@ -152,7 +159,7 @@ class _Nodes:
         """Return ``scale * q @ k.T + bias``."""
         padding = 0.0 if padded and self.lengths[0] is not None else None
         scores = self._virtual(self.scores)
-        scores = self._matmul(q, _transposed(k), scores, overrides="mn", padding=padding)
+        scores = self._matmul(q, transposed(k), scores, overrides="mn", padding=padding)
         scores = self._pointwise("mul", scores, self._value(self.problem.scale))
         bias = self._operand("bias")
         return self._pointwise("add", scores, bias) if bias else scores
@@ -255,7 +262,7 @@ class _Nodes:
             dropped = self._pointwise("mul", dropped, self._value(1 / (1 - rate)))
         self._sum_of_queries(dropped, dy, "dv", "starts_v")
 
-        gradient = self._matmul(dy, _transposed(v), self._virtual(self.scores), overrides="mn")
+        gradient = self._matmul(dy, transposed(v), self._virtual(self.scores), overrides="mn")
         if kept is not None:
             gradient = self._pointwise("mul", gradient, kept)
         gradient = self._pointwise("mul", self._pointwise("sub", gradient, sums), weights)
@@ -266,7 +273,7 @@ class _Nodes:
         gradient = self._pointwise("mul", gradient, self._value(problem.scale))
         self._sum_of_queries(gradient, q, "dk", "starts_k")
 
-        keys = self._reshape(_transposed(k), Tensor(self._next(), k.spec, virtual=True, ragged=k.ragged))
+        keys = self._reshape(transposed(k), Tensor(self._next(), k.spec, virtual=True, ragged=k.ragged))
         dq = self._given("dq", "starts_q")
         if problem.deterministic or problem.dbias is not None:
             # All products of a row are in the workspace, so that they are added in one order.
@@ -292,13 +299,9 @@ class _Nodes:
         self._reduce("add", all_heads, result)
 
 
-def _transposed(tensor: Tensor) -> Tensor:
+def transposed(tensor: Tensor) -> Tensor:
     """Return a tensor with its last two axes exchanged; it is the same memory."""
-    (batch, heads, rows, columns), (of_batch, of_head, of_row, of_column) = (
-        tensor.spec.shape,
-        tensor.spec.strides,
-    )
-    spec = TensorSpec(
-        (batch, heads, columns, rows), (of_batch, of_head, of_column, of_row), tensor.spec.dtype
-    )
+    *batch, rows, columns = tensor.spec.shape
+    *steps, of_row, of_column = tensor.spec.strides
+    spec = TensorSpec((*batch, columns, rows), (*steps, of_column, of_row), tensor.spec.dtype)
     return tensor._replace(spec=spec)

@@ -14,14 +14,13 @@ from ...graph.first import first_plan
 from ...graph.operations import Graph, Tensor, node
 from ...plans.elementwise import copy_plan, expand_plan, fill_plan, op_tensor_of
 from ...plans.program import Program, Step, Steps
-from ...shapes.attention_lengths import sequence_lengths
+from ...shapes.attention_lengths import PaddingProblem, padding_problem, sequence_lengths
 from ...shapes.attention_rules import like_axes
-from ...shapes.padding import PaddingProblem, padding_problem
 from ...shapes.specs import TensorSpec, equivalent_strides
 from ...typing import ArrayLike, StreamLike
 from .._call import execute
-from .._cast import cast_by_graph
 from .._documented import documented
+from .._elementwise_graph import cast_by_graph
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix
 from .._operands import stream_of

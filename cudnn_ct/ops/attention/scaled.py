@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, Never
 
 from ... import algo_cache
@@ -16,11 +15,11 @@ from ...shapes.scaled_attention import (
     scaled_attention_problem,
     scaled_attention_slots,
 )
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from ..matmul.matmul import matmul
 from .scaled_source import SOURCE, fills_of
@@ -115,18 +114,8 @@ def scaled_attention(
     """
     if more or unknown or q is UNSET or k is UNSET or v is UNSET:
         return corrected(scaled_attention, locals())
-    given = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "descale_q": descale_q,
-        "descale_k": descale_k,
-        "descale_v": descale_v,
-        "descale_s": descale_s,
-        "scale_s": scale_s,
-        "scale_o": scale_o,
-    }
-    given = {name: array for name, array in given.items() if array is not None}
+    of_operands = present(q=q, k=k, v=v, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v)
+    given = of_operands | present(descale_s=descale_s, scale_s=scale_s, scale_o=scale_o)
     outs = scaled_attention_slots(out, return_stats, amax)
     with_stats, with_amax = as_bool(return_stats, "return_stats"), as_bool(amax, "amax")
     operation = _WITH_STATS if with_stats else _WITHOUT_STATS
@@ -134,16 +123,6 @@ def scaled_attention(
     y, *further = execute(operation, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
     stats = further.pop(0) if with_stats else None
     return ScaledAttentionResult(y, stats, further[0] if with_amax else None)
-
-
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Sequence[TensorSpec | None],
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - this operation has no alpha and beta
-    aligned: bool,
-) -> ScaledAttentionProblem:
-    return scaled_attention_problem(specs, tuple(outs), *params[:5], aligned=aligned)
 
 
 def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
@@ -154,6 +133,6 @@ def _select(problem: ScaledAttentionProblem, params: tuple[Any, ...]) -> Select:
     return lambda ctx: algo_cache.select(problem, SOURCE, ctx, wanted)
 
 
-_NAME = "attention of float8"
-_WITH_STATS = Operation(_NAME, _problem, select=_select, written=("out", "stats of out", "amax of out"))
-_WITHOUT_STATS = Operation(_NAME, _problem, select=_select, written=("out", "amax of out"))
+_NAME, _PROBLEM = "attention of float8", without_factors(scaled_attention_problem)
+_WITH_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "stats of out", "amax of out"))
+_WITHOUT_STATS = Operation(_NAME, _PROBLEM, select=_select, written=("out", "amax of out"))

@@ -6,14 +6,11 @@ leaves out the rows of a tile that are no queries.
 
 from __future__ import annotations
 
-from itertools import count
-from typing import Any
-
-from ...graph.operations import Graph, Node, Tensor, node
+from ...graph.operations import Graph, Tensor, node
 from ...plans.base import tensors_of
 from ...shapes.scaled_attention import ScaledAttentionProblem
 from ...shapes.specs import Shape, TensorSpec
-from .graph import MASKED, SCALAR
+from .graph import MASKED, SCALAR, NodeBuilder, transposed
 
 
 def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
@@ -21,13 +18,12 @@ def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:
     return _Builder(problem).graph()
 
 
-class _Builder:
+class _Builder(NodeBuilder):
     """Makes the nodes one after another; each reads the result of the last."""
 
     def __init__(self, problem: ScaledAttentionProblem) -> None:
+        super().__init__()
         self._problem = problem
-        self._numbers = count(1)
-        self._nodes: list[Node] = []
         sizes = problem.sizes
         self._scores: Shape = (sizes.batch, sizes.heads, sizes.queries, sizes.keys)
         self._rows: Shape = (sizes.batch, sizes.heads, sizes.queries, 1)
@@ -36,13 +32,13 @@ class _Builder:
     def graph(self) -> Graph:
         given = self._given
         scores = self._virtual(self._scores)
-        self._matmul(given["q"], _transposed(given["k"]), scores)
+        self._matmul(given["q"], transposed(given["k"]), scores)
         scores = self._pointwise("mul", scores, self._value(self._problem.scale))
         for name in ("descale_q", "descale_k"):
             scores = self._pointwise("mul", scores, given[name])
         weights = self._softmax(self._masked(scores))
         # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
-        self._largest(weights, Tensor(next(self._numbers), TensorSpec.packed(SCALAR), scratch=True))
+        self._largest(weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
         rounded = self._virtual(self._scores, self._problem.q.dtype)
         self._pointwise("mul", weights, given["scale_s"], y=rounded)
         result = self._virtual(given["y"].spec.shape)
@@ -51,7 +47,7 @@ class _Builder:
             result = self._pointwise("mul", result, given[name])
         self._pointwise("mul", result, given["scale_o"], y=given["y"])
         self._largest(result, given["amax"])
-        return Graph(tuple(self._nodes), tuple(given.values()))
+        return Graph(tuple(self.nodes), tuple(given.values()))
 
     def _masked(self, scores: Tensor) -> Tensor:
         if self._problem.lengths_q:
@@ -88,46 +84,10 @@ class _Builder:
             spec = TensorSpec.packed((*spec.shape, 1), spec.dtype)
         elif len(spec.shape) < 4:
             spec = TensorSpec.packed((spec.size, 1, 1, 1), spec.dtype)
-        return Tensor(next(self._numbers), spec)
-
-    def _virtual(self, shape: Shape, dtype: str = "float32") -> Tensor:
-        return Tensor(next(self._numbers), TensorSpec.packed(shape, dtype), virtual=True)
-
-    def _value(self, value: float) -> Tensor:
-        return Tensor(next(self._numbers), TensorSpec.packed(SCALAR, "float32"), value=value)
-
-    # --- nodes -----------------------------------------------------------------------------------------
-
-    def _pointwise(
-        self,
-        mode: str,
-        x: Tensor,
-        b: Tensor | None = None,
-        t: Tensor | None = None,
-        y: Tensor | None = None,
-        compute: str = "float32",
-        **parameters: Any,
-    ) -> Tensor:
-        y = y or self._virtual(x.spec.shape, compute)
-        tensors = {"xdesc": x, "bdesc": b, "tdesc": t, "ydesc": y}
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        self._nodes.append(node("pointwise", mode=mode, math_prec=compute, **parameters, **given))
-        return y
+        return Tensor(self._next(), spec)
 
     def _matmul(self, a: Tensor, b: Tensor, c: Tensor) -> None:
-        self._nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c))
-
-    def _reduce(self, operator: str, x: Tensor, y: Tensor) -> Tensor:
-        self._nodes.append(node("reduction", operator=operator, comp_type="float32", xdesc=x, ydesc=y))
-        return y
+        self.nodes.append(node("matmul", comp_type="float32", adesc=a, bdesc=b, cdesc=c))
 
     def _largest(self, x: Tensor, y: Tensor) -> None:
         self._reduce("amax", x, y)
-
-
-def _transposed(tensor: Tensor) -> Tensor:
-    """Return a tensor with its last two axes exchanged; it is the same memory."""
-    *batch, rows, columns = tensor.spec.shape
-    *steps, of_row, of_column = tensor.spec.strides
-    spec = TensorSpec((*batch, columns, rows), (*steps, of_column, of_row), tensor.spec.dtype)
-    return tensor._replace(spec=spec)

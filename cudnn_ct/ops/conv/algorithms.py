@@ -26,7 +26,7 @@ from ...typing import (
     StreamLike,
 )
 from .._documented import documented
-from .._operands import representable, stream_of
+from .._operands import present, representable, stream_of
 from .call import CONV, ConvParams, request_of
 from .conv import conv
 from .fused import FUSED, conv_bias_activation
@@ -243,8 +243,7 @@ def conv_bias_activation_plan(
     """
     if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation_plan, locals())
-    added = ("residual", residual), ("bias", bias)
-    given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}
+    given = {"x": x, "w": w} | present(residual=residual, bias=bias)
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,

@@ -12,7 +12,7 @@ from ...autotune.request import AlgoRequest, request
 from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_or_scale
-from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
+from ...shapes.conv import GEOMETRY, ROLES, ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
 from .._keys import enum_names, freeze
 from .._operation import Operation, Select
@@ -37,7 +37,7 @@ class ConvParams(NamedTuple):
     @property
     def geometry(self) -> dict[str, Any]:
         """The parameters that determine the shape of the result."""
-        return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
+        return {name: getattr(self, name) for name in GEOMETRY}
 
 
 def _problem(
@@ -73,6 +73,24 @@ def _transposed(
     geometry = ConvParams(*params).geometry
     shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
     return _problem("backward_data", specs, outs, shape, *params, **facts)
+
+
+def conv_of(
+    direction: str,
+    first: TensorSpec,
+    second: TensorSpec,
+    out: TensorSpec | None,
+    geometry: Sequence[Any],
+    precision: Any = None,
+    shape: Any = None,
+) -> ConvProblem:
+    """Return the problem of a convolution that is fused; ``geometry`` has values for `GEOMETRY`."""
+    named: dict[str, Any] = dict(zip(GEOMETRY, geometry, strict=False))
+    allowed = config.allow_tf32
+    conv = conv_problem(
+        direction, first, second, shape=shape, precision=precision, allow_tf32=allowed, out=out, **named
+    )
+    return without_wrong_tf32(conv) if precision is None else conv
 
 
 def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:

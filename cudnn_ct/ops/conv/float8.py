@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...shapes.checks import result_slots
+from ...shapes.checks import Outs, Specs, result_slots
+from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.float8_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
 from ...typing import (
     Algo,
     ArrayLike,
@@ -22,8 +22,10 @@ from ...typing import (
     PerAxis,
     StreamLike,
 )
+from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .float8_graph import SOURCE
 from .scaled import conv_scale_bias_activation, select
@@ -109,50 +111,22 @@ def scaled_conv(
     """
     if more or unknown or x is UNSET or w is UNSET:
         return corrected(scaled_conv, locals())
-    optional = {"bias": bias, "descale_x": descale_x, "descale_w": descale_w, "scale": scale}
-    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
+    optional = present(bias=bias, descale_x=descale_x, descale_w=descale_w, scale=scale)
+    given = {"x": x, "w": w} | optional
     computed = as_bool(amax, "amax")
     outs = result_slots(out, ScaledConvResult._fields, absent="" if computed else WITHOUT_AMAX)
-    params = Params(
-        padding, stride, dilation, groups, activation, out_dtype, algo, deterministic, workspace_limit
-    )
+    params = (
+        padding, stride, dilation, groups, activation, out_dtype, algo, deterministic, workspace_limit,
+    )  # fmt: skip
     results = execute(FLOAT8_CONV, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
     return ScaledConvResult(results[0], results[1] if computed else None)
 
 
-class Params(NamedTuple):
-    """Parameters of a call as the caller passed them; part of its cache key."""
-
-    padding: Any
-    stride: Any
-    dilation: Any
-    groups: Any
-    activation: Any
-    out_dtype: Any
-    algo: Any
-    deterministic: Any
-    workspace_limit: Any
-
-
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
-    aligned: bool,
-) -> Float8Conv:
-    given = Params(*params)
-    return float8_conv_problem(
-        specs,
-        outs,
-        given.activation,
-        given.out_dtype,
-        padding=given.padding,
-        stride=given.stride,
-        dilation=given.dilation,
-        groups=given.groups,
-        aligned=aligned,
-    )
+@without_factors
+def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> Float8Conv:
+    *geometry, activation, out_dtype = params
+    named = dict(zip(GEOMETRY, geometry, strict=True))
+    return float8_conv_problem(specs, outs, activation, out_dtype, aligned=aligned, **named)
 
 
 def _select(problem: Float8Conv, params: tuple[Any, ...]) -> Select:

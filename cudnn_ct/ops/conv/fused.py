@@ -14,6 +14,7 @@ from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAx
 from .._call import execute
 from .._documented import documented
 from .._keys import enum_names, freeze
+from .._operands import present
 from .._operation import Operation, Select
 from .call import CONV, ConvParams, request_of, select
 from .conv import conv
@@ -86,8 +87,7 @@ def conv_bias_activation(
     """
     if more or unknown or x is UNSET or w is UNSET or bias is UNSET:
         return corrected(conv_bias_activation, locals())
-    added = ("residual", residual), ("bias", bias)
-    given = {"x": x, "w": w} | {name: array for name, array in added if array is not None}
+    given = {"x": x, "w": w} | present(residual=residual, bias=bias)
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
         activation, coefficient, alpha1, alpha2,

@@ -6,8 +6,7 @@ from typing import Any, Never
 
 from ..._hints import UNSET, corrected
 from ...array import DeviceArray
-from ...shapes.checks import result_slots
-from ...shapes.specs import TensorSpec
+from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.training_fusions import (
     ConvBatchNormGradients,
     DataGradient,
@@ -16,11 +15,13 @@ from ...shapes.training_fusions import (
     filter_gradient,
 )
 from ...typing import Algo, ArrayLike, OutLike, Padding, PerAxis, Shape, StreamLike
+from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
 from .._fallback import by_engines
 from .._operation import Operation
-from .training import FusionParams, conv_batch_norm_statistics, selection
+from .call import conv_of
+from .training import conv_batch_norm_statistics, selection
 from .training_formulas import data_by_formulas, filter_by_formulas
 from .training_graphs import DATA_SOURCE, FILTER_SOURCE
 
@@ -102,7 +103,7 @@ def conv_backward_data_relu_batch_norm(
     ):  # fmt: skip
         return corrected(conv_backward_data_relu_batch_norm, locals())
     given = {"dy": dy, "w": w, "x": x, "mean": mean, "invstd": invstd, "scale": scale, "bias": bias}
-    params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
+    params = (padding, stride, dilation, algo, deterministic, workspace_limit)
     outs = result_slots(out, ConvBatchNormGradients._fields)
     results = execute(DATA, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
     return ConvBatchNormGradients(*results)
@@ -171,31 +172,20 @@ def conv_backward_filter_scale_bias_relu(
     ):  # fmt: skip
         return corrected(conv_backward_filter_scale_bias_relu, locals())
     given = {"dy": dy, "x": x, "scale": scale, "bias": bias}
-    params = (w_shape, *FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit))
+    params = (w_shape, padding, stride, dilation, algo, deterministic, workspace_limit)
     return execute(FILTER, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
-def _data(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
-    aligned: bool,
-) -> DataGradient:
+@without_factors
+def _data(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> DataGradient:
     shape = specs["x"].shape
-    conv = FusionParams(*params).conv("backward_data", specs["dy"], specs["w"], outs[0], shape)
+    conv = conv_of("backward_data", specs["dy"], specs["w"], outs[0], geometry, shape=shape)
     return data_gradient(conv, specs, outs, aligned=aligned)
 
 
-def _filter(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    w_shape: Any,
-    *params: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> FilterGradient:
-    conv = FusionParams(*params).conv("backward_filter", specs["dy"], specs["x"], outs[0], w_shape)
+@without_factors
+def _filter(specs: Specs, outs: Outs, w_shape: Any, *geometry: Any, aligned: bool) -> FilterGradient:
+    conv = conv_of("backward_filter", specs["dy"], specs["x"], outs[0], geometry, shape=w_shape)
     return filter_gradient(conv, specs, aligned=aligned)
 
 

@@ -7,8 +7,7 @@ from functools import lru_cache
 
 from ...context import Context
 from ...graph.candidates import engine_by_name, engine_candidates, engine_plan, no_engine
-from ...graph.engines import HEURISTICS
-from ...graph.modes import heuristic_modes
+from ...graph.engines import HEURISTICS, heuristic_modes
 from ...graph.offline import Planner, target_of
 from ...graph.plan import GraphPlan
 from ...graph.rules import EngineRules, Rejection

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 from ... import algo_cache
-from ..._config import config
 from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
 from ...errors import NotSupportedError
-from ...legal.rules import without_wrong_tf32
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
-from ...shapes.conv import conv_problem
+from ...shapes.checks import Outs, Specs
 from ...shapes.scaled_conv import ScaledConv, scaled_conv_problem
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, FusedActivation, Padding, PerAxis, Precision, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
+from .call import conv_of
 from .fused import conv_bias_activation
 from .scaled_graph import SOURCE
 
@@ -94,52 +93,19 @@ def conv_scale_bias_activation(
     """
     if more or unknown or x is UNSET or w is UNSET or scale is UNSET or bias is UNSET:
         return corrected(conv_scale_bias_activation, locals())
-    added = {} if residual is None else {"residual": residual}
-    given = {"x": x, "w": w, "scale": scale, "bias": bias} | added
-    params = Params(
+    given = {"x": x, "w": w, "scale": scale, "bias": bias} | present(residual=residual)
+    params = (
         padding, stride, dilation, groups, precision, activation, coefficient,
         algo, deterministic, workspace_limit,
     )  # fmt: skip
     return execute(SCALED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
-class Params(NamedTuple):
-    """Parameters of a call as the caller passed them; part of its cache key."""
-
-    padding: Any
-    stride: Any
-    dilation: Any
-    groups: Any
-    precision: Any
-    activation: Any
-    coefficient: Any
-    algo: Any
-    deterministic: Any
-    workspace_limit: Any
-
-
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
-    aligned: bool,
-) -> ScaledConv:
-    given = Params(*params)
-    conv = conv_problem(
-        "forward",
-        specs["x"],
-        specs["w"],
-        padding=given.padding,
-        stride=given.stride,
-        dilation=given.dilation,
-        groups=given.groups,
-        precision=given.precision,
-        allow_tf32=config.allow_tf32,
-        out=outs[0],
-    )
-    conv = without_wrong_tf32(conv) if given.precision is None else conv
-    return scaled_conv_problem(conv, specs, given.activation, given.coefficient, aligned=aligned)
+@without_factors
+def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> ScaledConv:
+    *geometry, precision, activation, coefficient = params
+    conv = conv_of("forward", specs["x"], specs["w"], outs[0], geometry, precision)
+    return scaled_conv_problem(conv, specs, activation, coefficient, aligned=aligned)
 
 
 def select(problem: Any, params: tuple[Any, ...], source: CandidateSource = SOURCE) -> Select:

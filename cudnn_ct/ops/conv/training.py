@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 from ... import algo_cache
-from ..._config import config
 from ..._hints import UNSET, corrected
 from ...algo_cache import CandidateSource
 from ...array import DeviceArray
-from ...legal.rules import without_wrong_tf32
-from ...shapes.checks import result_slots
-from ...shapes.conv import ConvProblem, conv_problem
-from ...shapes.specs import TensorSpec
+from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.training_fusions import (
-    BatchNormFinalize,
     BatchNormFinalizeResult,
     ConvStatisticsResult,
     StatisticsProblem,
@@ -23,11 +18,13 @@ from ...shapes.training_fusions import (
     statistics_problem,
 )
 from ...typing import Algo, ArrayLike, DTypeLike, OutLike, Padding, PerAxis, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
 from .._fallback import by_engines
+from .._operands import present
 from .._operation import Operation, Select
+from .call import conv_of
 from .scaled import conv_scale_bias_activation
 from .training_formulas import finalize_by_formulas
 from .training_graphs import FINALIZE_SOURCE, STATISTICS_SOURCE
@@ -96,9 +93,8 @@ def conv_batch_norm_statistics(
     """
     if more or unknown or x is UNSET or w is UNSET:
         return corrected(conv_batch_norm_statistics, locals())
-    optional = {"scale": scale, "bias": bias}
-    given = {"x": x, "w": w} | {name: array for name, array in optional.items() if array is not None}
-    params = FusionParams(padding, stride, dilation, algo, deterministic, workspace_limit)
+    given = {"x": x, "w": w} | present(scale=scale, bias=bias)
+    params = (padding, stride, dilation, algo, deterministic, workspace_limit)
     outs = result_slots(out, ConvStatisticsResult._fields)
     results = execute(STATISTICS, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
     return ConvStatisticsResult(*results)
@@ -187,34 +183,6 @@ def batch_norm_finalize(
     return BatchNormFinalizeResult(*results)
 
 
-class FusionParams(NamedTuple):
-    """Parameters of a call as the caller passed them; part of its cache key."""
-
-    padding: Any
-    stride: Any
-    dilation: Any
-    algo: Any
-    deterministic: Any
-    workspace_limit: Any
-
-    def conv(
-        self, direction: str, first: TensorSpec, second: TensorSpec, out: TensorSpec | None, shape: Any = None
-    ) -> ConvProblem:
-        """Return the problem of the convolution, or of its gradient of this shape."""
-        conv = conv_problem(
-            direction,
-            first,
-            second,
-            shape=shape,
-            padding=self.padding,
-            stride=self.stride,
-            dilation=self.dilation,
-            allow_tf32=config.allow_tf32,
-            out=out,
-        )
-        return without_wrong_tf32(conv)
-
-
 def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Select]:
     """Return the ``select`` of an operation whose last parameters are `AlgoArguments`."""
 
@@ -225,29 +193,10 @@ def selection(source: CandidateSource) -> Callable[[Any, tuple[Any, ...]], Selec
     return select
 
 
-def _statistics(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    *params: Any,
-    scaled: str,  # noqa: ARG001 - the operation has no alpha and beta
-    aligned: bool,
-) -> StatisticsProblem:
-    conv = FusionParams(*params).conv("forward", specs["x"], specs["w"], outs[0])
+@without_factors
+def _statistics(specs: Specs, outs: Outs, *geometry: Any, aligned: bool) -> StatisticsProblem:
+    conv = conv_of("forward", specs["x"], specs["w"], outs[0], geometry)
     return statistics_problem(conv, specs, outs, aligned=aligned)
-
-
-def _finalize(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    count: Any,
-    epsilon: Any,
-    momentum: Any,
-    eq_dtype: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> BatchNormFinalize:
-    return finalize_problem(specs, outs, count, epsilon, momentum, eq_dtype, aligned=aligned)
 
 
 STATISTICS = Operation(
@@ -258,7 +207,7 @@ STATISTICS = Operation(
 )
 FINALIZE = Operation(
     "the statistics of a batch normalisation",
-    _finalize,
+    without_factors(finalize_problem),
     (by_engines(finalize_by_formulas, "engines_precompiled"),),
     select=selection(FINALIZE_SOURCE),
     written=("out", *(f"{name} of out" for name in BatchNormFinalizeResult._fields[1:])),

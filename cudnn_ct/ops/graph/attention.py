@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from ...shapes.attention import Band, attention_band
 from ...shapes.parse import as_bool, as_float, as_int
 from .builder import GraphBuilder
-from .tensors import GraphTensor, Operand
+from .tensors import GraphTensor, Operands
 
 Causal = bool | Literal["top_left", "bottom_right"]
 Window = tuple[int | None, int | None]
@@ -97,7 +97,7 @@ class AttentionMethods(GraphBuilder):
         All of them must be outputs. Sums of dq are in an order that varies from run to run, unless the graph
         is built with ``deterministic=True``.
         """
-        operands: dict[str, Operand | None] = {
+        operands: Operands = {
             **{"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats, "bias": bias},
             **{"seq_len_q": seq_len_q, "seq_len_kv": seq_len_kv},
         }
@@ -118,11 +118,7 @@ class AttentionMethods(GraphBuilder):
         Query i keeps the keys j with ``j <= i``, or with ``left_bound`` those with ``j + left_bound > i``.
         """
         left = None if left_bound is None else self.constant(left_bound, "int32")
-        operands: dict[str, Operand | None] = {
-            "x": x,
-            "left_bound": left,
-            "fill": self.constant(fill, "float32"),
-        }
+        operands: Operands = {"x": x, "left_bound": left, "fill": self.constant(fill, "float32")}
         return self._apply(
             "diagonal_band_mask", operands, name, comparison_mode="cmp_ge" if left is None else "cmp_gt"
         )["y"]
@@ -182,7 +178,7 @@ class AttentionMethods(GraphBuilder):
         more: dict[str, GraphTensor | None],
         name: str | None,
     ) -> dict[str, GraphTensor]:
-        operands: dict[str, Operand | None] = {**dict(zip("qkv", qkv, strict=True)), **more}
+        operands: Operands = {**dict(zip("qkv", qkv, strict=True)), **more}
         if (more.get("page_table_k") is None) != (more.get("page_table_v") is None):
             raise ValueError("page tables are incomplete: pass page_table_k and page_table_v")
         return self._attention("sdpa", operands, scale, causal, window, name, stats=stats)
@@ -190,7 +186,7 @@ class AttentionMethods(GraphBuilder):
     def _attention(
         self,
         kind: str,
-        operands: dict[str, Operand | None],
+        operands: Operands,
         scale: float | None,
         causal: Causal,
         window: Window | None,

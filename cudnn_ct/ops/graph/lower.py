@@ -21,11 +21,9 @@ from ...typing import Layout
 from ..attention.core import core_of
 from ..attention.graph import graph_of
 from .attention_problem import attention_of
-from .clips import without_clips
 from .coalesce import coalesced
-from .logic import without_logic
 from .repeated import with_separate_inputs
-from .unreduced import without_empty_reductions
+from .rewrites import without_clips, without_empty_reductions, without_logic
 
 _OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 _OF_WINDOWS = (*_OF_IMAGES, "resample_forward", "resample_backward")

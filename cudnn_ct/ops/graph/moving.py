@@ -8,7 +8,7 @@ from typing import Literal
 from ...dtypes import GRAPH_DTYPES
 from ...shapes.parse import as_bool, as_choice, as_float, as_int, as_ints
 from .builder import GraphBuilder
-from .tensors import GraphTensor, Operand
+from .tensors import GraphTensor, Operands
 
 
 class MovingMethods(GraphBuilder):
@@ -47,7 +47,7 @@ class MovingMethods(GraphBuilder):
             raise TypeError(f"tensors must be a sequence of tensors: got {tensors!r}")
         if len(tensors) < 2:
             raise ValueError(f"tensors are too few: got {len(tensors)}, expected at least 2")
-        operands: dict[str, Operand | None] = {f"x{number}": one for number, one in enumerate(tensors)}
+        operands: Operands = {f"x{number}": one for number, one in enumerate(tensors)}
         return self._apply("concat", operands, name, axis=as_int(axis, "axis"))["y"]
 
     def rng(
@@ -73,7 +73,7 @@ class MovingMethods(GraphBuilder):
             "normal": {"normal_dist_mean": mean, "normal_dist_standard_deviation": deviation},
         }
         parameters = {key: as_float(value, key) for key, value in of_distribution[kind].items()}
-        operands: dict[str, Operand | None] = {"seed": seed, "offset": offset}
+        operands: Operands = {"seed": seed, "offset": offset}
         return self._apply(
             "rng", operands, name, shape=as_ints(shape, "shape"), distribution=kind, **parameters
         )["y"]
@@ -93,11 +93,7 @@ class MovingMethods(GraphBuilder):
         ``page_table`` (B, 1, blocks per sequence, 1) int32 names the blocks of each sequence, and ``lengths``
         (B, 1, 1, 1) int32 their numbers of keys. ``transposed`` exchanges the last two axes.
         """
-        operands: dict[str, Operand | None] = {
-            "container": container,
-            "page_table": page_table,
-            "sequence": lengths,
-        }
+        operands: Operands = {"container": container, "page_table": page_table, "sequence": lengths}
         longest, transposes = as_int(max_length, "max_length"), as_bool(transposed, "transposed") or None
         return self._apply("paged_cache_load", operands, name, max_length=longest, transposed=transposes)["y"]
 

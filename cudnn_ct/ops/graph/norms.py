@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from .builder import GraphBuilder
-from .tensors import GraphTensor, Operand
+from .tensors import GraphTensor, Operands
 
 Norm = Literal["layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"]
 
@@ -41,7 +41,7 @@ class NormMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return x normalised over the axes along which ``scale`` varies, times scale, plus bias."""
-        operands: dict[str, Operand | None] = {"x": x, "scale": scale, "bias": bias, "epsilon": epsilon}
+        operands: Operands = {"x": x, "scale": scale, "bias": bias, "epsilon": epsilon}
         return self._apply("norm_forward", operands, name, mode="layer_norm", phase="inference")["y"]
 
     def rms_norm(
@@ -54,7 +54,7 @@ class NormMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return ``x / sqrt(mean(x * x) + epsilon)`` over the axes of ``scale``, times scale, plus bias."""
-        operands: dict[str, Operand | None] = {"x": x, "scale": scale, "bias": bias, "epsilon": epsilon}
+        operands: Operands = {"x": x, "scale": scale, "bias": bias, "epsilon": epsilon}
         return self._apply("norm_forward", operands, name, mode="rms_norm", phase="inference")["y"]
 
     def batch_norm_inference(
@@ -95,7 +95,7 @@ class NormMethods(GraphBuilder):
         """
         if (running_mean is None) != (running_var is None) or (running_mean is None) != (momentum is None):
             raise ValueError("running statistics are incomplete: pass running_mean, running_var and momentum")
-        operands: dict[str, Operand | None] = {
+        operands: Operands = {
             "x": x,
             "scale": scale,
             "bias": bias,
@@ -121,13 +121,7 @@ class NormMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphNormGradients:
         """Return the gradients of :meth:`norm` from the statistics that it returned."""
-        operands: dict[str, Operand | None] = {
-            "x": x,
-            "dy": dy,
-            "scale": scale,
-            "mean": mean,
-            "inv_variance": inv_variance,
-        }
+        operands: Operands = {"x": x, "dy": dy, "scale": scale, "mean": mean, "inv_variance": inv_variance}
         made = self._apply(
             "norm_backward", operands, name, mode=mode, axes=axes, bias_gradient=bias_gradient or None
         )
@@ -158,7 +152,7 @@ class NormMethods(GraphBuilder):
         ``saved_mean``, ``saved_inv_std``, ``updated_running_mean`` and ``updated_running_var``.
         """
         elements = self.constant(count, "int64")
-        operands: dict[str, Operand | None] = {
+        operands: Operands = {
             "y_sum": y_sum,
             "y_sq_sum": y_sq_sum,
             "scale": scale,
@@ -185,11 +179,5 @@ class NormMethods(GraphBuilder):
 
         The gradient of x is ``dy * eq_dy_scale + x * eq_x_scale + eq_bias``.
         """
-        operands: dict[str, Operand | None] = {
-            "x": x,
-            "dy": dy,
-            "mean": mean,
-            "inv_std": inv_std,
-            "scale": scale,
-        }
+        operands: Operands = {"x": x, "dy": dy, "mean": mean, "inv_std": inv_std, "scale": scale}
         return self._apply("bn_backward_weights", operands, name)

@@ -10,7 +10,7 @@ from ...shapes.parse import as_ints
 from ...shapes.reduction import as_reduce_op
 from ...typing import ConvMode, Padding, PerAxis, ReduceOp
 from .builder import GraphBuilder
-from .tensors import GraphTensor, Operand
+from .tensors import GraphTensor, Operands
 
 Pooling = Literal["maxpool", "avgpool", "avgpool_exclude_padding"]
 Resampling = Literal["maxpool", "avgpool", "avgpool_exclude_padding", "bilinear"]
@@ -138,7 +138,7 @@ class ProductMethods(GraphBuilder):
         name: str | None = None,
     ) -> GraphTensor:
         """Return the gradient of a pooling; that of maxpool needs the indices, or x and y."""
-        operands: dict[str, Operand | None] = {"dy": dy, "indices": indices, "x": x, "y": y}
+        operands: Operands = {"dy": dy, "indices": indices, "x": x, "y": y}
         step = window if stride is None else stride
         return self._apply(
             "resample_backward",
@@ -169,7 +169,7 @@ class ProductMethods(GraphBuilder):
         ``token_index`` names, and "scatter" writes to them. Building a "gather" raises NotSupportedError,
         because it ended the CUDA context on an H200; the cause is not known.
         """
-        operands: dict[str, Operand | None] = {
+        operands: Operands = {
             "token": token,
             "weight": weight,
             "first_token_offset": first_token_offset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from ...shapes.specs import Shape
@@ -10,6 +10,17 @@ from ...typing import DTypeLike, Layout
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+
+def _operator(method: str, *, swapped: bool = False) -> Callable[[GraphTensor, Operand], GraphTensor]:
+    """Return an operator with another tensor or a number, which calls a method of the graph."""
+
+    def operator(self: GraphTensor, other: Operand) -> GraphTensor:
+        operands = (other, self) if swapped else (self, other)
+        made: GraphTensor = getattr(self._graph, method)(*operands)
+        return made
+
+    return operator
 
 
 class GraphTensor:
@@ -74,29 +85,13 @@ class GraphTensor:
     def __repr__(self) -> str:
         return f"<GraphTensor {self.name}: {self.dtype}{list(self.shape)}>"
 
-    def __add__(self, other: Operand) -> GraphTensor:
-        return self._graph.add(self, other)
-
-    def __radd__(self, other: Operand) -> GraphTensor:
-        return self._graph.add(self, other)
-
-    def __sub__(self, other: Operand) -> GraphTensor:
-        return self._graph.sub(self, other)
-
-    def __rsub__(self, other: Operand) -> GraphTensor:
-        return self._graph.sub(other, self)
-
-    def __mul__(self, other: Operand) -> GraphTensor:
-        return self._graph.mul(self, other)
-
-    def __rmul__(self, other: Operand) -> GraphTensor:
-        return self._graph.mul(self, other)
-
-    def __truediv__(self, other: Operand) -> GraphTensor:
-        return self._graph.div(self, other)
-
-    def __rtruediv__(self, other: Operand) -> GraphTensor:
-        return self._graph.div(other, self)
+    __add__ = __radd__ = _operator("add")
+    __mul__ = __rmul__ = _operator("mul")
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
+    __lt__, __le__ = _operator("less"), _operator("less_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
+    __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
 
     def __matmul__(self, other: GraphTensor) -> GraphTensor:
         return self._graph.matmul(self, other)
@@ -106,24 +101,6 @@ class GraphTensor:
 
     def __abs__(self) -> GraphTensor:
         return self._graph.abs(self)
-
-    def __lt__(self, other: Operand) -> GraphTensor:
-        return self._graph.less(self, other)
-
-    def __le__(self, other: Operand) -> GraphTensor:
-        return self._graph.less_equal(self, other)
-
-    def __gt__(self, other: Operand) -> GraphTensor:
-        return self._graph.greater(self, other)
-
-    def __ge__(self, other: Operand) -> GraphTensor:
-        return self._graph.greater_equal(self, other)
-
-    def __eq__(self, other: object) -> GraphTensor:  # type: ignore[override]
-        return self._graph.equal(self, other)  # type: ignore[arg-type]
-
-    def __ne__(self, other: object) -> GraphTensor:  # type: ignore[override]
-        return self._graph.not_equal(self, other)  # type: ignore[arg-type]
 
     __hash__ = object.__hash__
 
@@ -136,3 +113,6 @@ class GraphTensor:
 
 Operand = GraphTensor | float
 """A tensor of the graph, or a number."""
+
+Operands = dict[str, Operand | None]
+"""The operands of an operation by role; those that are None do not exist."""

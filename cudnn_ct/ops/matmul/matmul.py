@@ -11,12 +11,13 @@ from ...array import DeviceArray
 from ...errors import NotSupportedError
 from ...plans.base import SelectedPlan
 from ...plans.wrappers import zero_results
+from ...shapes.checks import Outs, Specs
 from ...shapes.matmul import MatmulProblem, matmul_problem
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, Precision, StreamLike
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .source import source_of
 
@@ -95,25 +96,14 @@ def matmul(
     """
     if more or unknown or a is UNSET or b is UNSET:
         return corrected(matmul, locals())
-    optional = {"bias": bias, "residual": residual, "b_scale": b_scale}
-    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
+    given = {"a": a, "b": b} | present(bias=bias, residual=residual, b_scale=b_scale)
     params = (activation, alpha, precision, out_dtype, algo, deterministic, workspace_limit)
     return execute(_MATMUL, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    activation: Any,
-    alpha: Any,
-    precision: Any,
-    out_dtype: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001 - alpha is a part of the problem
-    aligned: bool,
-) -> MatmulProblem:
-    arithmetic = (activation, alpha, precision, out_dtype)
-    return matmul_problem(specs, outs, *arithmetic, allow_tf32=config.allow_tf32, aligned=aligned)
+@without_factors  # alpha is a part of the problem
+def _problem(specs: Specs, outs: Outs, *params: Any, aligned: bool) -> MatmulProblem:
+    return matmul_problem(specs, outs, *params, allow_tf32=config.allow_tf32, aligned=aligned)
 
 
 def select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:

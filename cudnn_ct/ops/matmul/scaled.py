@@ -11,10 +11,11 @@ from ...shapes.checks import result_slots
 from ...shapes.epilogue import WITHOUT_AMAX
 from ...shapes.matmul import MatmulProblem, ScaledMatmulResult, scaled_matmul_problem
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, DTypeLike, MatmulActivation, OutLike, StreamLike
+from .._algo_arguments import without_factors
 from .._call import execute
 from .._documented import documented
+from .._operands import present
 from .._operation import Operation, Select
 from .matmul import matmul, select
 from .views import slices_of
@@ -90,31 +91,14 @@ def scaled_matmul(
     """
     if more or unknown or a is UNSET or b is UNSET:
         return corrected(scaled_matmul, locals())
-    optional = {
-        "bias": bias,
-        "residual": residual,
-        "descale_a": descale_a,
-        "descale_b": descale_b,
-        "scale": scale,
-    }
-    given = {"a": a, "b": b} | {name: array for name, array in optional.items() if array is not None}
+    added = present(bias=bias, residual=residual)
+    factors = present(descale_a=descale_a, descale_b=descale_b, scale=scale)
+    given = {"a": a, "b": b} | added | factors
     computed = as_bool(amax, "amax")
     outs = result_slots(out, ScaledMatmulResult._fields, absent="" if computed else WITHOUT_AMAX)
     params = (activation, out_dtype, algo, deterministic, workspace_limit)
     results = execute(_SCALED, tuple(given), tuple(given.values()), params, outs=outs, stream=stream)
     return ScaledMatmulResult(results[0], results[1] if computed else None)
-
-
-def _problem(
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    activation: Any,
-    out_dtype: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001 - these operations have no alpha and beta
-    aligned: bool,
-) -> MatmulProblem:
-    return scaled_matmul_problem(specs, outs, activation, out_dtype, aligned=aligned)
 
 
 def _select(problem: MatmulProblem, params: tuple[Any, ...]) -> Select:
@@ -138,4 +122,5 @@ def _lengths(problem: MatmulProblem) -> tuple[int, int, int]:
     return (a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1])
 
 
-_SCALED = Operation("a product of float8 matrices", _problem, select=_select, written=("out", "amax of out"))
+_PROBLEM = without_factors(scaled_matmul_problem)
+_SCALED = Operation("a product of float8 matrices", _PROBLEM, select=_select, written=("out", "amax of out"))

@@ -2,20 +2,94 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import count
 from typing import Any
 
 from ...algo_cache import CandidateSource
 from ...context import Context
 from ...graph.broadcasts import in_words
+from ...graph.operations import Graph, Node, Tensor, node
 from ...legal.rules import more_engines_of
-from ...plans.base import Candidate, Plan
+from ...plans.base import Candidate, Plan, tensors_of
+from ...plans.program import Step, chained
 from ...plans.tiling import sliced
+from ...plans.workspace import room_of
 from ...shapes.matmul import MatmulProblem
+from ...shapes.specs import TensorSpec
+from .._elementwise_graph import cast_by_graph
+from .._epilogue import nodes_with_epilogue
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource, packed_source
-from .graph import matmul_graph
 from .views import packed_operands, slices_of
-from .weights import converted_weights
+
+# --- graph -------------------------------------------------------------------------------------------------
+
+# The graph of a product of matrices of three axes, with its epilogue as pointwise nodes.
+
+
+def matmul_graph(problem: MatmulProblem) -> Graph:
+    """Return the graph of a problem; its operands have three axes, and the result's strides if its shape."""
+    numbers = count(1)
+    given = {name: Tensor(next(numbers), spec) for name, spec in tensors_of(problem).items()}
+
+    def virtual(spec: TensorSpec) -> Tensor:
+        return Tensor(next(numbers), spec, virtual=True)
+
+    b, nodes = given["b"], list[Node]()
+    if problem.b.dtype == "int8" != problem.a.dtype:  # each int8 is exact in half precision
+        b = virtual(problem.b._replace(dtype=problem.a.dtype))
+        nodes.append(node("pointwise", mode="identity", math_prec="float32", xdesc=given["b"], ydesc=b))
+    factors = [given[name] for name in ("b_scale", "descale_a", "descale_b") if name in given]
+    if problem.alpha != 1:
+        factors.append(Tensor(next(numbers), TensorSpec.packed((1, 1, 1), "float32"), value=problem.alpha))
+    # Sums of int8 are int32, those of all others float32, which the epilogue computes in.
+    wide = problem.y._replace(dtype=problem.compute)
+    nodes += nodes_with_epilogue(
+        lambda y: node("matmul", comp_type=problem.compute, adesc=given["a"], bdesc=b, cdesc=y),
+        given,
+        partial(virtual, wide),
+        factors=factors,
+        added=[given[name] for name in ("bias", "residual") if name in given],
+        activation=problem.activation,
+    )
+    return Graph(tuple(nodes), tuple(given.values()))
+
+
+# --- weights -----------------------------------------------------------------------------------------------
+
+# Products with int8 weights that engines read wrong: the weights are converted first.
+
+
+def converted_weights(halves: CandidateSource) -> ReducedSource:
+    """Return the candidates of a product in half precision, whose weights are converted in every run."""
+    return ReducedSource(halves, _converted, _planned, _with_room, comparable=False)
+
+
+def _planned(halves: CandidateSource, problem: MatmulProblem, candidate: Candidate, context: Context) -> Plan:
+    core = _converted(problem)
+    names = list(tensors_of(problem))
+    weights, count = names.index("b"), len(names)
+    places = tuple(count if place == weights else place for place in range(count))
+    steps = [
+        Step(cast_by_graph(problem.b, core.b, context), (weights, count)),
+        Step(halves.plan(core, candidate, context), places),
+    ]
+    return chained([core.b], steps)
+
+
+def _converted(problem: MatmulProblem) -> MatmulProblem:
+    """Return the problem with contiguous weights of the dtype of a."""
+    return problem._replace(b=TensorSpec.packed(problem.b.shape, problem.a.dtype))
+
+
+def _with_room(row: Candidate, problem: MatmulProblem) -> Candidate:
+    """Add the workspace of the conversion."""
+    halves = _converted(problem).b
+    return row._replace(workspace=row.workspace + room_of([problem.b, halves, halves]))
+
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 
 def _sliced(cores: CandidateSource) -> ReducedSource:

@@ -29,7 +29,7 @@ from ...typing import ArrayLike, OutLike, StreamLike
 from .._call import execute
 from .._documented import documented
 from .._fallback import Implementation
-from .._operands import results_of_calls, stream_of
+from .._operands import present, results_of_calls, stream_of
 from .._operation import Operation
 from .._pieces import Split, along
 from ..reduce.reduce import reduce
@@ -137,9 +137,7 @@ def instance_norm_backward(
     """
     if more or unknown or dy is UNSET or x is UNSET or scale is UNSET:
         return corrected(instance_norm_backward, locals())
-    statistics = {"mean": mean, "invstd": invstd}
-    operands = {"x": x, "dy": dy, "scale": scale}
-    operands |= {name: array for name, array in statistics.items() if array is not None}
+    operands = {"x": x, "dy": dy, "scale": scale} | present(mean=mean, invstd=invstd)
     names, given = tuple(operands), tuple(operands.values())
     dx_out, *sums = result_slots(out, BatchNormGradients._fields, absent=WITHOUT_DZ)
     if any(one is not None for one in sums):

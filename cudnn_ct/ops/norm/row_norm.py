@@ -24,8 +24,7 @@ from ...shapes.layer_norm import (
     row_norm_gradient,
 )
 from ...shapes.parse import as_bool
-from ...shapes.specs import TensorSpec
-from .._algo_arguments import AlgoArguments
+from .._algo_arguments import AlgoArguments, without_factors
 from .._call import execute
 from .._graph_source import GraphSource
 from .._operation import Operation, Select
@@ -109,29 +108,6 @@ def source_of(problem: RowNorm | RowNormGradient) -> CandidateSource:
     return _WIDE_SOURCE if has_wide_parameters(problem) else _SOURCE
 
 
-def _problem(
-    mode: LayerNormMode,
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    epsilon: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001 - these operations have no alpha and beta
-    aligned: bool,
-) -> RowNorm:
-    return row_norm(mode, specs, outs, epsilon, aligned=aligned)
-
-
-def _gradient(
-    mode: LayerNormMode,
-    specs: dict[str, TensorSpec],
-    outs: Any,
-    *_choice: Any,
-    scaled: str,  # noqa: ARG001
-    aligned: bool,
-) -> RowNormGradient:
-    return row_norm_gradient(mode, specs, outs, aligned=aligned)
-
-
 def _select(problem: RowNorm | RowNormGradient, params: tuple[Any, ...]) -> Select:
     wanted = AlgoArguments(*params[-3:]).request(problem)
     if not problem.x.size:
@@ -157,18 +133,18 @@ def _rows(problem: RowNorm | RowNormGradient) -> Iterator[Split]:
 
 def _operations(mode: LayerNormMode, name: str, statistics: tuple[str, ...]) -> tuple[Operation, Operation]:
     """Return a normalisation and its gradient."""
-    written = ("out", *(f"{statistic} of out" for statistic in statistics))
-    gradients = ("out", "dscale of out", "dbias of out")
-    return (
-        Operation(name, partial(_problem, mode), select=_select, independent=_rows, written=written),
-        Operation(
-            f"the gradient of {name}",
-            partial(_gradient, mode),
-            select=_select,
-            independent=_rows,
-            written=gradients,
-        ),
+    rows = (
+        (name, row_norm, statistics),
+        (f"the gradient of {name}", row_norm_gradient, ("dscale", "dbias")),
     )
+    forward, backward = (
+        Operation(
+            title, without_factors(partial(problem, mode)), select=_select, independent=_rows,
+            written=("out", *(f"{result} of out" for result in further)),
+        )
+        for title, problem, further in rows
+    )  # fmt: skip
+    return forward, backward
 
 
 _MOMENTS = ("mean", "invstd")

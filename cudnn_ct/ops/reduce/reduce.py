@@ -17,8 +17,8 @@ from .._fallback import Implementation, by_engines, of_problem
 from .._operation import Operation
 from .._pieces import Split
 from .fast_sum import channel_sum, fast_sum
-from .formulas import reduction_by_formulas
 from .graph import reduction as graph_reduction
+from .graph import reduction_by_formulas
 from .legacy import reduction as legacy_reduction
 
 _HALF = ("float16", "bfloat16")

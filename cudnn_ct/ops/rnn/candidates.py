@@ -14,8 +14,7 @@ from ...errors import BadParamError, NotSupportedError
 from ...graph.offline import target_of
 from ...legal.rules import rejection_of
 from ...plans.base import Candidate, Heuristic, Plan
-from ...shapes.rnn import RNN_ALGOS, RNNSpec
-from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
+from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout import DropoutDescriptor

@@ -15,8 +15,7 @@ from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
 from ...plans.base import SelectedPlan
 from ...shapes.checks import one_dtype, result_spec
-from ...shapes.rnn import RNNSpec
-from ...shapes.rnn_params import rnn_weight_size
+from ...shapes.rnn import RNNSpec, rnn_weight_size
 from ...shapes.rnn_problem import RNNStep, rnn_problem
 from ...shapes.sequences import check_rnn_operands, check_states, packed_for_cudnn
 from ...shapes.specs import TensorSpec

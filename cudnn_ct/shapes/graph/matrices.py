@@ -6,7 +6,7 @@ from typing import Any
 
 from ..checks import some_axes
 from ..specs import Shape
-from .rules import Kind, Result, Specs, broadcast, expect_dtype, expect_rank, expect_shape
+from .rules import Kind, Result, Specs, broadcast, described, expect_dtype, expect_rank, expect_shape
 
 
 def _matmul(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:  # noqa: ARG001
@@ -91,17 +91,8 @@ def _channels(shape: Shape) -> Shape:
     return (1, shape[1], *(1,) * (len(shape) - 2))
 
 
-_OF_BN = [
-    "y_sum",
-    "y_sq_sum",
-    "scale",
-    "bias",
-    "prev_running_mean",
-    "prev_running_var",
-    "accum_count",
-    "epsilon",
-]
-_BY_BN = ["updated_running_mean", "updated_running_var", "saved_mean", "saved_inv_std", "eq_scale", "eq_bias"]
+_OF_BN = "y_sum y_sq_sum scale bias prev_running_mean prev_running_var accum_count epsilon"
+_BY_BN = "updated_running_mean updated_running_var saved_mean saved_inv_std eq_scale eq_bias"
 
 MATRICES = {
     "matmul": Kind("matmul", {"a": "adesc", "b": "bdesc"}, {"c": "cdesc"}, _matmul, "comp_type"),
@@ -111,20 +102,14 @@ MATRICES = {
     ),
     "bn_finalize": Kind(
         "bn_finalize_statistics",
-        {**{name: f"{name}_desc" for name in _OF_BN}, "exp_average_factor": "exp_averate_factor_desc"},
-        {name: f"{name}_desc" for name in _BY_BN},
+        {**described(_OF_BN), "exp_average_factor": "exp_averate_factor_desc"},
+        described(_BY_BN),
         _bn_finalize,
         "math_prec",
     ),
     "bn_backward_weights": Kind(
         "bn_backward_weights",
-        {
-            "x": "x_desc",
-            "dy": "dy_desc",
-            "mean": "mean_desc",
-            "inv_std": "invstd_desc",
-            "scale": "bn_scale_desc",
-        },
+        {**described("x dy mean"), "inv_std": "invstd_desc", "scale": "bn_scale_desc"},
         {
             "dscale": "dbn_scale_desc",
             "dbias": "dbn_bias_desc",
@@ -137,14 +122,8 @@ MATRICES = {
     ),
     "moe_grouped_matmul": Kind(
         "moe_grouped_matmul",
-        {
-            "token": "token_desc",
-            "weight": "weight_desc",
-            "first_token_offset": "first_token_offset_desc",
-            "token_index": "token_index_desc",
-            "token_ks": "token_ks_desc",
-        },
-        {"output": "output_desc"},
+        described("token weight first_token_offset token_index token_ks"),
+        described("output"),
         _moe_grouped_matmul,
         "math_prec",
         "9.15",

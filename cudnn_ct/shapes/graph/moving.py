@@ -8,7 +8,7 @@ from typing import Any
 from ..checks import some_axes
 from ..parse import as_choice, as_int
 from ..specs import TensorSpec, check_shape
-from .rules import Kind, Result, Specs, expect_dtype, expect_rank, expect_shape
+from .rules import Kind, Result, Specs, described, expect_dtype, expect_rank, expect_shape
 
 
 def _reshape(specs: Specs, attributes: dict[str, Any]) -> dict[str, Result]:
@@ -126,7 +126,7 @@ MOVING = {
     "rng": Kind("rng", {"seed": "seed", "offset": "offset_desc"}, {"y": "ydesc"}, _rng),
     "paged_cache_load": Kind(
         "paged_cache_load",
-        {"container": "container_desc", "page_table": "page_table_desc", "sequence": "sequence_desc"},
+        described("container page_table sequence"),
         {"y": "ydesc"},
         _paged_cache_load,
         since="9.4",

@@ -47,6 +47,15 @@ class Kind(NamedTuple):
     since: str = "9.0"
 
 
+def described(roles: str) -> dict[str, str]:
+    """Return the attribute of cuDNN for each role, if its name is the role and ``_desc``.
+
+    >>> described("x scale")
+    {'x': 'x_desc', 'scale': 'scale_desc'}
+    """
+    return {role: f"{role}_desc" for role in roles.split()}
+
+
 def broadcast(**shapes: Shape) -> Shape:
     """Return the common shape of tensors, aligned at the last axis as in NumPy.
 
