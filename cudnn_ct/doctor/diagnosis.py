@@ -290,8 +290,7 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
-    for site in located.sites:
-        folder = records.wheel_folder(site)
+    for folder in (folder for site in located.sites for folder in records.wheel_folders(site)):
         present = any(_files.cudnn_files(folder))
         if windows.is_misplaced(folder, located.root):
             yield from windows.misplaced(folder, located.root)
