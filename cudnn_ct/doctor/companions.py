@@ -200,8 +200,10 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
         yield finding("wrong-link", text, severity=_severity(library), path=library.path, fix=fix)
         return
     if owner:
-        manager = pip.of(records.site_of(os.path.dirname(library.path)), found.root)
-        again = Fix(f"install {owner} again", manager.install(owner, keep=True))
+        site = records.site_of(os.path.dirname(library.path))
+        metadata = os.path.join(site, f"{owner.replace('-', '_').replace('==', '-')}.dist-info")
+        lost = [pip.inside(path, found.root) for path in records.lost_links(metadata, found.root)]
+        again = Fix(f"install {owner} again", pip.of(site, found.root).again(owner, lost))
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
         package, commands = _system_package(library.file, found.root, " --reinstall")
         again = Fix(f"install {package} again", commands) if commands else again

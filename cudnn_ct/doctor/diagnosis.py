@@ -61,9 +61,11 @@ class Diagnosis:
     def commands(self) -> tuple[str, ...]:
         """The commands that repair everything that commands can, each of which needs the ones before it."""
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
-        commands = chain.from_iterable(dict.fromkeys(found.commands for found in wrong))
+        commands = [*chain.from_iterable(dict.fromkeys(found.commands for found in wrong))]
+        again = (each.endswith(" -m ensurepip") and each in commands[:at] for at, each in enumerate(commands))
+        once = [each for each, repeated in zip(commands, again) if not repeated]
         # Modes first, because other commands may delete the files.
-        return tuple(sorted(commands, key=lambda each: not each.startswith("chmod ")))
+        return tuple(sorted(once, key=lambda each: not each.startswith("chmod ")))
 
     def known_defects(self, found: LibrarySet) -> list[dict[str, Any]]:
         """Return the known defects of a cuDNN in single operations, on the GPUs if the driver listed them."""

@@ -122,14 +122,16 @@ class LibrarySet(Installation):
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        """The files that a fix must delete: pip leaves unrecorded ones, and fails at a link in a circle."""
+        """The files that a fix must delete: pip leaves unrecorded ones, and fails at links to nothing."""
         wrong = (
             library.path
             for library in self.libraries.values()
             if self.is_stray(library) or (library.error and os.path.islink(library.path))
         )
         gone = _files.dangling(self.folder, self.root)
-        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone])]))
+        wheels = (owner.metadata for owner in self.owners if owner.name.startswith("nvidia-cudnn"))
+        lost = (path for metadata in wheels for path in records.lost_links(metadata, self.root))
+        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone]), *lost]))
 
     @property
     def recorders(self) -> list[records.Distribution]:

@@ -40,6 +40,10 @@ class Pip(NamedTuple):
             return (_for_windows(words),)
         return (*self._start(), f"{self._pip} install{self.flags}{options} {shlex.quote(pin)}")
 
+    def again(self, pin: str, delete: Sequence[str]) -> tuple[str, ...]:
+        """Install a package again, after deleting the files at which pip fails."""
+        return self.replace(pin, delete, keep=True) if delete else self.install(pin, keep=True)
+
     def upgrade(self, package: str) -> tuple[str, ...]:
         """Install the newest version of a package; nothing for a folder without a Python."""
         if self.loose:

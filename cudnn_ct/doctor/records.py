@@ -112,6 +112,18 @@ def owner_of(path: str, prefix: str = "nvidia_") -> str:
     return ""
 
 
+def lost_links(metadata: str, root: str = "/") -> list[str]:
+    """List the links that a package installed and whose targets do not exist, such as those of uv."""
+    site = os.path.dirname(metadata)
+    try:
+        record = parse_record(_files.text_of(os.path.join(metadata, "RECORD")))
+    except (OSError, RecordError):
+        return []
+    paths = (os.path.normpath(os.path.join(site, path)) for path in record)  # a record may contain any path
+    links = (path for path in paths if path.startswith(f"{site}/") and os.path.islink(path))
+    return [path for path in links if not os.path.exists(_files.real(path, root))]
+
+
 def installed(site: str, package: str) -> str:
     """Return the version of a package that pip lists as installed; empty if it is not."""
     start = package.replace("-", "_") + "-"

@@ -63,3 +63,50 @@ def test_diagnose_reports_a_jit_wheel_without_record(site: Path) -> None:
     (site / "nvidia_cudnn_jit_cu12-9.27.0.42.dist-info/RECORD").write_text("")
     found = doctor.diagnose(site.parents[2], run=False)
     assert "broken-record" in {each.code for each in found.findings}
+
+
+# --- links to a cache, as uv creates them -----------------------------------------------------------------
+
+
+def linked(site: Path, label: str, files: list[str]) -> None:
+    """Replace installed files by links to a cache that no longer exists."""
+    for name in files:
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).unlink(missing_ok=True)
+        (site / name).symlink_to(f"/gone/cache/{name}")
+    record = site / f"{label}.dist-info/RECORD"
+    record.parent.mkdir(exist_ok=True)
+    record.write_text("".join(f"{name},,1\n" for name in [*files, f"{label}.dist-info/RECORD"]))
+
+
+def deleted(commands: tuple[str, ...]) -> set[str]:
+    words = [command.split()[2:] for command in commands if command.startswith("rm -rf ")]
+    return {word for each in words for word in each if not word.endswith(".cudnn-doctor")}
+
+
+def test_diagnose_deletes_all_links_of_a_wheel_when_their_targets_are_gone(site: Path) -> None:
+    libraries = [str(path.relative_to(site)) for path in wheel(site).iterdir()]
+    label = "nvidia_cudnn_jit_cu12-9.27.0.42"
+    files = [*libraries, "nvidia/cudnn_jit/include/cudnn.h", f"{label}.dist-info/METADATA"]
+    linked(site, label, files)
+    outside = site.parents[2] / "outside"
+    outside.symlink_to("/gone/outside")
+    with (site / f"{label}.dist-info/RECORD").open("a") as stream:
+        stream.write(f"../../../outside,,1\n{outside},,1\n")
+    shutil.rmtree(site / "pip")
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert found.findings[0].code == "broken-link"
+    assert deleted(found.commands) == {str(site / name) for name in files}
+    assert [each.partition(" -m ")[2].split()[0] for each in found.commands if " -m " in each] == [
+        "ensurepip", "pip", "pip",
+    ]  # fmt: skip
+
+
+def test_diagnose_deletes_all_links_of_a_wheel_of_cuda_when_their_targets_are_gone(site: Path) -> None:
+    wheel(site, "nvidia_cudnn_cu12")
+    files = ["nvidia/cublas/lib/libcublasLt.so.12", "nvidia/cublas/include/cublas.h"]
+    linked(site, "nvidia_cublas_cu12-12.9.1.4", files)
+    shutil.rmtree(site / "pip")
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert deleted(found.commands) == {str(site / name) for name in files}
+    assert sum(each.endswith(" ensurepip") for each in found.commands) == 1
