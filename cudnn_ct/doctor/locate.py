@@ -18,7 +18,7 @@ from .._libraries import read_library
 from . import environments, pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import major_of
-from .records import WHEEL_FOLDERS, owner_of, site_of
+from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
@@ -28,7 +28,7 @@ STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader'
 BUNDLED = ("torch/lib",)  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
 ROOTS = (("etc", "usr"), ("nix/store",), ("Windows", "Users"))  # folders of the root of a system
-OF_OTHERS = ("glibc-hwcaps",)  # replacements of single libraries of the folder above
+OF_OTHERS = ("glibc-hwcaps", "stubs")  # replacements of libraries of the folder above, and files for linkers
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -83,7 +83,13 @@ def named(path: str) -> Places:
     folders: dict[str, str] = {}
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
-    places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders]
+    copies = [] if site_of(path) else list(filter(_is_copy, folders))
+    odd += [
+        finding("other-cudnn", f"{folder} contains a cuDNN that no program searches for", path=folder)
+        for folder in copies
+    ]
+    used = (folder for folder in folders if folder not in copies)
+    places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in used]
     more = environments.other_sites(path) if root == "/" and not places else []
     wheels = (os.path.join(site, name) for site in more for name in WHEEL_FOLDERS)
     places += [_followed(folder, "the environment", root) for folder in filter(_holds_cudnn, wheels)][:1]
@@ -203,6 +209,15 @@ def _renamed(paths: list[str], root: str) -> Iterator[Finding]:
 
 def _holds_cudnn(folder: str) -> bool:
     return any(map(major_of, _files.cudnn_files(folder)))
+
+
+def _is_copy(folder: str) -> bool:
+    """Return whether programs use the wheel of a site-packages, and not this other folder in it."""
+    site = site_of(folder)
+    inside = os.path.relpath(folder, site or "/")
+    return (
+        bool(site) and inside not in (*WHEEL_FOLDERS, *BUNDLED) and lists_cudnn(site) and not owners(folder)
+    )
 
 
 def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterator[str]:

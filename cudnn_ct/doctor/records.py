@@ -143,6 +143,11 @@ def of_windows(site: str) -> list[str]:
     return pins
 
 
+def lists_cudnn(site: str) -> bool:
+    """Return whether pip lists a wheel of cuDNN as installed."""
+    return any(OURS.match(name) or _OF_JIT.match(name) for name in _files.names_in(site))
+
+
 def wheel_folders(site: str) -> list[str]:
     """List the folders into which wheels of cuDNN install, for Windows if an installed one is for it."""
     names = _files.names_in(site)

@@ -76,11 +76,12 @@ def fix(found: LibrarySet) -> Fix:
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
     suffix = package.rpartition("-")[2]
-    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in EXTRAS]
+    extras = EXTRAS if package.startswith("nvidia-cudnn") else ()  # others, such as torch, are kept
+    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in extras]
     lacking = {wheel: companion(found, wheel) for wheel in wheels if not records.installed(site, wheel)}
     pins = dict.fromkeys(each for wheel, each in lacking.items() if each not in ("", wheel))
     commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep, [*pins])
-    blas = lacking.get(wheels[0], "")
+    blas = lacking.get(wheels[0], "") if wheels else ""
     if manager.loose and package not in have and blas:  # no pip adds what another CUDA needs
         if blas.startswith(TOOLKIT):  # which is only known after its installation
             text += f", and {wheels[0]} in the version of {blas}"

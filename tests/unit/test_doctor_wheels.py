@@ -110,3 +110,49 @@ def test_diagnose_deletes_all_links_of_a_wheel_of_cuda_when_their_targets_are_go
     found = doctor.diagnose(site.parents[2], run=False)
     assert deleted(found.commands) == {str(site / name) for name in files}
     assert sum(each.endswith(" ensurepip") for each in found.commands) == 1
+
+
+# --- copies that no program searches for ------------------------------------------------------------------
+
+
+def test_diagnose_reports_a_lost_wheel_when_its_folder_was_renamed(site: Path) -> None:
+    lib = wheel(site, "nvidia_cudnn_cu12")
+    for name in ("cublas", "cuda_nvrtc"):
+        (site / f"nvidia_{name}_cu12-12.9.0.1.dist-info").mkdir()
+    (site / "nvidia").rename(site / "nvidia.bak")
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert found.findings[0].code == "missing-library"
+    assert str(lib) in found.findings[0].message
+    assert found.exit_code() == 1
+    assert again(site, "nvidia-cudnn-cu12==9.27.0.42") in found.commands
+    assert again(site, "nvidia-cublas-cu12==12.9.0.1") in found.commands
+    named = doctor.diagnose(site / "nvidia.bak", run=False)
+    assert [each.folder for each in named.sets] == [str(site / "nvidia.bak/cudnn/lib")]
+
+
+@pytest.mark.parametrize("name", ["stubs", "old"])
+@pytest.mark.parametrize("package", ["nvidia_cudnn_cu12", ""])
+def test_diagnose_accepts_a_folder_that_no_program_searches(site: Path, package: str, name: str) -> None:
+    lib = wheel(site, "nvidia_cudnn_cu12")
+    if not package:
+        shutil.rmtree(site / "nvidia_cudnn_cu12-9.27.0.42.dist-info")
+        name = "stubs"  # without pip's record another folder may be the one in use
+    (lib / name).mkdir()
+    shutil.copy(lib / "libcudnn_graph.so.9", lib / name)
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert [each.folder for each in found.sets] == [str(lib)]
+
+
+def test_diagnose_examines_a_copy_that_another_package_installed(site: Path) -> None:
+    wheel(site, "nvidia_cudnn_cu12")
+    shim = make_cudnn(site / "other/libs", "9.20.0", without=["ops"])
+    record(site, "other-1.0", [str(path.relative_to(site)) for path in shim.parent.iterdir()])
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert str(shim.parent) in [each.folder for each in found.sets]
+    assert "missing-library" in {each.code for each in found.findings}
+    lib = shim.parent
+    assert found.commands[1:3] == (
+        f"rm -rf {lib}/libcudnn_ext.so.9 {lib}/libcudnn_engines_tensor_ir.so.9",  # 9.20 has neither
+        f"{site.parents[2]}/bin/python3.11 -m pip install --force-reinstall --no-deps --no-index "
+        f"--find-links {site}/.cudnn-doctor other==1.0",
+    )
