@@ -133,7 +133,9 @@ def diagnose(
     findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
     findings += [_older(folder, located, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
-        findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
+        none = finding("no-cudnn", f"no cuDNN was found: {subject}")
+        closed = any(each.code == "unreadable-folder" for each in findings)
+        findings.append(replace(none, fix=f"see unreadable-folder; else {none.fix}") if closed else none)
     details: dict[str, Any] = {"deep": deep}
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
@@ -293,7 +295,7 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
     for folder in (folder for site in located.sites for folder in records.wheel_folders(site)):
-        present = any(_files.cudnn_files(folder))
+        present = any(_files.cudnn_files(folder)) or _files.closed(folder)
         if windows.is_misplaced(folder, located.root):
             yield from windows.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)

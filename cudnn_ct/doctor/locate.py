@@ -22,6 +22,7 @@ from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
+MAX_CLOSED = 4  # folders that one fix lets all users list
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace by links to their own storage
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
@@ -187,7 +188,7 @@ def _closed(folders: list[str], root: str, severity: Severity | None = None) -> 
     if folders:
         more = f" and {len(folders) - 1} more" if folders[1:] else ""
         text = f"{folders[0]}{more} cannot be listed, and may contain a cuDNN"
-        fix = {"path": pip.inside(folders[0], root)}
+        fix = {"path": [pip.inside(folder, root) for folder in folders[:MAX_CLOSED]]}
         yield finding("unreadable-folder", text, severity=severity, folders=folders, fix=fix)
 
 
@@ -237,7 +238,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
             with os.scandir(folder) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except PermissionError:
-            closed.append(folder)
+            closed.append(_files.closed(folder) or folder)
             continue
         except OSError:  # it was deleted or replaced meanwhile
             continue
@@ -258,7 +259,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
                 holding += [os.path.join(entry.path, name).rstrip("/") for name in names]
         found += len(holding)
         yield from holding
-    odd += _closed(closed, root)
+    odd += _closed(list(dict.fromkeys(closed)), root)
     odd += _left_behind(interrupted, root)
 
 
