@@ -31,6 +31,7 @@ class Need(NamedTuple):
     consumer: str  # the package, with its version, or the flag that requires it
     path: str = ""  # its metadata
     built: bool = False  # whether it was built for such a cuDNN, which any package may provide
+    optional: bool = False  # whether only a part of the package uses cuDNN
 
     @property
     def cuda(self) -> int:
