@@ -59,12 +59,13 @@ def fix(found: LibrarySet) -> Fix:
     other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
     keep = bool(other or (version and all(meets(version, each) for each in specifiers)))
     site = records.site_of(found.folder)
-    pin = package + (f"=={version}" if keep else ",".join(specifiers))
+    pin = package + (f"=={version}" if keep else ",".join(tightest(specifiers)))
     if not have and not found.stale and (keep or not needs):
         return AGAIN
     if not site:  # of an installer or of the system
         return Fix(f"install {pin}")
-    apart = found.jit != ("-jit-" in package)  # wheels of other sets have another folder
+    required = any(need.path and need.package == package for need in needs)
+    apart = required and found.jit != ("-jit-" in package)  # wheels of other sets have another folder
     manager = pip.of(site, found.root, found.windows)
     others = sorted(have) if have.keys() - {package} and not apart else []
     broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
@@ -136,6 +137,15 @@ def consistent(specifiers: list[str]) -> bool:
     bounds = ["0", "9", *re.findall(r"\d+(?:\.\d+)*", " ".join(specifiers))]
     candidates = [*bounds, *(f"{bound}.99999" for bound in bounds)]
     return any(all(meets(version, each) for each in specifiers) for version in candidates)
+
+
+def tightest(specifiers: list[str]) -> list[str]:
+    """Drop the bounds that another one of the same kind implies, such as <9.28 next to <9.11."""
+    bounds = [re.fullmatch(r"(<|>=)([\d.]+)", each) for each in specifiers]
+    numbers = [(bound[1], version_numbers(bound[2])) if bound else ("", ()) for bound in bounds]
+    best = {symbol: [n for s, n in numbers if s == symbol] for symbol in ("<", ">=")}
+    kept = {("<", min(best["<"], default=())), (">=", max(best[">="], default=())), ("", ())}
+    return [each for each, number in zip(specifiers, numbers) if number in kept]
 
 
 def _removal(found: LibrarySet, loose: bool) -> list[str]:

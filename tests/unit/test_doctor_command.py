@@ -57,6 +57,7 @@ def test_doctor_exits_with_2_on_wrong_usage(arguments: str, capsys: Capture) -> 
     written = capsys.readouterr()
     assert written.out == ""
     assert "cudnn-ct doctor: " in written.err
+    assert "--timeout 0" not in arguments or "above 0 and up to 86400" in written.err
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import doctor
+from cudnn_ct.doctor import repair
 from tests.elf_files import make_cudnn, make_jit
 from tests.unit.test_doctor_leftovers import site as site
+from tests.unit.test_doctor_metadata import write_metadata
 from tests.unit.test_doctor_several import record
 
 
@@ -156,3 +158,32 @@ def test_diagnose_examines_a_copy_that_another_package_installed(site: Path) -> 
         f"{site.parents[2]}/bin/python3.11 -m pip install --force-reinstall --no-deps --no-index "
         f"--find-links {site}/.cudnn-doctor other==1.0",
     )
+
+
+# --- a wheel of the other set ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_fix_replaces_a_jit_wheel_unless_a_package_requires_the_full_one(site: Path, required: bool) -> None:
+    lib = wheel(site)
+    asked = doctor.Requirements(cuda=12, minimum=(9, 28))
+    if required:
+        asked = doctor.Requirements()
+        write_metadata(site / "x-1.0.dist-info", ["nvidia-cudnn-cu12>=9.28"])
+    found = doctor.diagnose(site.parents[2], asked, run=False)
+    assert [each.folder for each in found.sets] == [str(lib)]
+    assert any(" uninstall -y nvidia-cudnn-jit-cu12" in each for each in found.commands) is not required
+    assert found.commands[-1].endswith("-m pip install 'nvidia-cudnn-cu12>=9.28'")
+
+
+@pytest.mark.parametrize(
+    ("specifiers", "expected"),
+    [
+        ([">=9.1", "<9.28", "<9.11"], [">=9.1", "<9.11"]),
+        ([">=9.1", ">=9.12", "==9.20.*", "!=9.13"], [">=9.12", "==9.20.*", "!=9.13"]),
+        ([">=9.1,<10", "<9.11", "<=9.9"], [">=9.1,<10", "<9.11", "<=9.9"]),
+        ([], []),
+    ],
+)
+def test_tightest_keeps_one_bound_of_a_kind(specifiers: list[str], expected: list[str]) -> None:
+    assert repair.tightest(specifiers) == expected
