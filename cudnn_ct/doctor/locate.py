@@ -84,7 +84,10 @@ def named(path: str) -> Places:
     folders: dict[str, str] = {}
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
-    copies = [] if site_of(path) else list(filter(_is_copy, folders))
+    inside, *below = sites
+    orphans = {site for site in below if site != path and pip.is_orphan(site, root)}
+    sites = [site for site in sites if site not in orphans]
+    copies = [] if inside else [each for each in folders if site_of(each) in orphans or _is_copy(each)]
     odd += [
         finding("other-cudnn", f"{folder} contains a cuDNN that no program searches for", path=folder)
         for folder in copies

@@ -187,3 +187,45 @@ def test_fix_replaces_a_jit_wheel_unless_a_package_requires_the_full_one(site: P
 )
 def test_tightest_keeps_one_bound_of_a_kind(specifiers: list[str], expected: list[str]) -> None:
     assert repair.tightest(specifiers) == expected
+
+
+# --- a site-packages of another version of Python ---------------------------------------------------------
+
+
+def other_python(site: Path) -> Path:
+    """Return a site-packages next to that of the environment's Python."""
+    folder = site.parents[1] / "python3.12/site-packages"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_diagnose_ignores_the_site_packages_of_a_python_that_does_not_exist(site: Path) -> None:
+    lib = wheel(other_python(site), "nvidia_cudnn_cu13")
+    (lib / "libcudnn_ops.so.9").unlink()
+    alone = doctor.diagnose(site.parents[2], run=False)
+    assert [each.code for each in alone.findings] == ["no-cudnn", "other-cudnn"]
+    assert (alone.exit_code(), alone.commands) == (3, ())
+    own = wheel(site, "nvidia_cudnn_cu12")
+    both = doctor.diagnose(site.parents[2], run=False)
+    assert [each.folder for each in both.sets] == [str(own)]
+    assert "missing-library" not in {each.code for each in both.findings}
+    shutil.rmtree(lib)
+    lost = doctor.diagnose(site.parents[2], run=False)
+    assert "missing-library" not in {each.code for each in lost.findings}
+
+
+@pytest.mark.parametrize("below", ["", "nvidia"])
+def test_diagnose_examines_such_a_site_packages_when_it_is_named(site: Path, below: str) -> None:
+    other = other_python(site)
+    (wheel(other, "nvidia_cudnn_cu12") / "libcudnn_ops.so.9").unlink()
+    found = doctor.diagnose(other / below, run=False)
+    assert found.findings[0].code == "missing-library"
+    assert not any("python3.11" in each for each in found.commands)  # which installs into another folder
+    assert any(f"-m zipfile -e {other}/" in each for each in found.commands)
+
+
+def test_diagnose_examines_the_site_packages_of_each_python(site: Path) -> None:
+    folders = [wheel(other_python(site), "nvidia_cudnn_cu12"), wheel(site, "nvidia_cudnn_cu12")]
+    (site.parents[2] / "bin/python3.12").touch()
+    found = doctor.diagnose(site.parents[2], run=False)
+    assert sorted(each.folder for each in found.sets) == sorted(map(str, folders))
