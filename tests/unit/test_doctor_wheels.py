@@ -194,6 +194,7 @@ def test_tightest_keeps_one_bound_of_a_kind(specifiers: list[str], expected: lis
 
 def other_python(site: Path) -> Path:
     """Return a site-packages next to that of the environment's Python."""
+    (site.parents[2] / "bin/python3").touch()
     folder = site.parents[1] / "python3.12/site-packages"
     folder.mkdir(parents=True)
     return folder
