@@ -191,12 +191,8 @@ def check_code(found: LibrarySet) -> Iterator[Finding]:
     for library in found.sound:
         if library.code and (library.code.zeroed or library.code.blank):
             archs = ", ".join(f"{arch / 10:.1f}" for arch in sorted(library.code.zeroed))
-            part = (
-                f"the code of {library.file} for compute capability {archs}"
-                if archs
-                else f"a part of the code of {library.file}"
-            )
-            text = f"{part} is overwritten with zeros"
+            part = f" for compute capability {archs}" if archs else ""  # unknown if its header is zeros too
+            text = f"code of {library.file}{part} is overwritten with zeros"
             yield found.finding("zeroed-code", text, path=library.path, zeroed=sorted(library.code.zeroed))
 
 

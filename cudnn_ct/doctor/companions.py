@@ -229,8 +229,8 @@ def _broken(found: LibrarySet, library: Library, function: str = "") -> Iterator
         text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
     else:
         link = f", a link to {library.real}," if library.real != library.path else ""
-        is_what = f"lacks the function {function}" if stub else f"is {soname}"
-        code, text = "wrong-library", f"{library.path}{link} {is_what}"
+        problem = f"lacks the function {function}" if stub else f"is {soname}"
+        code, text = "wrong-library", f"{library.path}{link} {problem}"
     fix = {"path": pip.inside(library.path, found.root)}
     yield finding(code, text, severity=_severity(library), repair=again, path=library.path, fix=fix)
 

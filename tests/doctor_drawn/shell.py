@@ -278,9 +278,7 @@ def uninstall(packages: Path, name: str) -> None:
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"pip cannot uninstall {name}: {error}") from error
         for row in rows:
-            if (
-                row and not row[0].startswith(("/", "..")) and (packages / row[0]).exists()
-            ):  # as pip
+            if row and not row[0].startswith(("/", "..")) and (packages / row[0]).exists():  # as pip
                 files.remove(packages / row[0])
         if info.is_dir() and not any(info.iterdir()):
             info.rmdir()
