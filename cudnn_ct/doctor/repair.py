@@ -164,7 +164,8 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
         # They may be links to those of another folder, which must not be overwritten.
         majors = sorted({9, *(name.major for name in _files.cudnn_files(found.folder) if name.major)})
         paths += [os.path.join(found.folder, "../include")]
-        paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
+        if not _files.dangling(found.folder, found.root):  # rm -f fails below a link in a circle
+            paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 
 
