@@ -909,6 +909,7 @@ def little_memory(rng: random.Random, site: Site) -> bool:
     return True
 
 
+LAST = ("cache_gone", "moved_aside")  # after them no file is left for other operations
 BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
