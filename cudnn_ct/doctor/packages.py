@@ -122,7 +122,8 @@ def successor(folder: str, root: str, sites: Sequence[str] = ()) -> Fix:
             "cuDNN may stay for programs that need it"
         )
     package = found.owners[0].name
-    users = [need if need.achievable else need._replace(package=package) for need in needs(found, sites)]
+    required = [need for need in needs(found, sites) if not need.optional]
+    users = [need if need.achievable else need._replace(package=package) for need in required]
     if all(consistent([need.versions, "<9"]) for need in users if need.package == package):
         users.append(Need(package, ">=9,<10", "a program for cuDNN 9"))
     return with_needs(found, users).repair
