@@ -25,7 +25,6 @@ from .typing import DTypeLike, Layout, StreamLike
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DeviceArray", "ResultSlot"]
 
 ResultSlot = tuple[int, ArrayKey]
 """The bytes of a result, with gaps between elements, and its key."""

@@ -19,8 +19,6 @@ from .shapes.parse import as_choice
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 from .typing import DTypeLike, Layout, Shape, StreamLike
 
-__all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
-
 # Kinds of NumPy dtypes that are not real numbers, although a cast would convert a text or a date.
 NO_NUMBERS = "cSUOmM"
 

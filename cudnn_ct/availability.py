@@ -7,8 +7,6 @@ from .cuda import device as devices
 from .cuda import stream as streams
 from .errors import CudnnError, CudnnWarning
 
-__all__ = ["Availability", "available"]
-
 
 class Availability:
     """Result of :func:`available`, not constructed by users: true, or false with ``reason`` in one line."""

@@ -10,8 +10,6 @@ from ._hints import dtype_hint
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DTYPES", "GRAPH_DTYPES", "DType", "as_dtype"]
-
 
 class DType(NamedTuple):
     """One element type: its names in NumPy or ml_dtypes, cuDNN's ``cudnnDataType_t``, bytes per element.

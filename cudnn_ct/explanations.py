@@ -26,8 +26,6 @@ from .shapes.conv import ConvProblem
 from .shapes.fused import FusedConv
 from .shapes.graph.problem import GraphProblem
 
-__all__ = ["explain"]
-
 Explicable = Graph | GraphProblem | ConvProblem | FusedConv
 
 

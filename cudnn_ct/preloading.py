@@ -27,8 +27,6 @@ from ._installation import Installation, inspect
 from ._libraries import JIT
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_caller
 
-__all__ = ["preload"]
-
 # Set while libraries are searched. A search may start a Python, which must not preload when it starts.
 _RUNNING = "_CUDNN_CT_PRELOADING"
 

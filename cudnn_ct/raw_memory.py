@@ -21,8 +21,6 @@ from .typing import DTypeLike, Shape, StreamLike
 if TYPE_CHECKING:
     from .typing import PointerLike
 
-__all__ = ["from_pointer"]
-
 
 _UNOWNED = object()  # the owner of memory for which the caller is responsible
 

@@ -14,8 +14,6 @@ from ..doctor.terminal import printable
 from .errors import fail, first_line, plain_warnings
 from .table import say, say_json, say_lines
 
-__all__ = ["main"]
-
 LABELS = 26  # columns
 
 # Each command is in the module of its name, which is imported when the command runs.

@@ -17,8 +17,6 @@ from ..shapes.specs import INT_MAX
 from . import arguments
 from .availability import check_context, checked_flag
 
-__all__ = ["CHECKS", "check_arguments"]
-
 Check = Callable[[Any, str], Any]
 """Takes a value and the name of its parameter; returns the value to keep, or raises."""
 

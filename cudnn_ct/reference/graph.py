@@ -14,8 +14,6 @@ from ..shapes.graph.problem import GraphNode, GraphProblem, GraphValue
 from ._cast import Array, Float64, round_once, wide
 from .graph_nodes import evaluate
 
-__all__ = ["graph"]
-
 
 @np.errstate(all="ignore")
 def graph(built: Any, /, *arrays: ArrayLike, **named: ArrayLike) -> Any:

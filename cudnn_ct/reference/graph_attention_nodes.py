@@ -11,8 +11,6 @@ import numpy as np
 from ._cast import Float64
 from .attention import attention, attention_backward
 
-__all__ = ["ATTENTION"]
-
 Operands = dict[str, Float64]
 Results = dict[str, Any]
 

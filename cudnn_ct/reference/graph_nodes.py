@@ -15,8 +15,6 @@ from .conv import conv, conv_backward_data, conv_backward_filter
 from .graph_attention_nodes import ATTENTION
 from .graph_pointwise import pointwise
 
-__all__ = ["evaluate"]
-
 Operands = dict[str, Float64]
 Results = dict[str, Any]
 

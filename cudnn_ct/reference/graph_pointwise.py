@@ -10,8 +10,6 @@ import numpy as np
 
 from ._cast import Float64
 
-__all__ = ["pointwise"]
-
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _ROOT = math.sqrt(2 / math.pi)
 
