@@ -275,8 +275,8 @@ def _with_names(view: View, elf: Elf) -> Elf:
         return elf
     entries = list(struct.iter_unpack("<QQ", view.at(table.offset, table.size // 16 * 16)))
     tags = dict(reversed(entries))
-    if DT_STRTAB not in tags:
-        return replace(elf, tags=tags)
+    if DT_STRTAB not in tags:  # overwritten with zeros, or moved by a conversion of line ends
+        raise view.malformed("has no string table in its dynamic section")
     strings = _Strings(view, elf.segments, tags)
 
     def folders(tag: int) -> tuple[str, ...]:

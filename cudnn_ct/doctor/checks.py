@@ -190,8 +190,9 @@ def check_code(found: LibrarySet) -> Iterator[Finding]:
     """Check that no tool has overwritten device code with zeros."""
     for library in found.sound:
         if library.code and (library.code.zeroed or library.code.blank):
-            archs = ", ".join(f"{arch / 10:.1f}" for arch in sorted(library.code.zeroed)) or "unknown GPUs"
-            text = f"the code of {library.file} for compute capability {archs} is overwritten with zeros"
+            archs = ", ".join(f"{arch / 10:.1f}" for arch in sorted(library.code.zeroed))
+            part = f" for compute capability {archs}" if archs else ""  # unknown if its header is zeros too
+            text = f"code of {library.file}{part} is overwritten with zeros"
             yield found.finding("zeroed-code", text, path=library.path, zeroed=sorted(library.code.zeroed))
 
 

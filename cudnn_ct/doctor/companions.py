@@ -37,6 +37,9 @@ CUDA = {
     "libcudart": ("missing-cudart", "nvidia-cuda-runtime"),
 }
 
+# A function that each of them has; a stub for a linker, or for a test, may lack it.
+FUNCTIONS = {"libcublasLt": "cublasLtCreate", "libnvrtc": "nvrtcCompileProgram", "libcudart": "cudaMalloc"}
+
 # Libraries of CUDA 11 with another name than by the major version.
 CUDA_11 = {"libnvrtc": "libnvrtc.so.11.2", "libcudart": "libcudart.so.11.0"}
 
@@ -63,14 +66,18 @@ def check(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterato
             continue
         opened = _opened(found, name, environ)
         if opened:
-            yield from _broken(found, opened)
+            yield from _broken(found, opened, FUNCTIONS[stem])
         else:
             # The environment of an image, which is unknown, may name the folder.
             unsure = code == "missing-cublaslt" and found.root != "/"
             text = f"{who} needs {name}, which was not found"
             yield _missing(found, code, text, name, wheel, Severity.WARNING if unsure else severity)
         if opened and stem == "libnvrtc":
-            yield from _check_builtins(found, opened, wheel, severity)
+            for each in _check_builtins(found, opened, wheel, severity):
+                folder = os.path.dirname(opened.path)
+                instead = _is_added(found, folder, environ) and each.code == "missing-nvrtc"
+                fix = f"remove {folder} from LD_LIBRARY_PATH"
+                yield replace(each, fix=fix, commands=()) if instead else each
     for name in sorted({name for library in found.sound for name in library.elf.needed}):
         if OTHERS.fullmatch(name):
             continue
@@ -187,10 +194,20 @@ def _read(found: LibrarySet, path: str) -> Library:
     return replace(library, error=_elf.ElfError("machine", path, f"is a library for {name}"))
 
 
-def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
-    """Report a library that is not a part of cuDNN and cannot be opened, or is another one."""
+def _is_added(found: LibrarySet, folder: str, environ: Mapping[str, str]) -> bool:
+    """Return whether only LD_LIBRARY_PATH leads to a folder: it is outside of the site-packages of cuDNN."""
+    inside = f"{folder}/".startswith(f"{records.site_of(found.folder) or found.folder}/")
+    return found.root == "/" and folder in map(os.path.normpath, _files.search_path(environ)) and not inside
+
+
+def _broken(found: LibrarySet, library: Library, function: str = "") -> Iterator[Finding]:
+    """Report a library that is not a part of cuDNN and cannot be opened, or is another one.
+
+    ``function`` is one that it must have.
+    """
     soname, of_cuda = library.elf.soname, library.file.startswith(tuple(f"{stem}.so." for stem in CUDA))
-    if not library.error and (not soname or soname == library.file or not of_cuda):
+    stub = _lacks(library, function)
+    if not library.error and not stub and (not soname or soname == library.file or not of_cuda):
         return
     again = Fix(f"replace {library.path}; if LD_LIBRARY_PATH names its folder, remove the folder from it")
     owner = records.owner_of(library.path)
@@ -200,8 +217,10 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
         yield finding("wrong-link", text, severity=_severity(library), path=library.path, fix=fix)
         return
     if owner:
-        manager = pip.of(records.site_of(os.path.dirname(library.path)), found.root)
-        again = Fix(f"install {owner} again", manager.install(owner, keep=True))
+        site = records.site_of(os.path.dirname(library.path))
+        metadata = os.path.join(site, f"{owner.replace('-', '_').replace('==', '-')}.dist-info")
+        lost = [pip.inside(path, found.root) for path in records.lost_links(metadata, found.root)]
+        again = Fix(f"install {owner} again", pip.of(site, found.root).again(owner, lost))
     elif pip.inside(library.path, found.root).startswith(SYSTEM_FOLDERS):
         package, commands = _system_package(library.file, found.root, " --reinstall")
         again = Fix(f"install {package} again", commands) if commands else again
@@ -210,9 +229,18 @@ def _broken(found: LibrarySet, library: Library) -> Iterator[Finding]:
         text = f"cuDNN cannot open {library.file}: {str(library.error).partition('; ')[0]}"
     else:
         link = f", a link to {library.real}," if library.real != library.path else ""
-        code, text = "wrong-library", f"{library.path}{link} is {soname}"
+        problem = f"lacks the function {function}" if stub else f"is {soname}"
+        code, text = "wrong-library", f"{library.path}{link} {problem}"
     fix = {"path": pip.inside(library.path, found.root)}
     yield finding(code, text, severity=_severity(library), repair=again, path=library.path, fix=fix)
+
+
+def _lacks(library: Library, function: str) -> bool:
+    """Return whether a library exports other functions alone; one without a readable table may have it."""
+    with suppress(_elf.ElfError):
+        exports = library.elf.symbols.exports if function and not library.error else ()
+        return bool(exports) and function not in exports
+    return False
 
 
 def _severity(library: Library) -> Severity | None:

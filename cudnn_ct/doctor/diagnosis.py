@@ -61,9 +61,11 @@ class Diagnosis:
     def commands(self) -> tuple[str, ...]:
         """The commands that repair everything that commands can, each of which needs the ones before it."""
         wrong = (found for found in self.findings if found.severity != Severity.NOTE)
-        commands = chain.from_iterable(dict.fromkeys(found.commands for found in wrong))
+        commands = [*chain.from_iterable(dict.fromkeys(found.commands for found in wrong))]
+        again = (each.endswith(" -m ensurepip") and each in commands[:at] for at, each in enumerate(commands))
+        once = [each for each, repeated in zip(commands, again) if not repeated]
         # Modes first, because other commands may delete the files.
-        return tuple(sorted(commands, key=lambda each: not each.startswith("chmod ")))
+        return tuple(sorted(once, key=lambda each: not each.startswith("chmod ")))
 
     def known_defects(self, found: LibrarySet) -> list[dict[str, Any]]:
         """Return the known defects of a cuDNN in single operations, on the GPUs if the driver listed them."""
@@ -131,7 +133,9 @@ def diagnose(
     findings += _lost(located, asked, Severity.WARNING if sets else Severity.ERROR)
     findings += [_older(folder, located, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
-        findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
+        none = finding("no-cudnn", f"no cuDNN was found: {subject}")
+        closed = any(each.code == "unreadable-folder" for each in findings)
+        findings.append(replace(none, fix=f"see unreadable-folder; else {none.fix}") if closed else none)
     details: dict[str, Any] = {"deep": deep}
     tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
     if run:
@@ -290,9 +294,8 @@ def _check_companions(found: LibrarySet) -> Iterator[Finding]:
 
 def _lost(located: locate.Places, asked: Requirements, severity: Severity) -> Iterator[Finding]:
     """Report installed wheels of cuDNN whose libraries were deleted."""
-    for site in located.sites:
-        folder = records.wheel_folder(site)
-        present = any(_files.cudnn_files(folder))
+    for folder in (folder for site in located.sites for folder in records.wheel_folders(site)):
+        present = any(_files.cudnn_files(folder)) or _files.closed(folder)
         if windows.is_misplaced(folder, located.root):
             yield from windows.misplaced(folder, located.root)
         found = None if present else libraryset.read(folder, located.root, deleted=True)

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import _elf, _files, _libraries
+from .._bad_combinations import version_numbers
 from .._installation import Installation
 from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
 from . import fatbin, pip, records, repair
@@ -43,6 +44,13 @@ class LibrarySet(Installation):
     sites: tuple[str, ...] = field(default=(), compare=False)  # with it, if its own folder is in none
     unowned: tuple[str, ...] = field(default=(), compare=False)  # libraries that its packages do not have
     advice: str = field(default="", compare=False)  # replaces the fix that installs it again
+
+    @cached_property
+    def version(self) -> Version | None:
+        """The most frequent version constant of the libraries; if none is left, that of their wheel."""
+        wheels = [owner.version for owner in self.owners if owner.name.startswith("nvidia-cudnn")]
+        recorded = version_numbers(wheels[0])[:3] if len(wheels) == 1 else ()
+        return super().version or (recorded if len(recorded) == 3 else None)
 
     @property
     def sound(self) -> tuple[Library, ...]:
@@ -114,14 +122,16 @@ class LibrarySet(Installation):
 
     @property
     def leftovers(self) -> tuple[str, ...]:
-        """The files that a fix must delete: pip leaves unrecorded ones, and fails at a link in a circle."""
+        """The files that a fix must delete: pip leaves unrecorded ones, and fails at links to nothing."""
         wrong = (
             library.path
             for library in self.libraries.values()
             if self.is_stray(library) or (library.error and os.path.islink(library.path))
         )
         gone = _files.dangling(self.folder, self.root)
-        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone])]))
+        wheels = (owner.metadata for owner in self.owners if owner.name.startswith("nvidia-cudnn"))
+        lost = (path for metadata in wheels for path in records.lost_links(metadata, self.root))
+        return tuple(dict.fromkeys([*wrong, *self.unowned, *filter(None, [gone]), *lost]))
 
     @property
     def recorders(self) -> list[records.Distribution]:

@@ -18,7 +18,7 @@ from .._libraries import read_library
 from . import pip
 from .finding import Finding, Fix, Severity, finding
 from .libraryset import major_of
-from .records import WHEEL_FOLDERS, owner_of, site_of
+from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 # --- environments ------------------------------------------------------------------------------------------
 
@@ -79,13 +79,14 @@ def _base(settings: dict[str, str]) -> Iterator[str]:
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
+MAX_CLOSED = 4  # folders that one fix lets all users list
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace by links to their own storage
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
 BUNDLED = ("torch/lib",)  # folders of packages, in which cudnn_ct does not search
 _RENAMED = re.compile(r"libcudnn(_[a-z_]+)?-[0-9a-f]{8}\.so\.9.*")
 ROOTS = (("etc", "usr"), ("nix/store",), ("Windows", "Users"))  # folders of the root of a system
-OF_OTHERS = ("glibc-hwcaps",)  # replacements of single libraries of the folder above
+OF_OTHERS = ("glibc-hwcaps", "stubs")  # replacements of libraries of the folder above, and files for linkers
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
@@ -140,7 +141,16 @@ def named(path: str) -> Places:
     folders: dict[str, str] = {}
     for folder in _below(path, root, odd, sites):
         folders.setdefault(_files.real(folder, root), site_of(folder))
-    places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in folders]
+    inside, *below = sites
+    orphans = {site for site in below if site != path and pip.is_orphan(site, root)}
+    sites = [site for site in sites if site not in orphans]
+    copies = [] if inside else [each for each in folders if site_of(each) in orphans or _is_copy(each)]
+    odd += [
+        finding("other-cudnn", f"{folder} contains a cuDNN that no program searches for", path=folder)
+        for folder in copies
+    ]
+    used = (folder for folder in folders if folder not in copies)
+    places = [_followed(folder, f"below {path}", root)._replace(site=folders[folder]) for folder in used]
     more = other_sites(path) if root == "/" and not places else []
     wheels = (os.path.join(site, name) for site in more for name in WHEEL_FOLDERS)
     places += [_followed(folder, "the environment", root) for folder in filter(_holds_cudnn, wheels)][:1]
@@ -238,7 +248,7 @@ def _closed(folders: list[str], root: str, severity: Severity | None = None) -> 
     if folders:
         more = f" and {len(folders) - 1} more" if folders[1:] else ""
         text = f"{folders[0]}{more} cannot be listed, and may contain a cuDNN"
-        fix = {"path": pip.inside(folders[0], root)}
+        fix = {"path": [pip.inside(folder, root) for folder in folders[:MAX_CLOSED]]}
         yield finding("unreadable-folder", text, severity=severity, folders=folders, fix=fix)
 
 
@@ -262,6 +272,15 @@ def _holds_cudnn(folder: str) -> bool:
     return any(map(major_of, _files.cudnn_files(folder)))
 
 
+def _is_copy(folder: str) -> bool:
+    """Return whether programs use the wheel of a site-packages, and not this other folder in it."""
+    site = site_of(folder)
+    inside = os.path.relpath(folder, site or "/")
+    return (
+        bool(site) and inside not in (*WHEEL_FOLDERS, *BUNDLED) and lists_cudnn(site) and not owners(folder)
+    )
+
+
 def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterator[str]:
     """Yield the folders with a cuDNN below a folder, nearest first; add findings about limits, and sites."""
     # Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
@@ -279,7 +298,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
             with os.scandir(folder) as entries:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except PermissionError:
-            closed.append(folder)
+            closed.append(_files.closed(folder) or folder)
             continue
         except OSError:  # it was deleted or replaced meanwhile
             continue
@@ -300,7 +319,7 @@ def _below(top: str, root: str, odd: list[Finding], sites: list[str]) -> Iterato
                 holding += [os.path.join(entry.path, name).rstrip("/") for name in names]
         found += len(holding)
         yield from holding
-    odd += _closed(closed, root)
+    odd += _closed(list(dict.fromkeys(closed)), root)
     odd += _left_behind(interrupted, root)
 
 

@@ -17,6 +17,8 @@ from .requirements import Requirements
 
 USAGE = 2  # as in all commands
 TABLE = "cudnn-doctor"
+_NAMED = re.compile(r"^[^#\n]*cudnn[-_. ]?(ct[-_. ]?)?doctor", re.MULTILINE | re.IGNORECASE)
+_VERSIONS = ("expect", "min", "max")
 SEVERITIES = {severity.word: severity for severity in Severity}
 
 _EPILOG = (
@@ -31,7 +33,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     given = list(sys.argv[1:] if arguments is None else arguments)
     options: argparse.Namespace = parser.parse_args(given)
     if not options.explain:
-        path, table = _settings()
+        path, table = _settings(parser)
         if options.gpu:  # those of the command line replace the list
             table = {key: value for key, value in table.items() if key not in ("gpu", "arch")}
         options = parser.parse_args([*_as_arguments(table, path, parser), *given])
@@ -108,7 +110,7 @@ def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
-def _settings() -> tuple[str, Mapping[str, Any]]:
+def _settings(parser: _Parser) -> tuple[str, Mapping[str, Any]]:
     """Read the table of the nearest pyproject.toml: its path, and the table, which may be empty."""
     try:
         folder = os.getcwd()
@@ -123,20 +125,23 @@ def _settings() -> tuple[str, Mapping[str, Any]]:
                 return "", {}
             folder = os.path.dirname(folder)
             continue
-        return path, _table(text, path) if f"tool.{TABLE}]" in text else {}
+        return path, _table(text, path, parser) if _NAMED.search(text) else {}
 
 
-def _table(text: str, path: str) -> Mapping[str, Any]:
+def _table(text: str, path: str, parser: _Parser) -> Mapping[str, Any]:
     try:
         import tomllib
     except ImportError:
         print(f"cudnn-ct doctor: {path} was not read: that needs Python 3.11 or newer", file=sys.stderr)
         return {}
     try:
-        return dict(tomllib.loads(text)["tool"][TABLE])
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        print(f"cudnn-ct doctor: {path} was not read: {error}", file=sys.stderr)
-        return {}
+        tools = tomllib.loads(text).get("tool", {})
+    except ValueError as error:
+        parser.error(f"{path} is not valid TOML: {error}")
+    for name in filter(_NAMED.match, tools if isinstance(tools, dict) else ()):
+        if name != TABLE or not isinstance(tools[name], dict):
+            parser.error(f"{path}: tool.{name} is not read; the doctor reads the table [tool.{TABLE}]")
+    return dict(tools.get(TABLE, {})) if isinstance(tools, dict) else {}
 
 
 def _as_arguments(table: Mapping[str, Any], path: str, parser: _Parser) -> Iterator[str]:
@@ -147,6 +152,10 @@ def _as_arguments(table: Mapping[str, Any], path: str, parser: _Parser) -> Itera
         if flag not in known:
             hint = _meant(key, [name.lstrip("-") for name in known])
             parser.error(f"{path}: [tool.{TABLE}] cannot have the key {key!r}{hint}")
+        if isinstance(value, float) and key in _VERSIONS:  # 9.10 is the number 9.1
+            parser.error(
+                f'{path}: {key} = {value} is a number; write the version in quotes, such as {key} = "9.10"'
+            )
         if value is True:
             yield flag
         elif key in ("gpu", "arch") and isinstance(value, list):
@@ -236,5 +245,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0
     if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to 86400")
     return seconds

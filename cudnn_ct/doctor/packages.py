@@ -13,7 +13,7 @@ from typing import Any
 from .. import _files
 from .._bad_combinations import defects, rows, within
 from . import pip, records
-from .finding import Finding, Fix, finding
+from .finding import Finding, Fix, Severity, finding
 from .libraryset import LibrarySet, write
 from .records import OURS, Distribution, site_of
 from .repair import TOOLKIT, Need, consistent, divided, meets
@@ -167,6 +167,8 @@ def check_dependents(found: LibrarySet) -> Iterator[Finding]:
         if not is_met(found, need):
             text, consumer = f"{need}, not {package} {version}", need.consumer.rpartition("-")[0]
             shown: dict[str, Any] = {"needs": need.package + need.versions, "version": version}
+            if need.optional:
+                text, shown["severity"] = f"{text}, for a part of it", Severity.NOTE
             if not need.achievable:
                 newer = pip.of(os.path.dirname(need.path), found.root).upgrade(consumer)
                 shown["repair"] = Fix(f"install a newer {consumer}", () if divided(found) else newer)
@@ -213,8 +215,8 @@ def needs(found: LibrarySet, sites: Sequence[str] = (), shared: bool = True) -> 
             version = os.path.basename(metadata)[: -len(".dist-info")].partition("-")[2]
             for package, versions in dict.fromkeys(installed.wheels(name)):
                 yield Need(package, versions, f"{name}-{version}", metadata)
-            for package, versions in _built_for(name, version, installed):
-                yield Need(package, versions, f"{name}-{version}", metadata, built=True)
+            for package, versions, optional in _built_for(name, version, installed):
+                yield Need(package, versions, f"{name}-{version}", metadata, True, optional)
 
 
 def successor(folder: str, root: str, sites: Sequence[str] = ()) -> Fix:
@@ -226,7 +228,8 @@ def successor(folder: str, root: str, sites: Sequence[str] = ()) -> Fix:
             "cuDNN may stay for programs that need it"
         )
     package = found.owners[0].name
-    users = [need if need.achievable else need._replace(package=package) for need in needs(found, sites)]
+    required = [need for need in needs(found, sites) if not need.optional]
+    users = [need if need.achievable else need._replace(package=package) for need in required]
     if all(consistent([need.versions, "<9"]) for need in users if need.package == package):
         users.append(Need(package, ">=9,<10", "a program for cuDNN 9"))
     return with_needs(found, users).repair
@@ -308,8 +311,8 @@ def _environment(site: str, found: LibrarySet) -> dict[str, str]:
     }
 
 
-def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[str, str]]:
-    """Yield the wheel of cuDNN that a package was built with, and the versions that it can use."""
+def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[str, str, bool]]:
+    """Yield the wheel of cuDNN that a package was built with, the usable versions, and `Need.optional`."""
     for row in rows("consumer"):
         if row["package"] != name or not within(version, row):
             continue
@@ -318,7 +321,8 @@ def _built_for(name: str, version: str, installed: Packages) -> Iterator[tuple[s
         usual = f"nvidia-cudnn-cu{row['cuda']}" if "cuda" in row else ""
         for package, versions in ours or ([(usual, "")] if "versions" in row else []):
             # The last number is that of the wheel.
-            yield package, row.get("versions") or re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+            usable = row.get("versions") or re.sub(r"(\d+\.\d+\.\d+)\.\d+", r"\1", versions)
+            yield package, usable, row.get("optional", False)
 
 
 def _root(site: str) -> str:

@@ -40,6 +40,10 @@ class Pip(NamedTuple):
             return (_for_windows(words),)
         return (*self._start(), f"{self._pip} install{self.flags}{options} {shlex.quote(pin)}")
 
+    def again(self, pin: str, delete: Sequence[str]) -> tuple[str, ...]:
+        """Install a package again, after deleting the files at which pip fails."""
+        return self.replace(pin, delete, keep=True) if delete else self.install(pin, keep=True)
+
     def upgrade(self, package: str) -> tuple[str, ...]:
         """Install the newest version of a package; nothing for a folder without a Python."""
         if self.loose:
@@ -119,7 +123,8 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     ]
     names += [os.path.join(bins[-1], f"python{version}")] * user
     exists = os.path.exists if root == "/" else os.path.lexists  # links in an image lead out of it
-    python = next((name for name in names if exists(_at(name, root))), "") if layout else ""
+    known = layout and not is_orphan(site, root)
+    python = next((name for name in names if exists(_at(name, root))), "") if known else ""
     if not python:
         return Pip(ours, sys.executable if root == "/" and sys.executable else "python3", loose=True)
     flags = " --user" if user else ""
@@ -128,6 +133,17 @@ def of(site: str, root: str = "/", windows: bool = False) -> Pip:
     if any(os.path.exists(_at(f"{library}/{name}/EXTERNALLY-MANAGED", root)) for name in marks):
         flags += " --break-system-packages"
     return Pip(ours, python, flags, _lacks_pip(site, _at(prefix, root)))
+
+
+def is_orphan(site: str, root: str = "/") -> bool:
+    """Return whether the Pythons of an environment have other versions than this site-packages."""
+    layout = _LAYOUT.fullmatch(inside(site, root))
+    prefix, version, kind = layout.groups() if layout else ("", "", "")
+    folders = [f"{prefix}/bin", *["/usr/bin"] * (prefix == "/usr/local")]  # Fedora's Python installs there
+    names = [name for folder in folders for name in _files.names_in(_at(folder, root))]
+    pythons = {name.rstrip("t") for name in names if re.fullmatch(r"python3\.\d+t?", name)}
+    own = f"python{version.rstrip('t')}"
+    return kind == "site" and "." in version and bool(pythons) and own not in pythons
 
 
 def windows_commands(commands: Sequence[str], root: str) -> tuple[str, ...]:

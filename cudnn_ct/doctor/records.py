@@ -14,7 +14,7 @@ from .._bad_combinations import version_numbers
 
 # The wheels of cuDNN; pip replaces the first letters of metadata that it is about to delete.
 OURS = re.compile(r"(?:nvidia|~.*)(_cudnn_cu\d+)-")
-
+_OF_JIT = re.compile(r"(?:nvidia|~.*)(_cudnn_jit_cu\d+)-")
 
 MAX_LEVELS = 8  # folders between a conda environment and its cuDNN
 _SAMPLE = 200  # files of a package that decide which of two metadata folders describes it
@@ -24,7 +24,9 @@ _SAMPLE = 200  # files of a package that decide which of two metadata folders de
 _LABEL = re.compile(r"\w[\w.]*-\w[\w.!+]*\.dist-info", re.ASCII)
 
 _OF_WINDOWS = re.compile(r"^nvidia/\S+\.dll,", re.MULTILINE | re.IGNORECASE)
-WHEEL_FOLDERS = ("nvidia/cudnn/lib", "nvidia/cudnn/bin")  # on Linux, and on Windows
+# The folders of the wheels, and the metadata of these wheels.
+_WHEELS = {"nvidia/cudnn/lib": OURS, "nvidia/cudnn/bin": OURS, "nvidia/cudnn_jit/lib": _OF_JIT}
+FULL_FOLDER, WINDOWS_FOLDER, JIT_FOLDER = WHEEL_FOLDERS = tuple(_WHEELS)
 
 
 class RecordError(Exception):
@@ -75,11 +77,12 @@ def owners(folder: str) -> tuple[Distribution, ...]:
     if not site:
         return ()
     inside = os.path.relpath(folder, site)
+    wheel = _WHEELS.get(inside, OURS)
     found = []
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
-        metadata, ours = os.path.join(site, name), inside in WHEEL_FOLDERS and bool(OURS.match(name))
+        metadata, ours = os.path.join(site, name), inside in WHEEL_FOLDERS and bool(wheel.match(name))
         path = os.path.join(metadata, "RECORD")
         record, problem = {}, ""
         try:
@@ -88,8 +91,8 @@ def owners(folder: str) -> tuple[Distribution, ...]:
             record = parse_record(data.decode("utf-8", "replace")) if ours else {}
         except (OSError, RecordError) as error:
             problem = f"{path}: {getattr(error, 'strerror', error)}"
-        if ours and _LABEL.fullmatch(OURS.sub(r"nvidia\1-", name)):
-            name = OURS.sub(r"nvidia\1-", name[: -len(".dist-info")])
+        if ours and _LABEL.fullmatch(wheel.sub(r"nvidia\1-", name)):
+            name = wheel.sub(r"nvidia\1-", name[: -len(".dist-info")])
             package, _, version = name.partition("-")
             found.append(Distribution(package.replace("_", "-"), version, record, problem, metadata))
     return tuple(found)
@@ -107,6 +110,18 @@ def owner_of(path: str, prefix: str = "nvidia_") -> str:
                     package, _, version = name[: -len(".dist-info")].partition("-")
                     return f"{package.replace('_', '-')}=={version}"
     return ""
+
+
+def lost_links(metadata: str, root: str = "/") -> list[str]:
+    """List the links that a package installed and whose targets do not exist, such as those of uv."""
+    site = os.path.dirname(metadata)
+    try:
+        record = parse_record(_files.text_of(os.path.join(metadata, "RECORD")))
+    except (OSError, RecordError):
+        return []
+    paths = (os.path.normpath(os.path.join(site, path)) for path in record)  # a record may contain any path
+    links = (path for path in paths if path.startswith(f"{site}/") and os.path.islink(path))
+    return [path for path in links if not os.path.exists(_files.real(path, root))]
 
 
 def installed(site: str, package: str) -> str:
@@ -128,13 +143,21 @@ def of_windows(site: str) -> list[str]:
     return pins
 
 
-def wheel_folder(site: str) -> str:
-    """Return the folder into which wheels of cuDNN install, for Windows if an installed one is for it."""
-    for name in filter(OURS.match, _files.names_in(site)):
+def lists_cudnn(site: str) -> bool:
+    """Return whether pip lists a wheel of cuDNN as installed."""
+    return any(OURS.match(name) or _OF_JIT.match(name) for name in _files.names_in(site))
+
+
+def wheel_folders(site: str) -> list[str]:
+    """List the folders into which wheels of cuDNN install, for Windows if an installed one is for it."""
+    names = _files.names_in(site)
+    full = FULL_FOLDER
+    for name in filter(OURS.match, names):
         with suppress(OSError):
-            if f"{WHEEL_FOLDERS[1]}/" in _files.text_of(os.path.join(site, name, "RECORD")):
-                return os.path.join(site, WHEEL_FOLDERS[1])
-    return os.path.join(site, WHEEL_FOLDERS[0])
+            if f"{WINDOWS_FOLDER}/" in _files.text_of(os.path.join(site, name, "RECORD")):
+                full = WINDOWS_FOLDER
+    folders = [full, JIT_FOLDER] if any(map(_OF_JIT.match, names)) else [full]
+    return [os.path.join(site, folder) for folder in folders]
 
 
 def in_use(metadata: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ class Need(NamedTuple):
     consumer: str  # the package, with its version, or the flag that requires it
     path: str = ""  # its metadata
     built: bool = False  # whether it was built for such a cuDNN, which any package may provide
+    optional: bool = False  # whether only a part of the package uses cuDNN
 
     @property
     def cuda(self) -> int:
@@ -58,12 +59,13 @@ def fix(found: LibrarySet) -> Fix:
     other = version and not package.startswith("nvidia-cudnn")  # such as torch, which may contain a cuDNN
     keep = bool(other or (version and all(meets(version, each) for each in specifiers)))
     site = records.site_of(found.folder)
-    pin = package + (f"=={version}" if keep else ",".join(specifiers))
+    pin = package + (f"=={version}" if keep else ",".join(tightest(specifiers)))
     if not have and not found.stale and (keep or not needs):
         return AGAIN
     if not site:  # of an installer or of the system
         return Fix(f"install {pin}")
-    apart = found.jit != ("-jit-" in package)  # wheels of other sets have another folder
+    required = any(need.path and need.package == package for need in needs)
+    apart = required and found.jit != ("-jit-" in package)  # wheels of other sets have another folder
     manager = pip.of(site, found.root, found.windows)
     others = sorted(have) if have.keys() - {package} and not apart else []
     broken = {owner.name for owner in found.owners if owner.problem}  # pip cannot uninstall them
@@ -76,11 +78,12 @@ def fix(found: LibrarySet) -> Fix:
     if not others and not delete:
         return Fix(text, manager.install(pin, keep))
     suffix = package.rpartition("-")[2]
-    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in EXTRAS]
+    extras = EXTRAS if package.startswith("nvidia-cudnn") else ()  # others, such as torch, are kept
+    wheels = [name + (f"-{suffix}" if int(suffix[2:]) < 13 else "") for name in extras]
     lacking = {wheel: companion(found, wheel) for wheel in wheels if not records.installed(site, wheel)}
     pins = dict.fromkeys(each for wheel, each in lacking.items() if each not in ("", wheel))
     commands = manager.replace(pin, delete, [each for each in others if each not in broken], keep, [*pins])
-    blas = lacking.get(wheels[0], "")
+    blas = lacking.get(wheels[0], "") if wheels else ""
     if manager.loose and package not in have and blas:  # no pip adds what another CUDA needs
         if blas.startswith(TOOLKIT):  # which is only known after its installation
             text += f", and {wheels[0]} in the version of {blas}"
@@ -136,6 +139,15 @@ def consistent(specifiers: list[str]) -> bool:
     return any(all(meets(version, each) for each in specifiers) for version in candidates)
 
 
+def tightest(specifiers: list[str]) -> list[str]:
+    """Drop the bounds that another one of the same kind implies, such as <9.28 next to <9.11."""
+    bounds = [re.fullmatch(r"(<|>=)([\d.]+)", each) for each in specifiers]
+    numbers = [(bound[1], version_numbers(bound[2])) if bound else ("", ()) for bound in bounds]
+    best = {symbol: [n for s, n in numbers if s == symbol] for symbol in ("<", ">=")}
+    kept = {("<", min(best["<"], default=())), (">=", max(best[">="], default=())), ("", ())}
+    return [each for each, number in zip(specifiers, numbers) if number in kept]
+
+
 def _removal(found: LibrarySet, loose: bool) -> list[str]:
     """List the files that pip does not delete: metadata, and libraries that no other metadata records."""
     recorded = {path for owner in found.owners for path in owner.record}
@@ -152,7 +164,8 @@ def _removal(found: LibrarySet, loose: bool) -> list[str]:
         # They may be links to those of another folder, which must not be overwritten.
         majors = sorted({9, *(name.major for name in _files.cudnn_files(found.folder) if name.major)})
         paths += [os.path.join(found.folder, "../include")]
-        paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
+        if not _files.dangling(found.folder, found.root):  # rm -f fails below a link in a circle
+            paths += [os.path.join(found.folder, f"libcudnn*.so.{major}") for major in majors]
     return [*paths, *(path for path in found.leftovers if path not in paths)]
 
 

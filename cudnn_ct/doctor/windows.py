@@ -78,7 +78,7 @@ def is_misplaced(folder: str, root: str = "/") -> bool:
 def misplaced(folder: str, root: str = "/") -> Iterator[Finding]:
     """Report libraries for which `is_misplaced` is true, unless those for the other system exist too."""
     site = records.site_of(folder)
-    if any(_files.cudnn_files(os.path.join(site, records.WHEEL_FOLDERS[0]))):
+    if any(_files.cudnn_files(os.path.join(site, records.FULL_FOLDER))):
         return
     pins = records.of_windows(site)
     commands = [command for pin in pins for command in pip.of(site, root).install(pin, keep=True)]

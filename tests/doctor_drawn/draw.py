@@ -42,6 +42,8 @@ def apply(
     """Apply ``count`` operations of those that the site allows, and return their names."""
     done: list[str] = []
     for _ in range(count):
+        if any(truth.operation in operations.LAST for truth in site.truths.values()):
+            break
         for _ in range(20):
             operation = rng.choice(choices)
             if operation.__name__ not in done and operation(rng, site):

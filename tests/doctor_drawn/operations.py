@@ -330,6 +330,57 @@ def zero_tables(rng: random.Random, site: Site) -> bool:
     return blame(site, "zero_tables", name, DAMAGED | MIXED | {"wrong-library"})
 
 
+def zero_half(rng: random.Random, site: Site) -> bool:
+    """Overwrite the second half of a library, with its dynamic section, by zeros; the size stays."""
+    name = small_library(rng, site)
+    if name is None:
+        return False
+    path = site.library(name)
+    data = path.read_bytes()
+    offset = struct.unpack_from("<Q", data, 32)[0]
+    number = struct.unpack_from("<H", data, 56)[0]
+    rows = [struct.unpack_from("<IIQQQQ", data, offset + 56 * row) for row in range(number)]
+    start = next(row[2] for row in rows if row[0] == 2)  # PT_DYNAMIC
+    half = len(data) // 2
+    if start < half:
+        return False
+    files.write(path, data[:half] + bytes(len(data) - half))
+    return blame(site, "zero_half", name, DAMAGED)
+
+
+def convert_lines(rng: random.Random, site: Site) -> bool:
+    """Convert the line ends of a library, as a transfer in text mode does."""
+    name = small_library(rng, site)
+    if name is None:
+        return False
+    path = site.library(name)
+    files.write(path, path.read_bytes().replace(b"\n", b"\r\n"))
+    return blame(site, "convert_lines", name, DAMAGED)
+
+
+def cache_gone(rng: random.Random, site: Site) -> bool:
+    """Replace all files of the wheel by links to a cache that was deleted, as uv links them."""
+    if site.packages is None or site.owner != "pip" or site.layout == "annex" or site.truths:
+        return False
+    if not (site.packages / site.wheel.info).is_dir():
+        return False
+    info = [f"{site.wheel.info}/{name}" for name in ("METADATA", "WHEEL")]
+    for name in [*(path for path, _ in site.wheel.sources if path.startswith("nvidia/cudnn/")), *info]:
+        files.remove(site.packages / name)
+        (site.packages / name).symlink_to(f"/nowhere/archive-v0/{name}")
+    return blame(site, "cache_gone", "libraries", {"broken-link"}, "libcudnn")
+
+
+def moved_aside(rng: random.Random, site: Site) -> bool:
+    """Rename the folder of all wheels of NVIDIA."""
+    if site.packages is None or site.owner != "pip" or site.layout == "annex" or site.truths:
+        return False
+    if not (site.packages / site.wheel.info).is_dir():
+        return False
+    (site.packages / "nvidia").rename(site.packages / "nvidia.bak")
+    return blame(site, "moved_aside", "libraries", MISSING, "contains no library")
+
+
 def cublas_gone(rng: random.Random, site: Site) -> bool:
     """Remove libcublasLt: its file, or the whole package."""
     path = site.companion("libcublasLt")
@@ -587,6 +638,19 @@ def path_shadow(rng: random.Random, site: Site) -> bool:
                  str(folder), by_hand=False)  # fmt: skip
 
 
+def path_nvrtc(rng: random.Random, site: Site) -> bool:
+    """Put a libnvrtc without the library of its builtins on LD_LIBRARY_PATH."""
+    if site.image or "LD_LIBRARY_PATH" in site.truths or site.wheel.key >= (9, 21) or "nvrtc" in site.truths:
+        return False
+    name = f"libnvrtc.so.{site.wheel.cuda}"
+    files.write(site.root / "added/lib" / name, make_elf(name))
+    old = site.environment.get("LD_LIBRARY_PATH", "")
+    site.former["LD_LIBRARY_PATH"] = old
+    site.environment["LD_LIBRARY_PATH"] = f"{site.root}/added/lib" + (f":{old}" if old else "")
+    folder = str(site.root / "added/lib")
+    return blame(site, "path_nvrtc", "LD_LIBRARY_PATH", {"missing-nvrtc"}, folder, by_hand=False)
+
+
 def preload(rng: random.Random, site: Site) -> bool:
     """Preload a library of another cuDNN."""
     if site.image or "LD_PRELOAD" in site.environment:
@@ -803,7 +867,25 @@ def harmless_metadata(rng: random.Random, site: Site) -> bool:
     """Delete the metadata of cuDNN, as images do to save space; no package requires it."""
     if site.packages is None or site.consumers or site.truths or site.owner != "pip":
         return False
+    if (site.folder / "old").exists():  # then any folder may be the one in use
+        return False
     files.remove(site.packages / site.wheel.info)
+    return True
+
+
+def harmless_copy(rng: random.Random, site: Site) -> bool:
+    """Keep a library of another version in a folder that no program searches."""
+    names = [(each, name) for each in others(site) for name in sorted(each.names())]
+    if not names or site.packages is None or site.owner != "pip" or site.layout == "annex":
+        return False
+    if not (site.packages / site.wheel.info).is_dir():
+        return False
+    other, name = rng.choice(names)
+    folder = site.folder / rng.choice(["old", "stubs"])
+    if site.layout == "venv" and rng.random() < 0.4:
+        folder = site.packages.parents[1] / "python3.7/site-packages/nvidia/cudnn/lib"
+        files.write(folder.parents[2] / other.info / "RECORD", f"nvidia/cudnn/lib/{name},,\n".encode())
+    files.place(other.source(name), folder / name)
     return True
 
 
@@ -827,9 +909,11 @@ def little_memory(rng: random.Random, site: Site) -> bool:
     return True
 
 
+LAST = ("cache_gone", "moved_aside")  # after them no file is left for other operations
 BREAKAGES: tuple[Operation, ...] = (
     delete, delete_many, truncate, empty, junk, dangle, swap, swap, overlay, machine, private, writable,
     header, header_gone, stray, two_wheels, uninstalled_other, stale, record_junk, flip, zero_tables,
+    zero_half, convert_lines, cache_gone, moved_aside, path_nvrtc,
     cublas_gone, cublas_cut, nvrtc_gone, toolkit_gone, toolkit_gone, relink, driver_missing, driver_fails,
     unversioned, driver_fails, driver_of_wsl, path_shadow, path_shadow, preload, pin, pin, expect,
     text_links, text_links, unpacked_over, unpacked_over, old_wheel, interrupted, shared_base,
@@ -840,5 +924,6 @@ HARMLESS: tuple[Operation, ...] = (
     harmless_files,
     harmless_package,
     harmless_metadata,
+    harmless_copy,
     little_memory,
 )

@@ -210,7 +210,7 @@ def pip(site: Site, python: str, words: list[str]) -> None:
                 uninstall(packages, wheel.name)
             elif "--upgrade" in options:
                 files.remove(packages / "nvidia")  # pip replaces the whole top-level folder
-            wheel.install(packages)
+            install(packages, wheel)
             if "--no-deps" not in options:
                 install_required(packages, wheel, Requirement(name).extras)
         else:
@@ -228,7 +228,7 @@ def install_required(packages: Path, wheel: wheels.Wheel, extras: Iterable[str] 
         if have is None or have not in requirement.specifier:
             required = find(line)
             uninstall(packages, required.name)
-            required.install(packages)
+            install(packages, required)
             install_required(packages, required, requirement.extras)
 
 
@@ -278,7 +278,7 @@ def uninstall(packages: Path, name: str) -> None:
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"pip cannot uninstall {name}: {error}") from error
         for row in rows:
-            if row and not row[0].startswith(("/", "..")):
+            if row and not row[0].startswith(("/", "..")) and (packages / row[0]).exists():  # as pip
                 files.remove(packages / row[0])
         if info.is_dir() and not any(info.iterdir()):
             info.rmdir()
@@ -291,4 +291,13 @@ def unpack(site: Site, archive: str, folder: str) -> None:
     if len(found) != 1:
         raise CommandError(f"{archive} names {len(found)} files")
     name, version = found[0].name.split("-")[:2]
-    find(f"{name.replace('_', '-')}=={version}").install(inside(site, folder))
+    install(inside(site, folder), find(f"{name.replace('_', '-')}=={version}"))
+
+
+def install(packages: Path, wheel: wheels.Wheel) -> None:
+    """Write the files of a wheel, which fails at a link whose target does not exist."""
+    info = [f"{wheel.info}/{name}" for name in ("METADATA", "WHEEL")]
+    for path in (packages / each for each in (*(path for path, _ in wheel.sources), *info)):
+        if path.is_symlink() and not path.exists():
+            raise CommandError(f"pip cannot write {path}: it is a link to nothing")
+    wheel.install(packages)

@@ -57,6 +57,7 @@ def test_doctor_exits_with_2_on_wrong_usage(arguments: str, capsys: Capture) -> 
     written = capsys.readouterr()
     assert written.out == ""
     assert "cudnn-ct doctor: " in written.err
+    assert "--timeout 0" not in arguments or "above 0 and up to 86400" in written.err
 
 
 @pytest.mark.parametrize(
@@ -147,13 +148,13 @@ def test_doctor_reports_a_path_that_cannot_be_examined(
         assert capsys.readouterr().out.startswith(told)
 
 
-def lock(monkeypatch: MonkeyPatch, folder: Path) -> None:
-    """Deny access to a folder, as modes do for users other than root."""
+def lock(monkeypatch: MonkeyPatch, folder: Path, listed: bool = False) -> None:
+    """Deny access to a folder, or only to its contents, as modes do for users other than root."""
 
     def refusing(name: str, function: Any) -> Any:
         def refuse(path: Any, *arguments: Any, **keywords: Any) -> Any:
             where = Path(path).absolute() if isinstance(path, str | Path) else Path()
-            if folder in where.parents or (where == folder and name != "stat"):
+            if folder in where.parents or (where == folder and not listed and name != "stat"):
                 raise PermissionError(13, "Permission denied", str(path))
             return function(path, *arguments, **keywords)
 
@@ -178,6 +179,25 @@ def test_diagnose_names_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypat
         usual = locate.usual({"CUDNN_PATH": root, "CUDA_HOME": str(closed)}, [])
         notes = [each.severity.word for each in usual.findings if each.code == "unreadable-folder"]
         assert notes == ["note"] if usual.found else [severity]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_diagnose_names_the_folder_that_cannot_be_entered_first(
+    tmp_path: Path, monkeypatch: MonkeyPatch, listed: bool
+) -> None:
+    folders = [tmp_path / name / "nvidia/cudnn" for name in ("a", "b")]
+    for folder in folders:
+        make_cudnn(folder / "lib", "9.27.0")
+        (folder / "include").mkdir()
+        record = folder.parents[1] / "nvidia_cudnn_cu12-9.27.0.42.dist-info/RECORD"
+        record.parent.mkdir()
+        record.write_text("nvidia/cudnn/lib/libcudnn.so.9,,1\n")
+        lock(monkeypatch, folder, listed)
+    found = doctor.diagnose(tmp_path, run=False)
+    assert [each.code for each in found.findings] == ["unreadable-folder", "no-cudnn"]
+    assert found.exit_code() == 3
+    assert found.findings[1].fix.startswith("see unreadable-folder")
+    assert found.commands == (f"chmod a+rx {folders[0]} {folders[1]}",)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FOLDERS", 4), ("MAX_FOUND", 1)])

@@ -244,21 +244,56 @@ def test_pyproject_gives_the_defaults_of_flags(folder: Path, capsys: Capture) ->
     assert code == 0
 
 
-@pytest.mark.parametrize("table", ["colour = true", "pid = 1", "min = 'x'", "explain = 'no-gpu'"])
-def test_pyproject_with_a_wrong_key_is_wrong_usage(folder: Path, table: str, capsys: Capture) -> None:
-    (folder.parent / "pyproject.toml").write_text(f"[tool.cudnn-doctor]\n{table}\n")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tool.cudnn-doctor]\ncolour = true", "the key 'colour'"),
+        ("[tool.cudnn-doctor]\npid = 1", "the key 'pid'"),
+        ("[tool.cudnn-doctor]\nmin = 'x'", "'x' is not a version"),
+        ("[tool.cudnn-doctor]\nexplain = 'no-gpu'", "the key 'explain'"),
+        ("[tool.cudnn-doctor]\nmin = 9.10", 'write the version in quotes, such as min = "9.10"'),
+        ("[tool.cudnn-doctor]\nmin = ", "is not valid TOML: Invalid value"),
+        ("[tool.cudnn-doctor\nmin = '9.99'", "is not valid TOML: Expected"),
+        ("[tool.'cudnn-doctor']\nmin = 'x'", "'x' is not a version"),
+        ("tool.cudnn-doctor.min = 'x'", "'x' is not a version"),
+        ("[tool.cudnn_doctor]\nmin = '9.99'", "tool.cudnn_doctor is not read; the doctor reads the table"),
+        ("[tool.Cudnn-CT-Doctor]\nmin = '9.99'", "tool.Cudnn-CT-Doctor is not read"),
+        ("[tool]\ncudnn-doctor = 3", "tool.cudnn-doctor is not read"),
+        ("[[tool.cudnn-doctor]]\nmin = '9.99'", "tool.cudnn-doctor is not read"),
+    ],
+)
+def test_doctor_exits_with_2_when_pyproject_is_wrong(
+    folder: Path, text: str, words: str, capsys: Capture
+) -> None:
+    (folder.parent / "pyproject.toml").write_text(f"{text}\n")
     with pytest.raises(SystemExit) as caught:
-        output(capsys, str(folder))
+        main.main([str(folder)])
     assert caught.value.code == options.USAGE
+    assert words in capsys.readouterr().err
 
 
-def test_pyproject_that_cannot_be_read_is_reported_in_one_line(
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# [tool.cudnn-doctor\nmin = 1",
+        "tool = 'cudnn-doctor'",
+        "needs = ['cudnn-doctor']",
+        "= # broken",
+    ],
+)
+def test_doctor_reads_no_defaults_when_pyproject_has_no_table(
+    folder: Path, text: str, capsys: Capture
+) -> None:
+    (folder.parent / "pyproject.toml").write_text(f"{text}\n")
+    assert main.main(["--static", str(folder)]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_pyproject_is_reported_in_one_line_when_this_python_cannot_read_it(
     folder: Path, monkeypatch: MonkeyPatch, capsys: Capture
 ) -> None:
     path = folder.parent / "pyproject.toml"
     path.write_text("[tool.cudnn-doctor]\nmin = \n")
-    assert main.main(["--static", str(folder)]) == 1
-    assert f"{path} was not read: Invalid value" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "tomllib", None)  # as before Python 3.11
     assert main.main(["--static", str(folder)]) == 1
     assert (

@@ -33,7 +33,7 @@ from cudnn_ct.doctor import (
     search,
     sha256,
 )
-from cudnn_ct.doctor.finding import Finding, codes, finding
+from cudnn_ct.doctor.finding import Finding, Severity, codes, finding
 from cudnn_ct.doctor.libraryset import LibrarySet
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
@@ -515,6 +515,8 @@ PINNED = "nvidia-cudnn-cu12==9.{}.0.42; platform_machine == 'x86_64' or platform
         ("tensorflow-2.19.0", "", True),
         ("ctranslate2-4.4.0", "", False),
         ("ctranslate2-4.6.0", "", True),
+        ("cupy_cuda12x-13.6.0", "", False),
+        ("cupy_cuda12x-14.0.0", "", True),  # without cuDNN
         ("nvidia_cudnn_frontend-1.18.0", "", True),  # supports all versions since 8.5
         ("jax_cuda12_plugin-0.6.2", JAX.format(27), True),
         ("jax_cuda12_plugin-0.6.2", JAX.format(28), False),
@@ -532,6 +534,18 @@ def test_check_dependents_reports_unmet_needs(tmp_path: Path, package: str, need
     owner = records.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
     found = replace(found, owners=(owner,), needs=tuple(packages.needs(found)))
     assert (list(packages.check_dependents(found)) == []) is good
+
+
+def test_check_dependents_notes_a_package_of_which_a_part_uses_cudnn(tmp_path: Path) -> None:
+    found = installed(tmp_path, "cupy_cuda12x-13.6.0")
+    found = replace(found, needs=tuple(packages.needs(found)))
+    (note,) = packages.check_dependents(found)
+    assert note.severity == Severity.NOTE
+    assert (
+        note.message
+        == "cupy-cuda12x-13.6.0 needs cudnn >=8,<9, not nvidia-cudnn-cu12 9.27.0, for a part of it"
+    )
+    assert doctor.diagnose(tmp_path, run=False).exit_code(Severity.WARNING) == 0
 
 
 def test_check_records_combines_many_files(tmp_path: Path) -> None:

@@ -389,3 +389,11 @@ def test_link_to_an_object_with_a_hash_for_a_name_is_not_followed(folder: Path, 
     assert found[0].code == "missing-library"
     assert str(folder) in found[0].message
     assert "internal-error" not in [each.code for each in found]
+
+
+def test_successor_replaces_an_old_cudnn_when_a_package_needs_it_only_in_a_part(site: Path) -> None:
+    old(site)
+    write_metadata(site / "cupy_cuda12x-13.6.0.dist-info", [])
+    (found, *_) = doctor.diagnose(site, run=False).findings
+    assert found.code == "old-cudnn"
+    assert "nvidia-cudnn-cu12" in " ".join(found.commands)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import runpaths, search
+from cudnn_ct.doctor import companions, runpaths, search
 from tests.doctor_sites import read
-from tests.elf_files import make_cudnn, make_elf
+from tests.elf_files import make_cudnn, make_elf, make_functions
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -169,3 +169,52 @@ def test_libraries_must_search_their_own_folder(tmp_path: Path, runpath: str, lo
     make_cudnn(root / "usr/lib/x86_64-linux-gnu", runpath=runpath)  # which the linker searches always
     (root / "usr/lib64").mkdir()
     assert "lost-runpath" not in {each.code for each in doctor.diagnose(root, run=False).findings}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The site-packages of a cuDNN 9.20 for CUDA 12 with the libraries of CUDA."""
+    make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.20.0", cuda=12, without=["ext", "engines_tensor_ir"])
+    (tmp_path / "site/nvidia_cuda_nvrtc_cu12-12.9.86.dist-info").mkdir()
+    for name in ("cublas/lib/libcublasLt.so.12", "cuda_nvrtc/lib/libnvrtc.so.12"):
+        write_companion(tmp_path / "site/nvidia" / name)
+    builtins = tmp_path / "site/nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.9"
+    builtins.write_bytes(make_elf(builtins.name))
+    return tmp_path / "site"
+
+
+def write_companion(path: Path, *, stub: bool = False) -> None:
+    """Write a library of CUDA with the function that each version has, or a stub with another one."""
+    function = companions.FUNCTIONS[path.name.partition(".")[0]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(make_functions(path.name, {f"{function}{'_v2' * stub}": b"\xc3"}))
+
+
+@pytest.mark.parametrize("slashes", ["", "//"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_companions_remove_the_folder_of_a_libnvrtc_without_builtins(
+    site: Path, tmp_path: Path, slashes: str, nested: bool
+) -> None:
+    folder = site / "nvidia/cuda_nvrtc/lib" if nested else tmp_path / "path"
+    if nested:
+        (folder / "libnvrtc-builtins.so.12.9").unlink()
+    write_companion(folder / "libnvrtc.so.12")
+    environ = {"LD_LIBRARY_PATH": f"{folder}{slashes}:/nonexistent"}
+    (missing,) = companions.check(read(site / "nvidia/cudnn/lib"), environ)
+    assert missing.code == "missing-nvrtc"
+    if nested:  # the wheel lacks them, whatever leads to it
+        assert "nvidia-cuda-nvrtc-cu12==12.9.86" in " ".join(missing.commands)
+    else:
+        assert (missing.fix, missing.commands) == (f"remove {folder} from LD_LIBRARY_PATH", ())
+
+
+@pytest.mark.parametrize("name", ["libcublasLt.so.12", "libnvrtc.so.12"])
+def test_companions_report_a_stub(site: Path, tmp_path: Path, name: str) -> None:
+    found = read(site / "nvidia/cudnn/lib")
+    assert list(companions.check(found, {})) == []
+    write_companion(tmp_path / "path" / name, stub=True)
+    wrong, *_ = companions.check(found, {"LD_LIBRARY_PATH": str(tmp_path / "path")})
+    function = companions.FUNCTIONS[name.partition(".")[0]]
+    assert wrong.code == "wrong-library"
+    assert wrong.message == f"{tmp_path}/path/{name} lacks the function {function}"
+    assert "remove the folder from it" in wrong.fix

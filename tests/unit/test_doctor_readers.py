@@ -279,3 +279,30 @@ def test_capabilities_reads_compute_capabilities() -> None:
     for text in ("", "9", "1234", "hopper", "90,", "-90", "٩٠"):
         with pytest.raises(argparse.ArgumentTypeError, match="unknown GPU: got"):
             options.capabilities(text)
+
+
+def test_diagnose_reports_damage_when_the_dynamic_section_is_lost(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    path = tmp_path / "libcudnn_graph.so.9"
+    data = path.read_bytes()
+    table = next(segment for segment in _elf.read(path).segments if segment.kind == _elf.PT_DYNAMIC)
+    end = table.offset + table.size
+    for broken in (
+        data[: table.offset] + bytes(table.size) + data[end:],  # an interrupted download of parts
+        data[: table.offset] + b"\r" * 8 + data[table.offset :],  # a conversion of line ends
+    ):
+        path.unlink()
+        path.write_bytes(broken)
+        found = doctor.diagnose(tmp_path, run=False)
+        errors = [each.code for each in found.findings if each.severity == Severity.ERROR]
+        assert errors == ["damaged-library"]
+
+
+def test_diagnose_does_not_name_gpus_when_a_whole_part_of_the_code_is_zeros(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    code = container((2, 8, 90)) + bytes(8192) + OTHER
+    written(tmp_path, with_section(b".nv_fatbin", code), "libcudnn_graph.so.9")
+    found = doctor.diagnose(tmp_path, run=False)
+    (zeroed,) = (each for each in found.findings if each.code == "zeroed-code")
+    assert zeroed.message == "code of libcudnn_graph.so.9 is overwritten with zeros"
+    assert "interrupted copy" in zeroed.cause
