@@ -2,9 +2,9 @@
 
     python benchmarks/all.py --short [--seed N] [--part operands layers ...] [--json OUT]
 
-Rows are drawn from the seed where they are not named. Each part runs in a process of its own. Times are those
-of loops of calls in turns, on random data, after the results were compared; a ratio is the median over rounds
-of our time divided by the other one of the same round. The exit status is 1 if a row failed.
+Rows are drawn from the seed where they are not named. Each part runs in a process of its own. The results are
+compared first; then loops of calls are timed in turns, on random data. A ratio is the median over rounds: our
+time divided by the other time of the same round. The exit status is 1 if a row failed.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def host_time(call: Call, calls: int) -> float:
 
 
 def gpu_time(call: Call, calls: int) -> float:
-    """Return the microseconds of a call between events: those of the slower of host and device."""
+    """Return the microseconds of a call between events, by the slower of host and device."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

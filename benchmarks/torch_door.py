@@ -16,11 +16,12 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, log
 from pathlib import Path
 from typing import Any
+
+from short_pairs import gpu_time, host_time
 
 Call = Callable[[], Any]
 SECTIONS = ("host", "block", "resnet")
@@ -114,32 +115,6 @@ def measured(make: Callable[[], tuple[Call, Call]], rounds: int, host: bool) -> 
         "ours_us": statistics.median(one for one, _ in times),
         "torch_us": statistics.median(two for _, two in times),
     }
-
-
-def host_time(call: Call, calls: int) -> float:
-    """Return the microseconds that the host needs for a call; the device is idle before."""
-    import torch
-
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    taken = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return taken / calls * 1e6
-
-
-def gpu_time(call: Call, calls: int) -> float:
-    """Return the microseconds of a call between events: those of the slower of host and device."""
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / calls * 1e3
 
 
 Row = tuple[str, Callable[[], tuple[Call, Call]], bool]

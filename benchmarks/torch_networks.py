@@ -5,8 +5,8 @@
 ``enabled`` is the inference of unchanged models under `enable()`, compared with eager and cudnn.benchmark.
 ``fused`` is that after `fuse()`, both under ``reduce-overhead``, and compared with ``max-autotune``.
 ``training`` is a step with gradients of all weights, compiled inside `enable()`, compared with eager and with
-``reduce-overhead``. ``start`` is the time of a process until its first step. Times are those of loops in
-turns on random data, after the results were compared. The exit status is 1 if a row failed.
+``reduce-overhead``. ``start`` is the time of a process until its first step. The results are compared first;
+then loops are timed in turns on random data. The exit status is 1 if a row failed.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def check_values(given: Case, found: list[np.ndarray], exact: tuple[np.ndarray, 
     assert mean <= 1, f"the errors are {mean:.3g} of those expected in the mean"
     factor = (y * result).sum() / (scale_o * result**2).sum()
     assert abs(factor - 1) <= RELATIVE[out] / 2, f"the result is {factor:.3f} of that expected in the mean"
-    np.testing.assert_allclose(stats, exact_stats, rtol=1e-3, atol=STATS)  # of float8 sums
+    np.testing.assert_allclose(stats, exact_stats, rtol=1e-3, atol=STATS)  # sums have 13 bits
     top = np.abs(result).max()
     assert abs(amax.item() - top) <= bound.max(), f"amax is {amax.item()}, not {top}"
     rounding = RELATIVE[out] * scale_o * amax.item() + ABSOLUTE[out]

@@ -14,6 +14,8 @@ from cudnn_ct._lib import load
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops.attention import scaled_source
+from cudnn_ct.shapes.scaled_attention import scaled_attention_problem
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import Place
 from tests.scaled_attention_cases import CASES, check, operands_of
 from tests.strategies import placing
@@ -262,3 +264,18 @@ def test_scaled_attention_needs_a_tested_version(fake: FakeCudnn, monkeypatch: p
     monkeypatch.setattr(load(), "version", 91301)
     with pytest.raises(NotSupportedError, match=r"from cuDNN 9\.14\.0 on"):
         ct.scaled_attention(*[heads()] * 3)
+
+
+@pytest.mark.parametrize(
+    ("queries", "amax", "masked"),
+    [(2, True, True), (130, True, True), (256, True, False), (130, False, False)],
+)
+def test_rows_that_are_no_queries_are_masked_where_amax_counts_them(
+    queries: int, amax: bool, masked: bool
+) -> None:
+    x = TensorSpec.packed((2, 1, queries, 16), "float8_e4m3")
+    outs = (None,) * (1 + amax)
+    problem = scaled_attention_problem(dict.fromkeys("qkv", x), outs, False, amax, None, False, None)
+    core = scaled_source.completed(problem)
+    assert (problem.lengths_q, problem.lengths_kv) == (None, None)
+    assert {core.lengths_q, core.lengths_kv} == {TensorSpec.packed((2,), "int32") if masked else None}

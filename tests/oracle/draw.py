@@ -1362,7 +1362,7 @@ def _scaled_attention(source: Source) -> Recipe:
     heads, dtype = kv_heads * source.choice((1, 1, 2, 4)), source.choice(FLOAT8)
     head, value_head = source.choice((16, 32, 64, 64, 80, 128, 192)), source.choice((16, 48, 64, 64, 128))
     queries, keys = source.choice((2, 17, 64, 100, 130)), source.choice((1, 2, 17, 48, 64, 100, 192))
-    few = source.chance(0.3)  # results, so that what is no result may be the largest
+    few = source.chance(0.3)  # results: then a row beyond the queries may be the largest
     if few:
         kv_heads, heads, batch, queries, keys = 1, 1, 1, 2, source.randint(2, 4)
     arguments: dict[str, Any] = {"causal": source.choice((False, False, True, "top_left"))}

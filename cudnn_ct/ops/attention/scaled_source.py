@@ -169,7 +169,7 @@ def _complete(inner: Plan, problem: ScaledAttentionProblem) -> Program:
 
 
 def _temporaries(problem: ScaledAttentionProblem) -> dict[str, TensorSpec]:
-    """Return the memory that a plan adds to the operands of a call: lengths, and amax that nobody reads."""
+    """Return the memory that a plan adds to that of a call: lengths, and amax if it is not returned."""
     known = (*SCALES, *tensors_of(problem))
     return {name: spec for name, spec in tensors_of(completed(problem)).items() if name not in known}
 
