@@ -12,6 +12,8 @@ import cudnn_ct as ct
 from cudnn_ct import _lib
 from cudnn_ct._libraries import SUBLIBRARIES, part_of_header
 from cudnn_ct.autotune.store import store
+from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.cli.selftest_run import attempt
 from cudnn_ct.context import current
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotSupportedError
@@ -285,3 +287,10 @@ def test_driver_fills_views(jit: FakeCudnn) -> None:
     want = np.zeros((6, 8))
     want[::2, 1::3] = 3
     np.testing.assert_array_equal(whole.numpy(), want)
+
+
+def test_selftest_skips_what_needs_another_library(jit: FakeCudnn) -> None:
+    rows = [attempt(case) for case in cases() if case.operation in ("softmax", "dropout", "affine_grid")]
+    assert {row.verdict for row in rows} == {"ok", "skipped"}
+    needs = "which the JIT wheel lacks (3009)"
+    assert not [row for row in rows if row.verdict == "skipped" and needs not in row.detail]
