@@ -180,7 +180,7 @@ def sigmoid(x: Any) -> Any:
 def erf(x: Any) -> Any:
     from math import erf as one
 
-    return np.array([one(number) for number in np.float64(x)])
+    return np.array([one(number) for number in np.asarray(x, np.float64)])
 
 
 def elementwise() -> Iterator[Row]:
@@ -252,7 +252,11 @@ def reductions() -> Iterator[Row]:
 
         return compute
 
-    functions = {"max": np.maximum, "min": np.minimum, "amax": lambda a, b: np.maximum(abs(a), abs(b))}
+    functions: dict[str, Function] = {
+        "max": np.maximum,
+        "min": np.minimum,
+        "amax": lambda a, b: np.maximum(abs(a), abs(b)),
+    }
     for op, expected in functions.items():
         yield Row(f"reduction {op}", ROWS, in_rows(graph_of(op)), expected)
         call = in_rows(lambda ct, x, op=op: ct.reduce(x, op=op, axis=1).numpy())
@@ -277,7 +281,7 @@ def calls() -> Iterator[Row]:
 
         return compute
 
-    functions = {
+    functions: dict[str, Function] = {
         "relu": lambda x: np.maximum(x, 0),
         "tanh": np.tanh,
         "sigmoid": sigmoid,

@@ -210,6 +210,8 @@ def run(
             ]
         _enqueue(ctx, call, arrays, given, facts, elsewhere, alpha, beta, stream, variant)
     ctx.last_call = call
+    if ctx.watched is not None:
+        ctx.watched.append((call, facts, alpha, beta, variant))
     return results
 
 

@@ -1,17 +1,18 @@
-"""Calls of plans and built graphs on arrays with the keys of the last call: nothing is checked again."""
+"""Calls on arrays that were checked before: of plans, of built graphs, and of other libraries' operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
-from ..context import local
+from ..context import Context, local
 from ..cuda import stream as streams
 from ..cuda.foreign import Library, library_of
-from ..cuda.stream import in_use
-from ._call import run
+from ..cuda.stream import Stream, in_use
+from ..shapes.specs import UNALIGNED
+from ._call import NO_VARIANT, run
 from ._operands import read_arrays
 from ._operation import PreparedCall
 from ._replay import replayed
@@ -146,3 +147,87 @@ def run_known(
         if key is not known and key is not None:
             return None
     return run(ctx, mine.call, inputs, tuple(given), (where.handle, *pointers), False, alpha, beta, where)
+
+
+class _Part(NamedTuple):
+    """A prepared call of a function, with its factors: its arrays by their places among the function's."""
+
+    call: PreparedCall
+    operands: tuple[int, ...]
+    outs: tuple[int, ...]
+    factors: tuple[Any, Any]
+
+    def run(self, ctx: Context, arrays: Sequence[Any], pointers: Sequence[int], where: Stream) -> None:
+        """Run or replay the call on arrays at other addresses."""
+        operands = tuple([arrays[place] for place in self.operands])
+        slots = zip(self.outs, self.call.result_slots, strict=False)  # strict is slower
+        outs = tuple(
+            [
+                DeviceArray(key, pointers[place], arrays[place], where, where, True)
+                for place, (_, key) in slots
+            ]
+        )
+        facts = (where.handle, *[pointers[place] for place in self.operands])
+        run(ctx, self.call, operands, outs, facts, False, *self.factors, where)
+
+
+class KnownFunction:
+    """A function of this package on arrays whose attributes its caller has checked: it depends on addresses.
+
+    The first call is watched. If prepared calls on arrays of the caller are all that the function did, later
+    ones run those. This holds for functions that only call operations. All arrays belong to the stream of
+    the calls, and their addresses are multiples of 16.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts = PerContext[tuple[object, tuple[_Part, ...]]]()
+
+    def run(self, where: Stream, arrays: Sequence[Any], pointers: Sequence[int]) -> bool:
+        """Run the prepared calls of this thread; return whether they are known.
+
+        An array that is not given has the address 0.
+        """
+        ctx = local.contexts.get(where.device)
+        known = None if ctx is None or ctx.running else self._parts.get(ctx)
+        if ctx is None or known is None or known[0] is not config.snapshot:
+            return False
+        for pointer in pointers:
+            if pointer & UNALIGNED:
+                return False
+        previous = ctx.enter()
+        try:
+            for part in known[1]:
+                part.run(ctx, arrays, pointers, where)
+        finally:
+            if previous is not None:
+                streams.restore_device(previous)
+        return True
+
+    def learn(self, ctx: Context, function: Callable[[], object], pointers: Sequence[int]) -> None:
+        """Call a function, and keep its prepared calls if all their arrays are at ``pointers``."""
+        seen: list[tuple[Any, ...]] = []
+        settings, outer, ctx.watched = config.snapshot, ctx.watched, seen
+        try:
+            function()
+        finally:
+            ctx.watched = outer
+        places = {pointer: place for place, pointer in enumerate(pointers) if pointer}
+        if any(pointer & UNALIGNED for pointer in pointers) or settings is not config.snapshot:
+            return
+        parts = [_part(one, places) for one in seen]
+        if parts and None not in parts and len(places) == sum(pointer != 0 for pointer in pointers):
+            self._parts.put(ctx, (settings, tuple(one for one in parts if one is not None)))
+
+
+def _part(seen: tuple[Any, ...], places: dict[int, int]) -> _Part | None:
+    """Return a call that ran, by the places of its arrays; None if it used other memory or a state."""
+    call, facts, alpha, beta, variant = seen
+    count = len(call.inputs)
+    try:
+        found = tuple(places[pointer] for pointer in facts[1 : 1 + count + len(call.result_slots)])
+    except KeyError:
+        return None
+    plain = variant is NO_VARIANT and call.copies is None
+    return _Part(call, found[:count], found[count:], (alpha, beta)) if plain else None

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from .._caches import BoundedDict
 from ..gradients.row import Backward, Row, needs_of, saved_names
-from .kernels import filled
+from .kernels import ROWS, filled
 
-__all__ = ["register_gradient"]
+__all__ = ["Gradient", "register_gradient"]
+
+MAX_SAVED = 1024  # combinations of parameters and operands that need gradients, of an operator
 
 
 class _Operators:
-    """The namespace of operators that formulas call."""
+    """The operators that formulas call, with parameters by name."""
 
     broadcast_to = staticmethod(torch.broadcast_to)
     gelu_backward = staticmethod(torch.ops.aten.gelu_backward)
 
     def __getattr__(self, name: str) -> Any:
-        operator = getattr(torch.ops.cudnn_ct, name).default
+        from .operators import call  # it imports this module
+
+        run, row = call(name), ROWS[name]
+
+        def operator(*tensors: Any, **params: Any) -> Any:
+            left = row.operands[len(tensors) :]
+            operands = (*tensors, *[params.get(one) for one in left])
+            return run(*operands, *[params.get(one, param.default) for one, param in row.params.items()])
+
         setattr(self, name, operator)
         return operator
 
@@ -28,89 +39,128 @@ class _Operators:
 _OPERATORS = _Operators()
 
 
-def register_gradient(library: torch.library.Library, name: str, row: Row, operator: Any) -> None:
-    """Register the gradient of an operator, or an error for one that has none."""
+class _Saved(NamedTuple):
+    """What the gradient of a call with some parameters reads, if some operands need one.
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _keep(row, ctx, inputs, output)
+    ``places`` are those of the saved arrays ``names`` among operands and results.
+    """
 
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    params: dict[str, Any]
+    wanted: frozenset[str]
+
+
+class Gradient:
+    """The gradient of an operator, by the formula of its row of the table."""
+
+    def __init__(self, name: str, row: Row) -> None:
+        self._name, self._row = name, row
+        self._saved = BoundedDict(MAX_SAVED)
+
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save what the gradients of the wanted operands read."""
+        row = self._row
+        tensors, params = filled(row, inputs)
+        needed = ctx.needs_input_grad[: len(row.operands)]
+        try:
+            saved = self._saved.get((params, needed))
+        except TypeError:  # symbolic numbers
+            saved = None
+        if saved is None:
+            saved = self._saved_of(params, needed)
+            if not torch.compiler.is_compiling():
+                self._saved[params, needed] = saved
+        results = (output,) if isinstance(output, torch.Tensor) else tuple(output)
+        arrays = (*tensors, *results)
+        ctx.save_for_backward(*[arrays[place] for place in saved.places])
+        if row.gradient is not None and len(results) > row.differentiable:
+            ctx.mark_non_differentiable(*results[row.differentiable :])
+        ctx.set_materialize_grads(False)
+        ctx.facts = saved, [None if one is None else (one.shape, one.dtype) for one in tensors]
+
+    def _saved_of(self, params: tuple[Any, ...], needed: tuple[bool, ...]) -> _Saved:
+        row, values = self._row, dict(zip(self._row.params, params, strict=True))
+        possible = needs_of(row, values)
+        needing = zip(row.operands, needed, strict=False)
+        wanted = frozenset(one for one, needs in needing if needs and one in possible)
+        names = saved_names(row, values, wanted)
+        every = (*row.operands, *row.results)
+        return _Saved(names, tuple(every.index(one) for one in names), values, wanted)
+
+    def backward(self, ctx: Any, *given: Any) -> tuple[Any, ...]:
+        """Return the gradient of each operand and parameter; None for those that are not wanted."""
+        row = self._row
         if row.gradient is None:
-            raise NotImplementedError(f"cudnn_ct::{name} has no gradient; detach its operands")
-        return _backward(row, ctx, gradients)
+            raise NotImplementedError(f"cudnn_ct::{self._name} has no gradient; detach its operands")
+        nothing = (None,) * (len(row.operands) + len(row.params))
+        saved, tensors = ctx.facts
+        given = given[: row.differentiable]
+        if all(one is None for one in given) or not saved.wanted:
+            return nothing
+        arrays = dict(zip(saved.names, ctx.saved_tensors, strict=True))
+        arrays |= {f"d{one}": gradient for one, gradient in zip(row.results, given, strict=False)}
+        facts = dict(zip(row.operands, tensors, strict=True))
+        shapes = {one: fact[0] for one, fact in facts.items() if fact is not None}
+        found = row.gradient(_OPERATORS, Backward(arrays, shapes, saved.params, saved.wanted))
+        gradients = [found[one] if one in saved.wanted else None for one in row.operands]
+        cast = [
+            None if one is None else one.to(facts[operand][1])
+            for operand, one in zip(row.operands, gradients, strict=True)
+        ]
+        return (*cast, *nothing[len(cast) :])
 
-    if row.updated:
-        library.impl(name, _recorded(keep, backward, operator), "Autograd", with_keyset=True)
+    def recorded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls a kernel and records the gradient, without torch's dispatcher.
+
+        Nothing but recording may be left to do: no transformation of functions, no mode, no autocast.
+        """
+        gradient = self
+
+        class Recorded(torch.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, *given: Any) -> Any:
+                output = kernel(*given)
+                gradient.keep(ctx, given, output)
+                ctx.given = len(given)
+                return output
+
+            @staticmethod
+            def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+                return gradient.backward(ctx, *gradients)[: ctx.given]
+
+        # The method of `Function` itself looks for transformations, which takes a quarter of its time.
+        apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # type: ignore[misc]
+        return apply
+
+
+def register_gradient(library: torch.library.Library, name: str, gradient: Gradient, operator: Any) -> None:
+    """Register the gradient of an operator, or an error for one that has none."""
+    if ROWS[name].updated:
+        library.impl(name, _updating(gradient, operator), "Autograd", with_keyset=True)
     else:
-        torch.library.register_autograd(f"cudnn_ct::{name}", backward, setup_context=keep, lib=library)
+        torch.library.register_autograd(
+            f"cudnn_ct::{name}", gradient.backward, setup_context=gradient.keep, lib=library
+        )
 
 
-def _keep(row: Row, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save what the gradients of the wanted operands read."""
-    tensors, params = filled(row, inputs)
-    values = dict(zip(row.params, params, strict=True))
-    operands = dict(zip(row.operands, tensors, strict=True))
-    results = (output,) if isinstance(output, torch.Tensor) else tuple(output)
-    possible = needs_of(row, values)
-    wanted = frozenset(
-        one
-        for one, needed in zip(row.operands, ctx.needs_input_grad, strict=False)
-        if needed and one in possible
-    )
-    known = operands | dict(zip(row.results, results, strict=True))
-    saved = saved_names(row, values, wanted)
-    ctx.save_for_backward(*[known[one] for one in saved])
-    if row.gradient is not None and len(results) > row.differentiable:
-        ctx.mark_non_differentiable(*results[row.differentiable :])
-    ctx.set_materialize_grads(False)
-    shapes = {one: tensor.shape for one, tensor in operands.items() if tensor is not None}
-    dtypes = {one: operands[one].dtype for one in wanted}
-    ctx.facts = (saved, shapes, dtypes, values, wanted)
-
-
-def _backward(row: Row, ctx: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the gradient of each operand and parameter; None for those that are not wanted."""
-    nothing = (None,) * (len(row.operands) + len(row.params))
-    saved, shapes, dtypes, values, wanted = ctx.facts
-    given = given[: row.differentiable]
-    if all(one is None for one in given) or not wanted or row.gradient is None:
-        return nothing
-    arrays = dict(zip(saved, ctx.saved_tensors, strict=True))
-    arrays |= {f"d{one}": gradient for one, gradient in zip(row.results, given, strict=False)}
-    found = row.gradient(_OPERATORS, Backward(arrays, shapes, values, wanted))
-    gradients = [found[one] if one in wanted else None for one in row.operands]
-    cast = [
-        None if one is None else one.to(dtypes[operand])
-        for operand, one in zip(row.operands, gradients, strict=True)
-    ]
-    return (*cast, *nothing[len(cast) :])
-
-
-def _recorded(
-    keep: Callable[..., None], backward: Callable[..., tuple[Any, ...]], operator: Any
-) -> Callable[..., Any]:
+def _updating(gradient: Gradient, operator: Any) -> Callable[..., Any]:
     """Return the Autograd kernel of an operator that updates operands, which torch.library does not make."""
+    made: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, keyset: Any, *given: Any) -> Any:
+    def kernels(keyset: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the operator below autograd, without and with a record, for a set of dispatch keys."""
+
+        def below(*given: Any) -> Any:
             with torch._C._AutoDispatchBelowAutograd():
-                output = operator.redispatch(keyset, *given)
-            needed, ctx.needs_input_grad = ctx.needs_input_grad, ctx.needs_input_grad[1:]
-            keep(ctx, given, output)
-            ctx.needs_input_grad = needed
-            ctx.given = len(given)
-            return output
+                return operator.redispatch(keyset & torch._C._after_autograd_keyset, *given)
 
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-            return (None, *backward(ctx, *gradients)[: ctx.given])
+        return below, gradient.recorded(below)
 
     def run(keyset: Any, *given: Any) -> Any:
-        below = keyset & torch._C._after_autograd_keyset
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*given):
-            return Recorded.apply(below, *given)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator.redispatch(below, *given)
+        keys = keyset.raw_repr()
+        below, recording = made.get(keys) or made.setdefault(keys, kernels(keyset))
+        recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*given)
+        return recording(*given) if recorded else below(*given)
 
     return run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +18,8 @@ from ..gradients.networks import NETWORKS, body, network_results
 from ..gradients.row import Row, arguments
 from ..gradients.table import OPERATIONS
 from ..shapes.specs import TensorSpec
+from .prepared import Call
 from .symbolic import Meta, results_of_sizes
-from .workspace import Needs
 
 __all__ = ["KERNELS", "ROWS", "fake_results", "filled", "on_cpu"]
 
@@ -38,36 +38,30 @@ _deterministic = torch.are_deterministic_algorithms_enabled
 _VARYING = ("grid_sample_backward", "affine_grid_backward")
 
 
-class _Call(NamedTuple):
-    """A call that is prepared: all that does not depend on memory."""
-
-    function: Callable[..., Any]
-    keywords: dict[str, Any]
-    results: tuple[Meta, ...]
-    device: torch.device
-    varies: bool
-    needs: Needs
-
-
 def filled(row: Row, given: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the operands and parameters of a call, with the defaults of those that the dispatcher omits."""
     count = len(row.operands)
-    tensors = (*given[:count], *(None,) * (count - len(given)))
-    defaults = [param.default for param in row.params.values()]
-    params = (*given[count:], *defaults[max(len(given) - count, 0) :])
-    return tensors, tuple(tuple(one) if isinstance(one, list) else one for one in params)
+    tensors, params = tuple(given[:count]), tuple(given[count:])
+    if len(params) < len(row.params):
+        defaults = [param.default for param in row.params.values()]
+        tensors += (None,) * (count - len(tensors))
+        params += tuple(defaults[len(params) :])
+    if list in map(type, params):
+        params = tuple(tuple(one) if isinstance(one, list) else one for one in params)
+    return tensors, params
 
 
 def _kernel(name: str, row: Row) -> Callable[..., Any]:
     """Return the body of an operator on CUDA tensors."""
-    count, names = len(row.operands), row.operands
+    count, updated = len(row.operands), tuple(row.operands.index(one) for one in row.updated)
     single = len(row.results) == 1
     tf32 = _tf32_of_products if name.startswith("matmul") else _tf32_of_cudnn
     calls = BoundedDict(MAX_CALLS)
 
     def run(*given: Any) -> Any:
         key: list[Any] = [tf32(), _cudnn_deterministic(), _deterministic(), _benchmark()]
-        for tensor in given[:count]:
+        tensors = given[:count]
+        for tensor in tensors:
             if tensor is None:
                 key.append(None)
             else:
@@ -80,22 +74,16 @@ def _kernel(name: str, row: Row) -> Callable[..., Any]:
             call = calls[facts] = _prepared(name, row, given, tf32())
         if call.varies:
             _alert(name)
-        outs = [
-            torch.empty_strided(shape, strides, dtype=dtype, device=call.device)
-            for shape, strides, dtype in call.results
-        ]
-        operands = dict(zip(names, given, strict=False))
-        out = outs[0] if single else tuple(outs)
-        call.needs.run(call.function, operands, call.keywords, out, call.device)
-        for updated in row.updated:
-            if operands.get(updated) is not None:
-                torch.autograd.graph.increment_version(operands[updated])
-        return out
+        outs = call.run(tensors)
+        for place in updated:
+            if place < len(tensors) and tensors[place] is not None:
+                torch.autograd.graph.increment_version(tensors[place])
+        return outs[0] if single else tuple(outs)
 
     return run
 
 
-def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
+def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> Call:
     """Check the operands of a call, and return all that follows from their shapes and the settings."""
     tensors, params = filled(row, given)
     present = {one: tensor for one, tensor in zip(row.operands, tensors, strict=True) if tensor is not None}
@@ -105,7 +93,8 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
     if name in NETWORKS:
         x, values = _spec(metas[0]), dict(zip(row.params, params, strict=True))
         precision = "float32" if not tf32 and tensors[0].dtype is torch.float32 else None
-        return _Call(body(cudnn_ct.RNN, name, x, values, precision), {}, results, device, False, Needs())
+        network = body(cudnn_ct.RNN, name, x, values, precision)
+        return Call(network, row.operands, results, device, known=False)
     function = _ctc_loss if name == "ctc_loss" else getattr(cudnn_ct, row.function)
     keywords = _keywords(row, params, {}, tensors[0].dim())
     known = _parameters(row.function)
@@ -118,7 +107,10 @@ def _prepared(name: str, row: Row, given: Sequence[Any], tf32: bool) -> _Call:
         keywords["precision"] = "float32"
     if _benchmark() and not same and row.function.startswith("conv") and "algo" in known:
         keywords["algo"] = "autotune"
-    return _Call(function, keywords, results, device, _deterministic() and name in _VARYING, Needs())
+    varies = _deterministic() and name in _VARYING
+    return Call(
+        partial(function, **keywords), row.operands, results, device, varies=varies, known=name != "ctc_loss"
+    )
 
 
 @cache

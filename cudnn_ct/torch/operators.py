@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..gradients.row import Param, Row
-from .autodiff import register_gradient
+from .autodiff import Gradient, register_gradient
 from .kernels import KERNELS, ROWS, fake_results, on_cpu
 from .transforms import autocast, batched
 
@@ -41,16 +41,19 @@ _NOT_CAPTURED = {"lstm_backward", "rnn_backward"} if hasattr(torch.Tag, "cudagra
 def call(name: str) -> Callable[..., Any]:
     """Return a function that calls an operator: by torch's dispatcher only if that has something to do.
 
-    The dispatcher is needed for gradients, tracing, modes, transformations and autocast. It takes longer than
-    all else that a call does in Python.
+    The dispatcher is needed for tracing, modes, transformations and autocast. It takes longer than all else
+    that a call does in Python, most of all if it records a gradient.
     """
     operator, kernel = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name]
-    count = len(ROWS[name].operands)
+    count, recording = len(ROWS[name].operands), GRADIENTS[name].recorded(kernel)
 
     def run(*given: Any) -> Any:
-        if torch.compiler.is_compiling() or not only_kernel(given[:count]):
+        if torch.compiler.is_compiling():
             return operator(*given)
-        return kernel(*given)
+        tensors = given[:count]
+        if not only_kernel(tensors):
+            return operator(*given)
+        return recording(*given) if recorded(*tensors) else kernel(*given)
 
     return run
 
@@ -66,12 +69,9 @@ def recorded(*tensors: torch.Tensor | None) -> bool:
 
 
 def only_kernel(tensors: Sequence[Any]) -> bool:
-    """Return whether the dispatcher would only call the kernel."""
-    recorded = torch.is_grad_enabled()
+    """Return whether the dispatcher would only call the kernel, and record the gradient."""
     for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) not in _PLAIN or not tensor.is_cuda or (recorded and tensor.requires_grad):
+        if tensor is not None and (type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg()):
             return False
     return not (
         _modes() or _transformations() is not None or _tracing() is not None or torch.is_autocast_enabled()
@@ -117,7 +117,7 @@ def _define(name: str, row: Row) -> None:
     LIBRARY.impl(name, on_cpu(name), "CPU")
     torch.library.register_fake(f"cudnn_ct::{name}", partial(_fake, name), lib=LIBRARY)
     operator = getattr(torch.ops.cudnn_ct, name).default
-    register_gradient(LIBRARY, name, row, operator)
+    register_gradient(LIBRARY, name, GRADIENTS[name], operator)
     cast = autocast(name, operator)
     if cast is not None:
         LIBRARY.impl(name, cast, "AutocastCUDA")
@@ -128,6 +128,8 @@ def _define(name: str, row: Row) -> None:
 def _fake(name: str, *given: Any) -> Any:
     return fake_results(name, given)
 
+
+GRADIENTS = {name: Gradient(name, row) for name, row in ROWS.items()}
 
 for _name, _row in ROWS.items():
     _define(_name, _row)

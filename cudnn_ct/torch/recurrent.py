@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..shapes.rnn import RNN_GATES
 from ..typing import RNNMode
-from .operators import call, only_kernel
+from .operators import call, only_kernel, recorded
 
 __all__ = ["RecurrentResult", "rnn"]
 
@@ -118,7 +118,8 @@ def _lengths(batch_sizes: Tensor) -> list[int]:
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Return tensors one behind another: a view if they lie so in memory, else a copy."""
     first = parts[0]
-    if not torch.compiler.is_compiling() and only_kernel(parts) and _adjacent(parts):
+    plain = not torch.compiler.is_compiling() and only_kernel(parts) and not recorded(*parts)
+    if plain and _adjacent(parts):
         size = sum(one.numel() for one in parts)
         if first.storage_offset() + size <= first.untyped_storage().nbytes() // first.element_size():
             return first.as_strided((size,), (1,))

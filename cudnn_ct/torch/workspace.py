@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import context
-from ..cuda import recording as recordings
-from ..cuda import stream as streams
 from ..cuda.workspace import LentMemory
 from ..errors import AllocationError
 
@@ -54,19 +53,18 @@ class Needs:
     nbytes: int = 0
     runs: int = 0
 
-    def run(self, function: Any, operands: dict[str, Any], keywords: Any, out: Any, device: Any) -> None:
-        """Call a function with a workspace of torch if it runs on torch's current stream.
+    def run(self, call: Callable[[], None], device: torch.device) -> None:
+        """Make a call with a workspace of torch if it runs on torch's current stream.
 
         Within ``ct.use`` and ``ct.capture`` it runs on another one, and the workspace is the package's.
         """
-        known = self.runs == LEARNED and not self.nbytes
-        if known or streams.in_use.get() is not None or recordings.current() is not None:
-            function(**operands, **keywords, out=out)
+        if self.runs == LEARNED and not self.nbytes:
+            call()
             return
         where = context.of_device(device.index or 0)
         where.lent = lent = TorchWorkspace(self.nbytes if self.runs == LEARNED else 0, device)
         try:
-            function(**operands, **keywords, out=out)
+            call()
         finally:
             where.lent = None
         if self.runs < LEARNED:

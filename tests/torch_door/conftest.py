@@ -13,7 +13,7 @@ import pytest
 
 from cudnn_ct import testing
 from cudnn_ct.cuda.interop import ExternalArray, spec_of
-from cudnn_ct.cuda.stream import Stream
+from cudnn_ct.cuda.stream import Stream, default_stream
 from tests.fake import installed
 from tests.fake.cudnn import FakeCudnn
 from tests.fake.host import Host
@@ -61,7 +61,10 @@ def kernels_on_cpu() -> Iterator[None]:
 @pytest.fixture
 def door(kernels_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
     """The operators on tensors in host memory, with a cuDNN of Python functions."""
+    from cudnn_ct.torch import prepared
+
     monkeypatch.setattr(installed, "Host", _TorchHost)
+    monkeypatch.setattr(prepared, "current_stream", default_stream)
     gc.collect()
     never = testing.replay_after(10**9)  # captures of the fakes take memory that is not theirs for factors
     with installed.host_installed() as host, installed.cudnn_installed(host) as cudnn, never:

@@ -16,33 +16,40 @@ from tests.torch_cases import CASES, DOUBLE, HALF, Case
 TOLERANCE = {DOUBLE: 1e-9, torch.float32: 2e-5, HALF: 1e-2}
 
 
+@pytest.fixture(params=["dispatcher", "direct"])
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Calls go through torch's dispatcher, or to the kernels at once, as those on CUDA tensors do."""
+    if request.param == "direct":
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    return str(request.param)
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # of torch, for even windows
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_values_and_gradients_equal_torch(door: FakeCudnn, case: Case) -> None:
-    ours, exact = (
-        case.operands("cpu"),
-        [one.double().detach().requires_grad_() for one in case.operands("cpu")],
-    )
-    y, expected = case.ours(*ours), case.theirs(*exact)
+def test_values_and_gradients_equal_torch(door: FakeCudnn, case: Case, route: str) -> None:
     bound = TOLERANCE[case.dtype]
-    assert y.dtype == case.dtype
-    torch.testing.assert_close(y.double(), expected, rtol=bound, atol=bound)
-    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-    gradients = torch.autograd.grad(y, ours, dy.to(case.dtype))
-    exact_gradients = torch.autograd.grad(expected, exact, dy)
-    for place, (one, two) in enumerate(zip(gradients, exact_gradients, strict=True)):
-        assert one.dtype == ours[place].dtype
-        torch.testing.assert_close(
-            one.double(),
-            two,
-            rtol=4 * bound,
-            atol=4 * bound,
-            msg=lambda text, at=place: f"operand {at}: {text}",
-        )
+    for factor in (1, -0.5, 0.75):  # later calls know what the first one did
+        ours = [(one.detach() * factor).requires_grad_() for one in case.operands("cpu")]
+        exact = [one.double().detach().requires_grad_() for one in ours]
+        y, expected = case.ours(*ours), case.theirs(*exact)
+        assert y.dtype == case.dtype
+        torch.testing.assert_close(y.double(), expected, rtol=bound, atol=bound)
+        dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+        gradients = torch.autograd.grad(y, ours, dy.to(case.dtype))
+        exact_gradients = torch.autograd.grad(expected, exact, dy)
+        for place, (one, two) in enumerate(zip(gradients, exact_gradients, strict=True)):
+            assert one.dtype == ours[place].dtype
+            torch.testing.assert_close(
+                one.double(),
+                two,
+                rtol=4 * bound,
+                atol=4 * bound,
+                msg=lambda text, at=place: f"operand {at}: {text}",
+            )
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.twice], ids=str)
-def test_second_gradients_equal_differences(door: FakeCudnn, case: Case) -> None:
+def test_second_gradients_equal_differences(door: FakeCudnn, case: Case, route: str) -> None:
     assert torch.autograd.gradgradcheck(case.ours, case.operands("cpu"), fast_mode=True)
 
 

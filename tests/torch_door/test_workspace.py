@@ -12,7 +12,7 @@ import cudnn_ct as ct
 import cudnn_ct.torch as ctt
 from cudnn_ct import context, testing
 from cudnn_ct.ops import _replay
-from cudnn_ct.torch import workspace
+from cudnn_ct.torch import prepared, workspace
 from tests.fake.cudnn import FakeCudnn
 
 BYTES = 1000
@@ -93,7 +93,7 @@ def test_a_call_on_another_stream_than_torch_has_the_workspace_of_the_package(
     with ct.use(stream=0x77):
         ctt.conv(*operands(36))
     assert not lent
-    monkeypatch.setattr(workspace, "recordings", SimpleNamespace(current=object))
+    monkeypatch.setattr(prepared, "recordings", SimpleNamespace(current=object))
     ctt.conv(*operands(37))
     assert not lent
 

@@ -1,0 +1,97 @@
+"""Calls of operators that are prepared: all that does not depend on memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import context
+from ..cuda import recording as recordings
+from ..cuda import stream as streams
+from ..cuda.foreign import library_of
+from ..cuda.stream import Stream
+from ..ops._known_calls import KnownFunction
+from .symbolic import Meta
+from .workspace import Needs
+
+# Takes a third of the time of `torch.empty_strided`; torch's own compiler calls it. It may be missing.
+_empty_on_current = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+
+
+class Call:
+    """A call of an operator on tensors with known attributes.
+
+    ``function`` is called with ``keywords`` besides the operands, whose names are ``operands``. ``results``
+    describe what it writes. ``varies`` is whether its sums are in an undefined order although torch is asked
+    for deterministic ones. ``known`` is unset for functions that do more than
+    call operations.
+    """
+
+    __slots__ = ("_empty", "_function", "_known", "_needs", "_operands", "_results", "device", "varies")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        operands: Sequence[str],
+        results: Sequence[Meta],
+        device: torch.device,
+        *,
+        varies: bool = False,
+        known: bool = True,
+    ) -> None:
+        self._function = function
+        self._operands = tuple(operands)
+        self._results = tuple((tuple(one.shape), tuple(one.strides), one.dtype) for one in results)
+        self.device = device
+        self.varies = varies
+        self._needs = Needs()
+        self._known = KnownFunction() if known else None
+        self._empty = _allocation(device)
+
+    def run(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the results for operands with these attributes, None for one that is not given."""
+        empty = self._empty
+        outs = [empty(shape, strides, dtype) for shape, strides, dtype in self._results]
+        arrays = [*tensors, *outs]
+        if streams.in_use.get() is not None or recordings.current() is not None:
+            self._call(tensors, outs)
+        else:
+            pointers = [0 if one is None else one.data_ptr() for one in arrays]
+            where = current_stream(self.device.index or 0)
+            self._needs.run(partial(self._known_call, where, arrays, pointers), self.device)
+        return outs
+
+    def _known_call(self, where: Stream, arrays: Sequence[Any], pointers: Sequence[int]) -> None:
+        """Run what the function does, or call it and learn that."""
+        count = len(arrays) - len(self._results)
+        if self._known is None:
+            self._call(arrays[:count], arrays[count:])
+        elif not self._known.run(where, arrays, pointers):
+            call = partial(self._call, arrays[:count], arrays[count:])
+            self._known.learn(context.of_device(where.device), call, pointers)
+
+    def _call(self, tensors: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
+        out = outs[0] if len(outs) == 1 else tuple(outs)
+        self._function(**dict(zip(self._operands, tensors, strict=False)), out=out)
+
+
+def current_stream(device: int) -> Stream:
+    """Return torch's current stream of a device."""
+    library = library_of(torch.Tensor)
+    assert library is not None
+    return library.current(device)
+
+
+def _allocation(device: torch.device) -> Callable[..., torch.Tensor]:
+    """Return a function that allocates a tensor of a shape, strides and a dtype on a device."""
+    if _empty_on_current is not None and device.type == "cuda" and torch.cuda.device_count() == 1:
+        allocate: Callable[..., torch.Tensor] = _empty_on_current
+        return allocate
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    return empty

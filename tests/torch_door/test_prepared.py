@@ -1,0 +1,135 @@
+"""Calls of operators that are prepared: later ones run what the first one did, on other memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import cudnn_ct as ct
+import cudnn_ct.torch as ctt
+from cudnn_ct.torch import prepared
+from tests.both.replays import configured
+from tests.fake.cudnn import FakeCudnn
+
+
+@pytest.fixture
+def full(door: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions of the package that were called, and not known."""
+    called: list[str] = []
+    real = prepared.Call._call
+
+    def counted(self: prepared.Call, *given: Any) -> None:
+        called.append(getattr(self._function, "func", self._function).__name__)
+        real(self, *given)
+
+    monkeypatch.setattr(prepared.Call, "_call", counted)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    return called
+
+
+def test_the_second_call_calls_no_function(full: list[str]) -> None:
+    for _ in range(4):
+        x, w = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+        torch.testing.assert_close(ctt.conv(x, w), F.conv2d(x, w), rtol=1e-4, atol=1e-4)
+    assert full == ["conv"]
+
+
+def test_gradients_are_recorded_without_the_dispatcher(full: list[str]) -> None:
+    for _ in range(3):
+        x, w = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+        y = ctt.conv(x, w)
+        assert type(y.grad_fn).__name__ == "RecordedBackward"
+        torch.testing.assert_close(
+            torch.autograd.grad(y.square().sum(), (x, w)),
+            torch.autograd.grad(F.conv2d(x, w).square().sum(), (x, w)),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+    assert sorted(full) == ["conv", "conv_backward_data", "conv_backward_filter"]
+
+
+def test_a_function_of_several_calls_is_known(full: list[str]) -> None:
+    for _ in range(3):
+        a, b = torch.randn(5, 8, requires_grad=True), torch.randn(8, 4, requires_grad=True)
+        found = torch.autograd.grad(ctt.matmul(a, b).square().sum(), (a, b))
+        torch.testing.assert_close(found, torch.autograd.grad((a @ b).square().sum(), (a, b)))
+    assert full == ["matmul", "matmul_backward"]
+
+
+def test_a_function_that_takes_other_memory_is_called_again(full: list[str]) -> None:
+    for _ in range(3):
+        x = torch.randn(2, 3, 4, 4, requires_grad=True)
+        more = [torch.rand(3) + 0.5 for _ in range(4)]
+        found = torch.autograd.grad(ctt.batch_norm(x, *more, training=False).sum(), x)
+        expected = torch.autograd.grad(F.batch_norm(x, *more, training=False).sum(), x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert full.count("batch_norm_inference") == 1
+    assert full.count("batch_norm_inference_backward") == 3
+
+
+def test_operands_that_share_memory_are_no_example(full: list[str]) -> None:
+    x = torch.randn(1, 1, 4, 8, dtype=torch.float16)
+    ctt.attention(x, x, x)
+    assert full == ["attention"]
+    for _ in range(2):
+        q, k, v = torch.randn(3, 1, 1, 4, 8, dtype=torch.float16)
+        torch.testing.assert_close(
+            ctt.attention(q, k, v), F.scaled_dot_product_attention(q, k, v), rtol=1e-2, atol=1e-2
+        )
+    assert full == ["attention", "attention"]
+    torch.testing.assert_close(
+        ctt.attention(x, x, x), F.scaled_dot_product_attention(x, x, x), rtol=1e-2, atol=1e-2
+    )
+    assert full == ["attention", "attention"]
+
+
+def test_misaligned_operands_are_checked_again(full: list[str]) -> None:
+    memory = torch.randn(4 * 33 + 1)
+    for start in (0, 0, 1, 0):
+        x = memory[start : start + 132].view(4, 33)
+        torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
+    assert full == ["softmax", "softmax"]
+
+
+def test_a_changed_setting_is_obeyed(full: list[str]) -> None:
+    x = torch.randn(4, 33)
+    ctt.softmax(x)
+    with configured(replay=False):
+        ctt.softmax(x)
+        ctt.softmax(x)
+    assert full == ["softmax", "softmax"]
+
+
+def test_each_thread_learns(full: list[str]) -> None:
+    def work() -> None:
+        for _ in range(2):
+            x = torch.randn(4, 33)
+            torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert full == ["softmax", "softmax"]
+
+
+def test_an_error_leaves_no_trace(full: list[str], door: FakeCudnn) -> None:
+    x = torch.randn(4, 35)
+    door.fail["cudnnSoftmaxForward"] = 5000
+    with pytest.raises(ct.CudnnError):
+        ctt.softmax(x)
+    door.fail.clear()
+    ctt.softmax(x)
+    ctt.softmax(x)
+    assert full == ["softmax", "softmax"]
+
+
+def test_negated_views_go_through_the_dispatcher(full: list[str]) -> None:
+    z = torch.randn(4, 33, dtype=torch.complex64)
+    x = z.conj().imag
+    assert x.is_neg()
+    torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
