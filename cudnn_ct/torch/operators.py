@@ -11,7 +11,7 @@ import torch
 from ..gradients.row import Param, Row
 from .autodiff import Gradient, register_gradient
 from .kernels import KERNELS, ROWS, fake_results, on_cpu
-from .transforms import autocast, batched
+from .transforms import autocast, batched, cast_of
 
 __all__ = ["LIBRARY", "call", "is_wide_gelu", "only_kernel", "recorded"]
 
@@ -41,19 +41,18 @@ _NOT_CAPTURED = {"lstm_backward", "rnn_backward"} if hasattr(torch.Tag, "cudagra
 def call(name: str) -> Callable[..., Any]:
     """Return a function that calls an operator: by torch's dispatcher only if that has something to do.
 
-    The dispatcher is needed for tracing, modes, transformations and autocast. It takes longer than all else
-    that a call does in Python, most of all if it records a gradient.
+    The dispatcher is needed for tracing, modes and transformations. It takes longer than all else that a call
+    does in Python, most of all if it records a gradient.
     """
     operator, kernel = getattr(torch.ops.cudnn_ct, name).default, KERNELS[name]
-    count, recording = len(ROWS[name].operands), GRADIENTS[name].recorded(kernel)
+    count, recording, cast = len(ROWS[name].operands), GRADIENTS[name].recorded(kernel), cast_of(name)
 
     def run(*given: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not only_kernel(given[:count]):
             return operator(*given)
-        tensors = given[:count]
-        if not only_kernel(tensors):
-            return operator(*given)
-        return recording(*given) if recorded(*tensors) else kernel(*given)
+        if cast is not None and torch.is_autocast_enabled():
+            given = tuple(cast(given))
+        return recording(*given) if recorded(*given[:count]) else kernel(*given)
 
     return run
 
@@ -69,13 +68,11 @@ def recorded(*tensors: torch.Tensor | None) -> bool:
 
 
 def only_kernel(tensors: Sequence[Any]) -> bool:
-    """Return whether the dispatcher would only call the kernel, and record the gradient."""
+    """Return whether the dispatcher would only cast for autocast, call the kernel and record the gradient."""
     for tensor in tensors:
         if tensor is not None and (type(tensor) not in _PLAIN or not tensor.is_cuda or tensor.is_neg()):
             return False
-    return not (
-        _modes() or _transformations() is not None or _tracing() is not None or torch.is_autocast_enabled()
-    )
+    return not (_modes() or _transformations() is not None or _tracing() is not None)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -118,8 +118,8 @@ def _lengths(batch_sizes: Tensor) -> list[int]:
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Return tensors one behind another: a view if they lie so in memory, else a copy."""
     first = parts[0]
-    plain = not torch.compiler.is_compiling() and only_kernel(parts) and not recorded(*parts)
-    if plain and _adjacent(parts):
+    seen = torch.compiler.is_compiling() or torch.is_autocast_enabled() or recorded(*parts)
+    if not seen and only_kernel(parts) and _adjacent(parts):
         size = sum(one.numel() for one in parts)
         if first.storage_offset() + size <= first.untyped_storage().nbytes() // first.element_size():
             return first.as_strided((size,), (1,))

@@ -9,7 +9,7 @@ import torch
 
 from ..gradients.row import Row
 
-__all__ = ["autocast", "batched"]
+__all__ = ["autocast", "batched", "cast_of"]
 
 # As torch's own operators: these run in the dtype of autocast, and those in float32.
 _LOWER = (
@@ -24,23 +24,33 @@ _without_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
 def autocast(name: str, operator: Any) -> Callable[..., Any] | None:
     """Return the kernel that casts the operands of an operator under autocast; None if it leaves them."""
+    cast = cast_of(name)
+    if cast is None:
+        return None
+
+    def kernel(*given: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_without_autocast):
+            return operator(*cast(given))
+
+    return kernel
+
+
+def cast_of(name: str) -> Callable[[tuple[Any, ...]], list[Any]] | None:
+    """Return a function that casts the arguments of an operator as autocast does; None if it leaves them."""
     if name in _LOWER:
-        return lambda *given: _cast(operator, given, torch.get_autocast_dtype("cuda"))
+        return lambda given: _cast(given, torch.get_autocast_dtype("cuda"))
     if name in _FLOAT32:
-        return lambda *given: _cast(operator, given, torch.float32)
+        return lambda given: _cast(given, torch.float32)
     return None
 
 
-def _cast(operator: Any, given: tuple[Any, ...], dtype: torch.dtype) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_without_autocast):
-        return operator(
-            *[
-                one.to(dtype)
-                if isinstance(one, torch.Tensor) and one.is_cuda and one.dtype in _HALF_OR_FLOAT
-                else one
-                for one in given
-            ]
-        )
+def _cast(given: tuple[Any, ...], dtype: torch.dtype) -> list[Any]:
+    return [
+        one.to(dtype)
+        if isinstance(one, torch.Tensor) and one.is_cuda and one.dtype in _HALF_OR_FLOAT
+        else one
+        for one in given
+    ]
 
 
 def batched(row: Row, operator: Any) -> Callable[..., Any]:

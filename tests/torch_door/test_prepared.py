@@ -133,3 +133,24 @@ def test_negated_views_go_through_the_dispatcher(full: list[str]) -> None:
     x = z.conj().imag
     assert x.is_neg()
     torch.testing.assert_close(ctt.softmax(x), F.softmax(x, 1))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_autocast_casts_without_the_dispatcher(
+    full: list[str], monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.float16)
+    x, w = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3, requires_grad=recorded)
+    for _ in range(2):
+        y = ctt.conv(x, w)
+        assert y.dtype == torch.float16
+        torch.testing.assert_close(y.float(), F.conv2d(x, w), rtol=1e-2, atol=1e-2)
+        assert (y.grad_fn is not None) == recorded
+        if recorded:
+            (dw,) = torch.autograd.grad(y.float().sum(), w)
+            (expected,) = torch.autograd.grad(F.conv2d(x, w).sum(), w)
+            assert dw.dtype == torch.float32
+            torch.testing.assert_close(dw, expected, rtol=1e-2, atol=1e-2)
+    assert ctt.softmax(x.half()).dtype == torch.float32
+    assert full.count("conv") == 1
