@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -74,6 +75,33 @@ def test_values_and_gradients_equal_torch_in_float64(case: Case) -> None:
         assert_near(one, two, 4 * BOUND[case.dtype], f"gradient of operand {place}")
     with torch.no_grad():
         assert_near(case.ours(*ours), expected, BOUND[case.dtype], "result without gradients")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_repeated_calls_compute_other_values_in_the_same_and_other_memory(case: Case) -> None:
+    """Later calls run what the first one did, on new memory or as a graph on memory that repeats."""
+    for device in range(torch.cuda.device_count())[-2:]:  # the current device is the first one
+        streams = [nullcontext(), torch.cuda.stream(torch.cuda.Stream(device))]
+        kept: list[Any] = []  # so that the allocator gives other memory
+        first = [one.detach() for one in case.operands("cpu")]
+        given = [one.to(f"cuda:{device}").requires_grad_() for one in first]
+        for turn in range(24):
+            with streams[turn // 12]:
+                factor = 2.0 ** -(turn % 4)  # ties of maxima stay as they are
+                exact = [(factor * one).double().requires_grad_() for one in first]
+                with torch.no_grad():
+                    for one, value in zip(given, exact, strict=True):
+                        one.copy_(value)
+                ours = [one.detach().clone().requires_grad_() for one in given] if turn % 3 == 2 else given
+                kept += ours if turn % 3 == 2 else []
+                y, expected = case.ours(*ours), case.theirs(*exact)
+                dy = torch.ones_like(expected)
+                found = torch.autograd.grad(y, ours, dy.to(y))
+                wanted = torch.autograd.grad(expected, exact, dy)
+                torch.cuda.synchronize(device)
+            assert_near(y, expected, BOUND[case.dtype], f"result {turn}")
+            for place, (one, two) in enumerate(zip(found, wanted, strict=True)):
+                assert_near(one, two, 4 * BOUND[case.dtype], f"gradient {turn} of operand {place}")
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.dtype == DOUBLE], ids=str)
