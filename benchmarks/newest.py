@@ -3,7 +3,7 @@
     python benchmarks/newest.py --part install doctor --json OUT             # with pip, without a GPU
     python benchmarks/newest.py --part conv caches ... --json OUT --add      # on a GPU, in the same file
 
-CUDNN_CT_JIT names libcudnn.so.9 of the JIT wheel, and CUDNN_CT_EXT that of a folder with libcudnn_ext; the
+CUDNN_JIT names libcudnn.so.9 of the JIT wheel, and CUDNN_EXT that of a folder with libcudnn_ext; the
 cuDNN of this environment is the older one. Each part runs in a process of its own. The exit status is 1 if a
 row failed.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 from harness.parts import ROOT, Parts, Row, Target
 
-JIT, EXT = "CUDNN_CT_JIT", "CUDNN_CT_EXT"
+JIT, EXT = "CUDNN_JIT", "CUDNN_EXT"
 GB = 1e9
 RUNS = 5  # of a command whose time counts
 
@@ -125,7 +125,7 @@ def selftest(**_: Any) -> Iterator[Row]:
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     states: dict[str, set[str]] = {}
     for row in json.loads(done.stdout)["rows"]:
-        states.setdefault(row["name"], set()).add(row["verdict"])
+        states.setdefault(row["name"].partition(" (")[0], set()).add(row["verdict"])
     computing = sum("ok" in one for one in states.values())
     wrong = sum("failed" in one for one in states.values())
     yield {

