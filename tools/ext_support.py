@@ -1,6 +1,6 @@
 """Print which calls of the operations of libcudnn_ext a GPU computes, and how exactly.
 
-python tools/ext_support.py                              # all rows, in some 60 seconds
+python tools/ext_support.py                              # all rows, in some two minutes
 python tools/ext_support.py --only fft --json out.json
 
 CUDNN_CT_LIBRARY may name libcudnn.so.9 in a folder with that and libcudnn_ext.so.9 alone.
@@ -56,7 +56,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="a part of the names of operations")
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--json", type=Path, help="store the rows in this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from .figures import Bar
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_GPU = "no GPU"
 
 Row = dict[str, Any]
 Part = Callable[..., Iterable[Row]]
@@ -134,7 +135,7 @@ class Parts(NamedTuple):
         parts = {*given.part, *(row["part"] for row in rows)}
         bars = [bar for target in self.targets if (bar := bar_of(target, rows, parts))]
         versions = {key: value for row in rows for key, value in row.get("about", {}).items()}
-        about = {"device": device(), "seconds": round(time.monotonic() - started), **versions}
+        about = {**kept_about(given), "seconds": round(time.monotonic() - started), **versions}
         if given.json:
             measured = [row for row in rows if "about" not in row]
             found = {
@@ -153,6 +154,14 @@ def kept_rows(given: argparse.Namespace) -> list[Row]:
         return []
     found = json.loads(given.json.read_text(encoding="utf-8"))
     return [row for row in found["rows"] if row["part"] not in given.part]
+
+
+def kept_about(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the GPU of the rows: that of the file without a GPU here, if rows of other parts are kept."""
+    here = device()
+    if here == NO_GPU and given.add and given.json and given.json.exists():
+        here = json.loads(given.json.read_text(encoding="utf-8"))["about"].get("device", here)
+    return {"device": here}
 
 
 def bar_of(target: Target, rows: Sequence[Row], parts: Collection[str]) -> Bar | None:
@@ -176,7 +185,7 @@ def device() -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "no GPU"
+        return NO_GPU
     return done.stdout.splitlines()[0].strip()
 
 

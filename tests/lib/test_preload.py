@@ -106,8 +106,9 @@ def test_exec_keeps_signals() -> None:
         "exec",
         sys.executable,
         "-c",
-        SEES + "; import time; time.sleep(60)",
+        SEES + "; import time; [time.sleep(0.1) for _ in range(600)]",
     ]
+    # A signal just before a sleep is handled after it, so each sleep is short.
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[]\n"
