@@ -84,13 +84,14 @@ def from_pointer(
     if more or unknown or pointer is UNSET or shape is UNSET or dtype is UNSET:
         return corrected(from_pointer, locals())
     address, nbytes, memory = (pointer, None, None) if type(pointer) is int else address_of(pointer)
-    number = 0 if array_shapes.active() else as_device(device)
+    only_shapes = array_shapes.active()
+    number = 0 if only_shapes else as_device(device)
     aligned, fixed = not address & UNALIGNED, (shape, dtype, strides)
     try:
         key, low, high = _layout(fixed, number, aligned)
     except TypeError:  # a list is not hashable; any other error is raised again
         key, low, high = _layout.__wrapped__(fixed, number, aligned)
-    if array_shapes.active():
+    if only_shapes:
         if low != high:
             _check_address(address, nbytes, key, low, high)
         return array_shapes.ShapeArray.of(key.spec)

@@ -99,7 +99,7 @@ class _Query(threading.local):
         places = (ctypes.c_void_p * len(numbers))(*(first + 8 * place for place in range(len(numbers))))
         attributes = (ctypes.c_uint * len(numbers))(*numbers)
         count, address = ctypes.c_uint(len(numbers)), ctypes.c_uint64()
-        self.state: tuple[Any, ...] = answers, count, attributes, places, address
+        self.state: tuple[Any, ...] = answers, address, (count, attributes, places, address)
 
 
 _query = _Query()
@@ -107,8 +107,8 @@ _query = _Query()
 
 def allocation_at(address: int, device: int) -> Sequence[int]:
     """Return the values of the :class:`Allocation` that the driver has at an address; kind 0 is none."""
-    answers, *arguments = _query.state
-    arguments[-1].value = address  # some versions of the driver fail for unknown ones
+    answers, asked, arguments = _query.state
+    asked.value = address  # some versions of the driver fail for unknown ones
     ask = cuda.native("cuPointerGetAttributes")
     found: Sequence[int] = NOWHERE
     if not ask(*arguments) and answers[0]:  # in most threads a device is current, and any will do
