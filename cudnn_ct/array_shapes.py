@@ -92,6 +92,17 @@ def only_shapes(*, record: bool = True) -> Iterator[None]:
         _records.reset(before[1])
 
 
+@contextmanager
+def set_active(active: bool) -> Iterator[None]:
+    """Let calls in a block of this thread run on shapes only, unrecorded, or not; errors stay as they are."""
+    before = _active.set(active), _records.set(False)
+    try:
+        yield
+    finally:
+        _active.reset(before[0])
+        _records.reset(before[1])
+
+
 def spec_of(obj: Any, name: str) -> TensorSpec:
     """Return the shape, strides and dtype of an array of any library, on any device."""
     if isinstance(obj, DeviceArray):

@@ -56,7 +56,7 @@ def execute(
     found = None
     if type(first) is not DeviceArray:
         if array_shapes.active():
-            return call_on_shapes(op, names, operands, params, scaled, outs)
+            return call_on_shapes(op, names, operands, params, scaled, outs, (alpha, beta))
         found = read_arrays(operands, outs, stream) if state is None else None
         if found is None:
             operands, outs, stream = import_arrays(operands, outs, names, op.written, stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from .._caller import caller
@@ -17,6 +18,8 @@ from ._operands import check_writable
 from ._operation import CallSignature, Operation
 from ._pieces import pieces_of
 
+composing: ContextVar[Any] = ContextVar("composing", default=None)  # `Parts` of the definition that is called
+
 
 def call_on_shapes(
     op: Operation,
@@ -25,8 +28,14 @@ def call_on_shapes(
     params: tuple[Any, ...],
     scaled: tuple[bool, bool],
     outs: tuple[Any, ...],
+    factors: tuple[Any, Any],
 ) -> Sequence[DeviceArray]:
-    """Record the graphs of a call if they are recorded, and return arrays without memory for its results."""
+    """Record the graphs of a call if they are recorded, and return arrays without memory for its results.
+
+    ``factors`` are alpha and beta. A call of the definition of an operation becomes a part of it.
+    """
+    if (parts := composing.get()) is not None:
+        return parts.call(op, names, operands, params, scaled, outs, factors)
     specs = tuple(spec_of(array, name) for array, name in zip(operands, names, strict=True))
     given: tuple[TensorSpec | None, ...] = tuple(
         None if out is None else spec_of(out, name) for name, out in zip(op.written, outs, strict=False)
