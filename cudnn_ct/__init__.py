@@ -67,6 +67,7 @@ _PUBLIC = {
     "ops.matmul.gradient": "matmul_backward",
     "ops.matmul.matmul": "matmul",
     "ops.matmul.scaled": "scaled_matmul",
+    "ops.norm.group_norm": "group_norm group_norm_backward",
     "ops.norm.instance_norm": "instance_norm instance_norm_backward",
     "ops.norm.layer_norm": "ada_layer_norm ada_layer_norm_backward layer_norm layer_norm_backward",
     "ops.norm.norm": (

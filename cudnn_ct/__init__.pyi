@@ -98,6 +98,8 @@ from .ops.lrn import lrn_backward as lrn_backward
 from .ops.matmul.gradient import matmul_backward as matmul_backward
 from .ops.matmul.matmul import matmul as matmul
 from .ops.matmul.scaled import scaled_matmul as scaled_matmul
+from .ops.norm.group_norm import group_norm as group_norm
+from .ops.norm.group_norm import group_norm_backward as group_norm_backward
 from .ops.norm.instance_norm import instance_norm as instance_norm
 from .ops.norm.instance_norm import instance_norm_backward as instance_norm_backward
 from .ops.norm.layer_norm import ada_layer_norm as ada_layer_norm

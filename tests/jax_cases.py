@@ -99,6 +99,7 @@ CASES = [
         _reference("batch_norm_inference", "x", "scale", "bias", "mean", "var"),
     ),
     Case("instance_norm", NORM, {}, _reference("instance_norm", "x", "scale", "bias"), "float32"),
+    Case("group_norm", NORM, {"groups": 2}, _reference("group_norm", "x", "scale", "bias"), "float32"),
     Case("layer_norm", (ROWS, (16,), (16,)), {}, _reference("layer_norm", "x", "scale", "bias"), "float32"),
     Case("rms_norm", (ROWS, (16,)), {}, _reference("rms_norm", "x", "scale"), "float32"),
     Case("matmul", ((2, 3, 4), (4, 8), (8,)), {"alpha": 0.5}, MATMUL, "float32"),

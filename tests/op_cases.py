@@ -43,7 +43,7 @@ from tests.layers import (
     spatial_cases,
 )
 from tests.matmul_cases import PRODUCTS, matmul_cases
-from tests.norm_cases import norm_cases
+from tests.norm_cases import GROUP_NORMS, group_norm_cases, norm_cases
 from tests.row_norm_cases import ROW_NORMS, row_norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
 
@@ -240,6 +240,7 @@ CASES = (
     OpCase(AGGREGATE, aggregate_cases(), varies=AGGREGATE[1:]),
     OpCase(ATTENTION, attention_cases(), varies=ATTENTION[1:]),
     OpCase(NORMS, norm_cases()),
+    OpCase(GROUP_NORMS, group_norm_cases()),
     OpCase(ROW_NORMS, row_norm_cases()),
     OpCase(PRODUCTS, matmul_cases(), varies=("matmul_backward",)),
     OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),

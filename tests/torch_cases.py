@@ -136,6 +136,8 @@ CASES = [
          (X, (4,), (4,))),
     Case("instance_norm", ctt.instance_norm,
          lambda x, scale, bias: F.instance_norm(x, None, None, scale, bias), (X, (4,), (4,))),
+    Case("group_norm", lambda x, scale, bias: ctt.group_norm(x, 2, scale, bias),
+         lambda x, scale, bias: F.group_norm(x, 2, scale, bias), (X, (4,), (4,))),
     Case("layer_norm", ctt.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b),
          ((3, 4, 8), (8,), (8,)), SINGLE),
     Case("rms_norm", partial(ctt.rms_norm, eps=1e-5), lambda x, w: F.rms_norm(x, w.shape, w, 1e-5),

@@ -240,6 +240,14 @@ def instance_norm(ops: Any, at: Backward) -> dict[str, Any]:
     return parameters(*ops.instance_norm_backward(*operands, **at.params))
 
 
+GROUPS = {"groups": Param("int", 1), **EPSILON}
+
+
+def group_norm(ops: Any, at: Backward) -> dict[str, Any]:
+    operands = (at["dy"], at["x"], at["scale"], at["mean"], at["invstd"])
+    return parameters(*ops.group_norm_backward(*operands, **at.params))
+
+
 def layer_norm(ops: Any, at: Backward) -> dict[str, Any]:
     return parameters(*ops.layer_norm_backward(at["dy"], at["x"], at["scale"], at["mean"], at["invstd"]))
 

@@ -95,6 +95,13 @@ OPERATIONS: dict[str, Row] = {
     "instance_norm_backward": Row(
         "instance_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.EPSILON,
     ),
+    "group_norm": Row(
+        "group_norm", _NORM, ("y", *f.STATISTICS), f.GROUPS, needs=_all_of(_NORM, _ROWS_READ),
+        gradient=f.group_norm, batch=_first("x", "y", *f.STATISTICS),
+    ),
+    "group_norm_backward": Row(
+        "group_norm_backward", ("dy", "x", "scale", *f.STATISTICS), f.NORM_GRADIENTS, f.GROUPS,
+    ),
     "layer_norm": Row(
         "layer_norm", _NORM, ("y", *f.STATISTICS), f.EPSILON, optional=("bias",),
         needs=_all_of(_NORM, _ROWS_READ), gradient=f.layer_norm,

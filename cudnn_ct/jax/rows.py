@@ -15,6 +15,7 @@ __all__ = [
     "batch_norm_training",
     "ctc_loss",
     "grid_sample",
+    "group_norm",
     "instance_norm",
     "layer_norm",
     "matmul",
@@ -98,6 +99,32 @@ def batch_norm_inference(
     statistics = (jax.lax.stop_gradient(operand(one, name)) for one, name in ((mean, "mean"), (var, "var")))
     operands = (operand(x, "x"), operand(scale, "scale"), operand(bias, "bias"), *statistics)
     return apply("batch_norm_inference", operands, epsilon=epsilon)
+
+
+def group_norm(x: Array, scale: Array, bias: Array, *, groups: int = 1, epsilon: float = 1e-5) -> Array:
+    """Normalise groups of channels of each image.
+
+    Parameters
+    ----------
+    x, scale, bias, epsilon
+        As in :func:`batch_norm_training`.
+    groups : int
+        It divides C.
+
+    Returns
+    -------
+    array, shape and dtype of x
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupportedError
+        As in :func:`cudnn_ct.jax.conv`.
+
+    Notes
+    -----
+    :func:`cudnn_ct.group_norm`.
+    """
+    return apply("group_norm", _norm(x, scale, bias), groups=groups, epsilon=epsilon)
 
 
 def instance_norm(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:

@@ -53,6 +53,8 @@ from .norm import batch_norm_backward as batch_norm_backward
 from .norm import batch_norm_inference as batch_norm_inference
 from .norm import batch_norm_inference_backward as batch_norm_inference_backward
 from .norm import batch_norm_training as batch_norm_training
+from .norm import group_norm as group_norm
+from .norm import group_norm_backward as group_norm_backward
 from .norm import instance_norm as instance_norm
 from .norm import instance_norm_backward as instance_norm_backward
 from .pooling import pool as pool

@@ -1,7 +1,8 @@
-"""Batch and instance normalisation, and their gradients."""
+"""Batch, instance and group normalisation, and their gradients."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from .._hints import UNSET, corrected, known_keywords
 from ..dtypes import as_dtype
 from ..shapes.checks import same_shape
+from ..shapes.group_norm import check_groups
 from ..shapes.norm import (
     INSTANCE,
     WITHOUT_DZ,
@@ -247,6 +249,67 @@ def instance_norm_backward(
     sums = [(array.reshape(values.shape[:2]).sum(0), kind) for array in (step.dscale, step.dbias)]
     results = ((step.dx.reshape(values.shape), dtype), *sums)
     return deliver_each(BatchNormGradients[Array], results, alpha, beta, out, absent=WITHOUT_DZ)
+
+
+@np.errstate(all="ignore")
+def group_norm(
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    *,
+    groups: int = 1,
+    epsilon: float = 1e-5,
+    out: Outs | None = None,
+) -> BatchNormResult[Array]:
+    """Compute ``scale * (x - mean) * invstd + bias`` of each group. See :func:`cudnn_ct.group_norm`."""
+    parameters = required(x=x, scale=scale, bias=bias)
+    x = parameters.pop("x")
+    count, epsilon = check_groups(x, groups, **parameters), check_epsilon(epsilon)
+    n, mean, invstd = _normalised_groups(wide(x), count, epsilon)
+    each = (-1, *(1,) * (x.ndim - 2))
+    y = n * wide(parameters["scale"]).reshape(each) + wide(parameters["bias"]).reshape(each)
+    kind = as_dtype(norm_parameter_dtype(x.dtype)).numpy
+    return deliver_each(BatchNormResult[Array], ((y, x.dtype), (mean, kind), (invstd, kind)), 1, 0, out)
+
+
+@np.errstate(all="ignore")
+def group_norm_backward(
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike | None = None,
+    invstd: ArrayLike | None = None,
+    *,
+    groups: int = 1,
+    epsilon: float = 1e-5,
+    out: Outs | None = None,
+) -> BatchNormGradients[Array]:
+    """Compute ``invstd * (d - E(d) - n E(d n))`` by groups. See :func:`cudnn_ct.group_norm_backward`."""
+    dtype, (values, gradient) = operands("group normalisation", x=x, dy=dy)
+    same_shape(x=values.shape, dy=gradient.shape)
+    arrays = required(scale=scale) | present(mean=mean, invstd=invstd)
+    count, epsilon = check_groups(np.asarray(x), groups, **arrays), check_epsilon(epsilon)
+    given = (wide(arrays["mean"]), wide(arrays["invstd"])) if "mean" in arrays else ()
+    n, _, invstd = _normalised_groups(values, count, epsilon, *given)
+    rows = (len(values), count, prod(values.shape[1:]) // count)
+    d = gradient * wide(arrays["scale"]).reshape(-1, *(1,) * (values.ndim - 2))
+    d, each = d.reshape(rows), n.reshape(rows)
+    dx = d - d.mean(2, keepdims=True) - each * (d * each).mean(2, keepdims=True)
+    dx = (wide(invstd)[:, :, None] * dx).reshape(values.shape)
+    axes = (0, *range(2, values.ndim))
+    kind = as_dtype(norm_parameter_dtype(dtype)).numpy
+    sums = [(one.sum(axes), kind) for one in (gradient * n, gradient)]
+    return deliver_each(BatchNormGradients[Array], ((dx, dtype), *sums), 1, 0, out, absent=WITHOUT_DZ)
+
+
+def _normalised_groups(
+    x: Float64, groups: int, epsilon: float, mean: Float64 | None = None, invstd: Float64 | None = None
+) -> tuple[Float64, Float64, Float64]:
+    """Return the normalised x, and the mean and the inverse deviation of each group of each image."""
+    rows = x.reshape(len(x), groups, prod(x.shape[1:]) // groups)
+    if mean is None or invstd is None:
+        mean, invstd = rows.mean(2), 1 / np.sqrt(rows.var(2) + epsilon)
+    return ((rows - mean[:, :, None]) * invstd[:, :, None]).reshape(x.shape), mean, invstd
 
 
 def _one_image(x: Float64) -> Float64:

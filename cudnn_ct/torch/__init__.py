@@ -24,7 +24,7 @@ from .images import (
     lrn,
     pool,
 )
-from .norms import batch_norm, instance_norm, layer_norm, rms_norm
+from .norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .products import activation, attention, ctc_loss, matmul, softmax
 from .recurrent import RecurrentResult, rnn
 from .serving import Report, enable, report
@@ -43,6 +43,7 @@ __all__ = [
     "enable",
     "fuse",
     "grid_sample",
+    "group_norm",
     "instance_norm",
     "layer_norm",
     "lrn",

@@ -93,6 +93,35 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5)
     return y
 
 
+def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
+    """Normalise groups of channels of each image, as :func:`torch.nn.functional.group_norm`.
+
+    Parameters
+    ----------
+    x : tensor, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+    groups : int
+        It divides C.
+    weight, bias : tensor, shape (C,)
+        float32 for half precision, else the dtype of x.
+    eps : float
+
+    Returns
+    -------
+    tensor, shape and dtype of x
+
+    Raises
+    ------
+    ValueError
+        Shapes do not match.
+
+    Notes
+    -----
+    :func:`cudnn_ct.group_norm`.
+    """
+    y: Tensor = _group_norm(x, weight, bias, groups, eps)[0]
+    return y
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: float = 1e-5) -> Tensor:
     """Normalise the last axes, as :func:`torch.nn.functional.layer_norm`.
 
@@ -152,6 +181,7 @@ def rms_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, eps: floa
 
 _batch_norm_inference = call("batch_norm_inference")
 _batch_norm_training = call("batch_norm_training")
+_group_norm = call("group_norm")
 _instance_norm = call("instance_norm")
 _layer_norm = call("layer_norm")
 _layer_norm_inference = call("layer_norm_inference")

@@ -269,6 +269,8 @@ CALLS |= {
     "batch_norm_inference_backward": 3,
     "reduce": 3,
     "instance_norm": 3,
+    "group_norm": 8,
+    "group_norm_backward": 14,
     "instance_norm_backward": 4,
     "conv_scale_bias_activation": 3,
 }

@@ -34,7 +34,7 @@ ct.batch_norm_training(x, b, b, eps=1e-3) | write epsilon=
 ct.batch_norm_training(x, b, b, running_variance=b, running_mean=b) | write running_var=
 ct.layer_norm(h, normalized_shape=(64,), scale=s) | the axes are the last, those of scale
 ct.layer_norm(h, s, s, eps=1e-6) | write epsilon=
-ct.group_norm(x, num_groups=4) | write ct.instance_norm of x.reshape(N, groups, -1)
+ct.group_norm(x, num_groups=4, weight=b, bias=b) | write groups=
 ct.instance_norm(x, num_groups=4, scale=b, bias=b) | each channel is a group
 ct.attention(q, k, v, is_causal=True) | write causal=
 ct.attention(q, k, v, attn_mask=m) | write bias=

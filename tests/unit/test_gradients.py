@@ -109,6 +109,7 @@ CASES = [
     ),
     Case("batch_norm_inference", NORM | {"mean": (4,), "var": (4,)}, {}, {"var": np.full(4, 2.0)}),
     Case("instance_norm", NORM),
+    Case("group_norm", NORM, {"groups": 2}),
     Case("layer_norm", {"x": (3, 4), "scale": (4,), "bias": (4,)}),
     Case("ada_layer_norm", {"x": (2, 3, 4), "scale": (2, 4), "bias": (2, 4)}),
     Case("rms_norm", {"x": (3, 4), "scale": (4,), "bias": (4,)}),
