@@ -11,9 +11,7 @@ from dataclasses import replace
 from . import formats, report, search
 from .diagnosis import Diagnosis, diagnose, sort
 from .finding import finding
-from .options import USAGE, parse, requirements_of
-
-__all__ = ["USAGE", "main"]
+from .options import parse, requirements_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

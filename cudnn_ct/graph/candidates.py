@@ -16,18 +16,6 @@ from .recording import PlanRequest
 from .rules import EngineRules
 from .stored import CompiledPlan, graph_plan
 
-__all__ = [
-    "NO_DYNAMIC_ENGINE",
-    "NO_ENGINE",
-    "EngineRules",
-    "engine_by_name",
-    "engine_candidates",
-    "engine_of_other_sizes",
-    "engine_plan",
-    "first_dynamic_engine",
-    "no_engine",
-]
-
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted
@@ -170,7 +158,7 @@ def engine_plan(
     """
     graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):
-        request = _request(graph, rules, candidate.algorithm)._replace(replaceable=context.replaceable)
+        request = PlanRequest(graph, None, rules, candidate.algorithm, replaceable=context.replaceable)
         return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")
@@ -182,7 +170,7 @@ def engine_plan(
     wrong = rules.why_wrong(engine, candidate.notes, compute_capability(context))
     if wrong:
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
-    request = _request(graph, rules, str(engine))
+    request = PlanRequest(graph, None, rules, str(engine))
 
     def make() -> CompiledPlan:
         try:
@@ -202,18 +190,6 @@ def engine_plan(
     # A stored candidate has no time, and that of other sizes no workspace.
     made.candidate = candidate._replace(workspace=max(candidate.workspace, made.workspace))
     return made
-
-
-def _request(graph: Graph, rules: EngineRules, engine: str) -> PlanRequest:
-    return PlanRequest(
-        graph,
-        excluded=rules.excluded,
-        last=tuple(rules.last),
-        first=rules.first,
-        rejections=rules.rejections,
-        engine=engine,
-        unordered=rules.unordered,
-    )
 
 
 def _nothing() -> CompiledPlan:

@@ -34,7 +34,7 @@ def plan_key(request: PlanRequest, context: Context | Planner) -> str:
     if request.order is not None:
         how = f"first of {request.order}"
     else:
-        how = f"{request.engine} without {sorted(request.excluded)}"
+        how = f"{request.engine} without {sorted(request.rules.excluded)}"
     version = context.library.version_text
     return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
 
