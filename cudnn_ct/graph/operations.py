@@ -28,6 +28,13 @@ class OpDescriptor(NamedTuple):
     parameters: str = ""
 
 
+# Operations without a descriptor of parameters, which cuDNN gives the same names.
+_PLAIN = (
+    "norm_forward", "norm_backward", "gen_stats", "bn_finalize_statistics", "diagonal_band_mask",
+    "paged_cache_load", "softmax", "reshape", "transpose", "slice", "concat", "signal",
+    "block_scale_quantize", "block_scale_dequantize", "expand_band_matrix", "contract_band_matrix",
+    "moe_grouped_matmul",
+)  # fmt: skip
 OPERATIONS = {
     "conv_forward": OpDescriptor("operation_convolution_forward", "conv_desc", "convolution"),
     "conv_backward_data": OpDescriptor("operation_convolution_backward_data", "conv_desc", "convolution"),
@@ -37,30 +44,14 @@ OPERATIONS = {
     "reduction": OpDescriptor("operation_reduction", "desc", "reduction"),
     "resample_forward": OpDescriptor("operation_resample_fwd", "desc", "resample"),
     "resample_backward": OpDescriptor("operation_resample_bwd", "desc", "resample"),
-    "norm_forward": OpDescriptor("operation_norm_forward"),
-    "norm_backward": OpDescriptor("operation_norm_backward"),
-    "gen_stats": OpDescriptor("operation_gen_stats"),
-    "bn_finalize_statistics": OpDescriptor("operation_bn_finalize_statistics"),
     "bn_backward_weights": OpDescriptor("operation_bn_bwd_weights"),
     "sdpa_forward": OpDescriptor("operation_sdpa_fwd"),
     "sdpa_backward": OpDescriptor("operation_sdpa_bwd"),
-    "diagonal_band_mask": OpDescriptor("operation_diagonal_band_mask"),
-    "paged_cache_load": OpDescriptor("operation_paged_cache_load"),
-    "softmax": OpDescriptor("operation_softmax"),
     "rope_forward": OpDescriptor("operation_rope_fwd"),
     "rope_backward": OpDescriptor("operation_rope_bwd"),
     "rng": OpDescriptor("operation_rng", "desc", "rng"),
-    "reshape": OpDescriptor("operation_reshape"),
-    "transpose": OpDescriptor("operation_transpose"),
-    "slice": OpDescriptor("operation_slice"),
-    "concat": OpDescriptor("operation_concat"),
-    "signal": OpDescriptor("operation_signal"),
-    "block_scale_quantize": OpDescriptor("operation_block_scale_quantize"),
-    "block_scale_dequantize": OpDescriptor("operation_block_scale_dequantize"),
-    "expand_band_matrix": OpDescriptor("operation_expand_band_matrix"),
-    "contract_band_matrix": OpDescriptor("operation_contract_band_matrix"),
-    "moe_grouped_matmul": OpDescriptor("operation_moe_grouped_matmul"),
     "moe_grouped_matmul_backward": OpDescriptor("operation_moe_grouped_matmul_bwd"),
+    **{name: OpDescriptor(f"operation_{name}") for name in _PLAIN},
 }
 
 
