@@ -23,7 +23,7 @@ from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from ..typing import Layout
 from .device import name_here
-from .errors import need_gpu, plainly, usage
+from .errors import need_gpu, usage
 from .offline import gpu_option, naming, plan, read_gpu
 from .options import Convolution, convolution_options, json_option
 from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
@@ -68,7 +68,6 @@ COLUMNS: tuple[Column, ...] = (
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @json_option
-@plainly
 def command(
     convolution: Convolution,
     no_timing: bool,

@@ -19,7 +19,7 @@ from ..doctor.finding import Severity
 from ..doctor.report import verdict
 from ..errors import CudnnError, format_version
 from .device import name_here
-from .errors import NOTHING, fail, need_library, plainly
+from .errors import NOTHING, fail, need_library
 from .options import json_option
 from .selftest_cases import OPERATIONS, cases
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count, outcome_of
@@ -86,7 +86,6 @@ def _doctor() -> str:
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
 @json_option
-@plainly
 def command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.
 
