@@ -30,8 +30,6 @@ from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
 
 # --- random array ------------------------------------------------------------------------------------------
 
-# Random arrays for benchmarks.
-
 BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
 

@@ -23,8 +23,6 @@ from .checks import Checked
 
 # --- spatial -----------------------------------------------------------------------------------------------
 
-# Spatial transformers.
-
 
 def dnn_spatialtf(
     img: ArrayLike, theta: ArrayLike, scale_width: float = 1, scale_height: float = 1

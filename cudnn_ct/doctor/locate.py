@@ -22,8 +22,6 @@ from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 # --- environments ------------------------------------------------------------------------------------------
 
-# Find the folders of packages that a virtual environment has in addition to its own site-packages.
-
 _SETTING = re.compile(r"^\s*([\w-]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 MAX_LEVELS = 6  # folders between an environment and a folder of its site-packages
 

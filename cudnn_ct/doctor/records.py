@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -101,15 +101,20 @@ def owners(folder: str) -> tuple[Distribution, ...]:
 def owner_of(path: str, prefix: str = "nvidia_") -> str:
     """Return the requirement for the wheel that installed a file, such as x==1.0; empty if none did."""
     site = site_of(os.path.dirname(path))
+    row = f"{os.path.relpath(path, site or '/')},"
+    return next((pin for pin, record in _records(site, prefix) if row in record), "")
+
+
+def _records(site: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the requirement for each installed package, such as x==1.0, with the text of its RECORD."""
     for name in _files.names_in(site) if site else ():
-        if name.startswith(prefix) and name.endswith(".dist-info"):
+        if name.startswith(prefix) and _LABEL.fullmatch(name):
+            package, _, version = name[: -len(".dist-info")].partition("-")
             with suppress(OSError):
-                if _LABEL.fullmatch(name) and f"{os.path.relpath(path, site)}," in _files.text_of(
-                    os.path.join(site, name, "RECORD")
-                ):
-                    package, _, version = name[: -len(".dist-info")].partition("-")
-                    return f"{package.replace('_', '-')}=={version}"
-    return ""
+                yield (
+                    f"{package.replace('_', '-')}=={version}",
+                    _files.text_of(os.path.join(site, name, "RECORD")),
+                )
 
 
 def lost_links(metadata: str, root: str = "/") -> list[str]:
@@ -133,14 +138,7 @@ def installed(site: str, package: str) -> str:
 
 def of_windows(site: str) -> list[str]:
     """List the requirements for the wheels of NVIDIA that installed libraries of Windows, such as x==1.0."""
-    pins = []
-    for name in _files.names_in(site):
-        with suppress(OSError):
-            if name.startswith("nvidia_") and _LABEL.fullmatch(name):
-                text = _files.text_of(os.path.join(site, name, "RECORD"))
-                package, _, version = name[: -len(".dist-info")].partition("-")
-                pins += [f"{package.replace('_', '-')}=={version}"] if _OF_WINDOWS.search(text) else []
-    return pins
+    return [pin for pin, record in _records(site, "nvidia_") if _OF_WINDOWS.search(record)]
 
 
 def lists_cudnn(site: str) -> bool:

@@ -13,13 +13,11 @@ from .libraryset import Library, LibrarySet
 
 # --- linker conf -------------------------------------------------------------------------------------------
 
-# Read the folders that the ``/etc/ld.so.conf`` of an image names.
-
 MAX_FILES = 100
 
 
 def configured_folders(root: str) -> Iterator[str]:
-    """Yield the folders, as paths below the root; files that cannot be read are skipped."""
+    """Yield the folders that ``/etc/ld.so.conf`` names, as paths below the root; skip unreadable files."""
     todo = ["/etc/ld.so.conf"]
     seen: set[str] = set()
     while todo:

@@ -18,13 +18,11 @@ from .libraryset import LibrarySet, write
 
 # --- preloads ----------------------------------------------------------------------------------------------
 
-# Find preloaded libraries that replace those of a cuDNN: LD_PRELOAD and /etc/ld.so.preload.
-
 FILE = "/etc/ld.so.preload"
 
 
 def check_preloads(found: LibrarySet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Report each preloaded library that is one of cuDNN, or that defines functions of cuDNN."""
+    """Report each preloaded library that is one of cuDNN, or that defines functions of it."""
     words = list(filter(None, re.split(r"[ :]+", environ.get("LD_PRELOAD", ""))))
     for word in words:
         rest = f"remove {word} from LD_PRELOAD" if words[1:] else "unset LD_PRELOAD"
@@ -69,11 +67,9 @@ def _path_of(found: LibrarySet, word: str, environ: Mapping[str, str]) -> str:
     return next(filter(os.path.isfile, real), "")
 
 
-# GCC and Clang search these before the default folders.
-
-
 # --- search ------------------------------------------------------------------------------------------------
 
+# GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 # Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.

@@ -5,7 +5,7 @@ A kind of operation is a row of a table; its attributes come from its descriptor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from operator import mul
 from typing import Any, NamedTuple
@@ -137,6 +137,31 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):  # a graph is the tuple of its nodes and operands
         for element in value:
             yield from _tensors_of(element)
+
+
+def mapped_graph(
+    graph: Graph,
+    tensor: Callable[[Tensor], Tensor] = lambda one: one,
+    node: Callable[[Node], Node] = lambda one: one,
+) -> Graph:
+    """Return a graph with changed tensors and nodes, sub-graphs included."""
+
+    def mapped(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            ragged = None if value.ragged is None else mapped(value.ragged)
+            return tensor(value)._replace(ragged=ragged)
+        if isinstance(value, Graph):
+            return mapped_graph(value, tensor, node)
+        if isinstance(value, Node):
+            changed = node(value)
+            return changed._replace(
+                attributes={name: mapped(each) for name, each in changed.attributes.items()}
+            )
+        if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
+            return tuple(mapped(each) for each in value)
+        return value
+
+    return Graph(tuple(mapped(one) for one in graph.nodes), tuple(mapped(one) for one in graph.operands))
 
 
 def why_static(graph: Graph) -> str:

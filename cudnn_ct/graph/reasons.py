@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from .._bindings.enums import BackendKnobType
 from .._bindings.types import cudnnCallback_t
 from ..context import Context
 from ..errors import AllocationError, CudnnError
 from .backend import BackendDescriptor
-from .engines import Knobs, engine_config, engine_descriptor
+from .engines import Knobs, engine_config, engine_descriptor, knob_number
 from .offline import Planner
 from .operations import Graph, operation_graph
 
@@ -144,8 +143,7 @@ def _supports(native: BackendDescriptor, number: int, context: Context | Planner
     del lines[:]
     first = engine.children("knob_info", "knob_info", engine.count("knob_info"))[0]
     values = range(first.one("minimum_value"), first.one("maximum_value") + 1)[:MAX_VALUES]
-    knob = first.one("type")
-    kind = int(knob) if str(knob).isdecimal() else int(BackendKnobType[knob.upper()])
+    kind = knob_number(first.one("type"))
     return any(_has_workspace(engine, ((kind, value),)) for value in values)
 
 

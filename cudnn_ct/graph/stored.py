@@ -142,12 +142,17 @@ def to_store(
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
-    """Return the candidate of a stored plan; raise TypeError or ValueError if it is malformed."""
-    made = Candidate(**{**row, "relayout": tuple(map(tuple, row["relayout"])), "notes": tuple(row["notes"])})
+    """Return a candidate that was stored without its problem; raise TypeError or ValueError if malformed."""
+    made = Candidate(**row)
     for value, kind in zip(made[:5], (str, str, str, int, bool), strict=True):
         if not isinstance(value, kind):
             raise TypeError(f"got {value!r}, expected {kind.__name__}")
-    return made
+    return made._replace(
+        relayout=tuple((str(operand), str(layout)) for operand, layout in made.relayout),  # type: ignore[misc]  # `plan` checks the layouts
+        notes=tuple(map(str, made.notes)),
+        rejected=str(made.rejected),
+        problem=None,
+    )
 
 
 def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planner) -> CompiledPlan | str:
