@@ -170,7 +170,8 @@ def contents(
     A number, which would be a file that the process has open, is a TypeError. ``check`` may raise another
     error for the status of the opened file.
     """
-    with open(os.fspath(path), "rb", opener=_without_waiting) as file:
+    # A pipe without a writer does not block.
+    with open(os.fspath(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise UnsuitableFileError(0, "is not a regular file", str(path))
@@ -182,11 +183,6 @@ def contents(
             text = f"has {size:,} bytes, more than the {limit:,} that are read"
             raise UnsuitableFileError(0, text, str(path))
         return found
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open`; a pipe without a writer does not block."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def resource(name: str) -> str:

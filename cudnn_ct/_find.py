@@ -232,7 +232,8 @@ def _root_folders(
     if not roots:
         raise NotFoundError(f"{', '.join(names)} not set")
     for name, root in roots:
-        yield from ((name, folder) for folder in _absolute((*folders_of(root), *_target_folders(root))))
+        of_platforms = sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))  # of a toolkit
+        yield from ((name, folder) for folder in _absolute((*folders_of(root), *of_platforms)))
 
 
 def _conda_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
@@ -279,11 +280,6 @@ COMPANION_STEPS = tuple((name, step) for name, step in _STEPS.items() if name no
 def folders_of(root: str | os.PathLike[str]) -> list[str]:
     """List the folders where a root keeps libraries; the root may itself be the folder of the libraries."""
     return [os.path.join(root, name) for name in ("", "lib", "lib64")]
-
-
-def _target_folders(root: str) -> list[str]:
-    """List the folders of libraries that a CUDA toolkit has for each platform."""
-    return sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
 
 
 _ASK_PATHFINDER = """

@@ -267,12 +267,9 @@ def _forget() -> None:
     local.contexts.clear()
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
-        previous = streams.set_device(device)  # else cuDNN would create a context on another device
-        try:
+        with streams.on_device(device):  # else cuDNN would create a context on another device
             for pointer in pointers:
                 library.cudnnDestroy(pointer)
-        finally:
-            streams.restore_device(previous)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class Reason(NamedTuple):
     line: str
 
     def __str__(self) -> str:
-        who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
+        who = f"{_engines(self.engines)}: "
         line = self.line.partition(" at: ")[0]  # without the condition in cuDNN's sources
         behind = "" if line in ("", self.words) else f" (cuDNN: {line})"
         return f"{who if self.engines else ''}{self.words}{behind}"

@@ -108,9 +108,8 @@ def _few(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) -> bool
 SAMPLES = 64  # parts of a large result that are compared, of 64 KiB each
 FREE = 2  # temporary memory is taken from the free memory up to this part of it
 
-_certifying = (
-    threading.RLock()
-)  # threads with the same new structure: one compares, the others find its certificate
+# Threads with the same new structure: one compares, the others find its certificate.
+_certifying = threading.RLock()
 
 
 class Outcome(NamedTuple):

@@ -17,7 +17,7 @@ from .._gpus import one_described
 from ..array import DeviceArray
 from ..array_creation import asarray
 from ..dtypes import as_dtype
-from ..errors import AllocationError, Explanation
+from ..errors import AllocationError
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
@@ -87,21 +87,24 @@ def command(
 
     Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """
+    rows: Sequence[Candidate]
     if gpu is None:
         need_gpu("--gpu plans for a described GPU")
-        rows = _on_gpu(convolution, not no_timing)
-        where = name_here()
+        settings = {"direction": convolution.direction, "precision": convolution.precision}
+        timed = {"measure": not no_timing, **settings, **convolution.geometry}
+        rows, where = ct.conv_algorithms(*operands_of(convolution), **timed), name_here()
     else:
         rows, where = _planned(convolution, gpu)
-    explanation = _explained(convolution, gpu) if explained else None
-    problem = str(convolution.problem(config.allow_tf32))
+    problem = convolution.problem(config.allow_tf32)
+    explanation = ct.explain(problem, device=gpu) if explained else None
     if as_json:
+        plain = [row._asdict() for row in rows[:top]]
         report = {
             "schema": 1,
-            "problem": problem,
+            "problem": str(problem),
             "device": where,
             "planned": gpu is not None,
-            "rows": [_plain(row) for row in rows[:top]],
+            "rows": [{name: value for name, value in row.items() if name != "problem"} for row in plain],
             "skipped": [] if gpu is None else [SKIPPED],
         }
         if explanation is not None:
@@ -145,16 +148,6 @@ def _say_folded(text: object) -> None:
             say(part)
 
 
-def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
-    return ct.conv_algorithms(
-        *operands_of(convolution),
-        direction=convolution.direction,
-        measure=measure,
-        precision=convolution.precision,
-        **convolution.geometry,
-    )
-
-
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
     with usage(), naming(path):
         path = one_described(path)
@@ -162,11 +155,6 @@ def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]
         (rows,) = plan(description, [convolution])
     where = str(description.get("deviceName", "an unnamed device"))
     return rows, f"{where} ({DERIVED_NOTE})" if is_derived(path) else where
-
-
-def _explained(convolution: Convolution, device: str | None) -> Explanation:
-    problem = convolution.problem(config.allow_tf32)
-    return ct.explain(problem, device=device)
 
 
 def _cells(row: Candidate, fastest: float | None) -> list[str]:
@@ -180,7 +168,3 @@ def _cells(row: Candidate, fastest: float | None) -> list[str]:
     notes = [row.math, knobs.replace(",", ", "), ", ".join([*copies, *varies, *row.notes]), rejected]
     cells = [time, ratio, in_bytes(row.workspace), f"{row.backend} {name}"]
     return [*cells, "; ".join(filter(None, notes))]
-
-
-def _plain(row: Candidate) -> dict[str, Any]:
-    return {name: value for name, value in row._asdict().items() if name != "problem"}

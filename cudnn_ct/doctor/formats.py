@@ -63,7 +63,7 @@ def github(diagnosis: Diagnosis, _: Severity) -> str:
     """Format as workflow commands, one for each finding, and the verdict as the last line."""
     rows = []
     for found in diagnosis.findings:
-        title = _property(f"cudnn-ct doctor: {found.code}")
+        title = _data(f"cudnn-ct doctor: {found.code}").replace(":", "%3A")  # a code has no comma
         rows.append(f"::{_GITHUB[found.severity]} title={title}::{_data(_words(found))}")
     return "\n".join([*rows, printable(report.verdict(diagnosis))])
 
@@ -193,10 +193,6 @@ def _place(found: Finding, diagnosis: Diagnosis) -> str:
 
 def _data(words: str) -> str:
     return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(words: str) -> str:
-    return _data(words).replace(":", "%3A").replace(",", "%2C")
 
 
 def _xml(words: str) -> str:

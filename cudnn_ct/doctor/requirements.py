@@ -70,13 +70,13 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     if not sass:
         message = f"{where} has device code for unknown GPUs"
         yield finding("no-gpu-code", message, repair=found.repair, **shown)
-    elif any(have <= arch for have in ptx):
-        message = f"{where} has no machine code for compute capability {arch / 10:.1f}, "
-        message += f"only PTX of {max(ptx) / 10:.1f}"
-        yield finding("jit-for-gpu", message, repair=_suited(found, arch, sass), **shown)
-    else:
-        message = f"{where} has no code for compute capability {arch / 10:.1f}"
-        yield finding("no-gpu-code", message, repair=_suited(found, arch, sass), **shown)
+        return
+    jit = any(have <= arch for have in ptx)
+    message = f"{where} has no {'machine ' * jit}code for compute capability {arch / 10:.1f}"
+    message += f", only PTX of {max(ptx) / 10:.1f}" if jit else ""
+    yield finding(
+        "jit-for-gpu" if jit else "no-gpu-code", message, repair=_suited(found, arch, sass), **shown
+    )
 
 
 @lru_cache(maxsize=16)

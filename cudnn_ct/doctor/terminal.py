@@ -11,9 +11,7 @@ def printable(text: str, keep: str = "") -> str:
     """Escape the control characters of a text, except those in ``keep``."""
     # Bytes that the locale of this process cannot decode are read as UTF-8, and escaped if they are not
     # UTF-8.
-    text = _UNDECODED.sub(lambda run: _readable(run[0]), text)
+    text = _UNDECODED.sub(
+        lambda run: run[0].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), text
+    )
     return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
-
-
-def _readable(undecoded: str) -> str:
-    return undecoded.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

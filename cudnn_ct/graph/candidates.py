@@ -16,6 +16,18 @@ from .recording import PlanRequest
 from .rules import EngineRules
 from .stored import CompiledPlan, graph_plan
 
+__all__ = [
+    "NO_DYNAMIC_ENGINE",
+    "NO_ENGINE",
+    "EngineRules",
+    "engine_by_name",
+    "engine_candidates",
+    "engine_of_other_sizes",
+    "engine_plan",
+    "first_dynamic_engine",
+    "no_engine",
+]
+
 NO_ENGINE = "all engines"  # the name of the row that stands for engines if none exists
 NO_DYNAMIC_ENGINE = "engines for dynamic shapes"  # the same for those of a dynamic graph
 FIRST_READ = 8  # engines of a heuristic mode that are read if only the first ones are wanted

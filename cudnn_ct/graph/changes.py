@@ -50,17 +50,13 @@ def supported_changes(
 def _supported(graph: Graph, context: Context | Planner) -> bool:
     try:
         native = operation_graph(graph, context)
-        offered = islice(heuristic_configs(native, context, _modes(graph, context), TRIED), TRIED)
+        modes = [mode for mode in heuristic_modes(graph, context) if mode != "b"]  # which adds no engine
+        offered = islice(heuristic_configs(native, context, modes, TRIED), TRIED)
         return any(offer_of(native, offer.engine, context) for offer in offered)
     except AllocationError:
         raise
     except CudnnError:
         return False
-
-
-def _modes(graph: Graph, context: Context | Planner) -> list[str]:
-    """Return the modes that find an engine for any graph that has one; mode "b" adds none."""
-    return [mode for mode in heuristic_modes(graph, context) if mode != "b"]
 
 
 def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
@@ -88,7 +84,8 @@ def _computed(graph: Graph) -> Iterator[_Change]:
     for dtype in ("float32", "int32"):
 
         def computed(one: Node, dtype: str = dtype) -> Node:
-            return _with(one, **{name: dtype for name in COMPUTE if name in one.attributes})
+            changed = {name: dtype for name in COMPUTE if name in one.attributes}
+            return one._replace(attributes={**one.attributes, **changed})
 
         yield _Change(
             f"the compute type must be {dtype} (is {_listed(used) if used else 'float32'})",
@@ -265,7 +262,3 @@ def _listed(words: Sequence[str]) -> str:
 
 def _is_float(tensor: Tensor) -> bool:
     return tensor.spec.dtype.startswith(("float", "bfloat"))
-
-
-def _with(one: Node, **attributes: object) -> Node:
-    return one._replace(attributes={**one.attributes, **attributes})

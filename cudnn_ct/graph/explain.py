@@ -9,7 +9,6 @@ from typing import Any
 from .._caches import BoundedDict
 from ..context import Context
 from ..errors import BadParamError, Explanation, NotSupportedError, Reason
-from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import heuristic_configs, heuristic_modes
 from .offline import Planner, compute_capability
@@ -162,10 +161,5 @@ def _layouts(nodes: tuple[Node, ...]) -> str:
     tensors = {
         name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)
     }
-    return ", ".join(
-        f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3
-    )
-
-
-def _layout(spec: TensorSpec) -> str:
-    return spec.layout or f"of strides {spec.strides}"
+    images = {name: tensor.spec for name, tensor in tensors.items() if len(tensor.spec.shape) > 3}
+    return ", ".join(f"{name} {spec.layout or f'of strides {spec.strides}'}" for name, spec in images.items())
