@@ -15,7 +15,7 @@ from .._caller import caller
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
-from .rules import EngineRules, rules_from_json
+from .rules import EngineRules, rules_from_json, rules_to_json
 
 FORMAT = "cudnn_ct graphs 1"
 
@@ -87,7 +87,7 @@ class RecordedPlans:
         rows = []
         for request in self.requests.values():
             row = request._asdict() | {"graph": graph_to_json(request.graph), "limits": dict(request.limits)}
-            rows.append(row.pop("rules").as_json() | row)
+            rows.append(rules_to_json(row.pop("rules")) | row)
         replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
         return len(rows)
 

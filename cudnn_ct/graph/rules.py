@@ -85,11 +85,12 @@ class EngineRules(NamedTuple):
         found = (one.reason for one in self.rejections if one.of_all and on_gpu(capability, one.arch))
         return next(found, "")
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the rules for a file of graphs, next to the other keys of a request."""
-        found = {**self._asdict(), "excluded": sorted(self.excluded)}
-        del found["coarser_than"]  # it is a part of messages alone
-        return {**found, "rejections": [one._asdict() for one in self.rejections]}
+
+def rules_to_json(rules: EngineRules) -> dict[str, Any]:
+    """Return rules for a file of graphs, next to the other keys of a request."""
+    found = rules._asdict() | {"excluded": sorted(rules.excluded)}
+    del found["coarser_than"]  # it is a part of messages alone
+    return found | {"rejections": [one._asdict() for one in rules.rejections]}
 
 
 def rules_from_json(row: dict[str, Any]) -> EngineRules:
