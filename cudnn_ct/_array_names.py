@@ -5,7 +5,7 @@ from __future__ import annotations
 from numbers import Number
 from typing import Any, NoReturn, TypeVar
 
-from ._foreign_names import ATTRIBUTES, OPERATORS
+from ._hints import ATTRIBUTES, OPERATORS
 
 Array = TypeVar("Array", bound=type)
 

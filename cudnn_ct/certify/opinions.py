@@ -28,9 +28,8 @@ from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan
 from ..plans.comparison import TOLERANCE, difference
 from ..shapes.specs import TensorSpec
-from .certificates import Certificate, certificate_key, find, keep
+from .certificates import Certificate, certificate_key, find, keep, structure_of
 from .nodewise import NODE_BY_NODE, nodewise_candidate
-from .structure import structure_of
 
 # --- agreement ---------------------------------------------------------------------------------------------
 
@@ -193,8 +192,7 @@ class _Comparison:
     def _alone(self, key: str, ours: list[Bytes]) -> Outcome:
         """Compare with the nodes one by one, because no other engine supports the graph."""
         try:
-            plan = self._given.plan_of(nodewise_candidate())
-            right = self._results(plan)
+            plan, right = self._node_by_node()
         except AllocationError:
             raise
         except CudnnError as error:
@@ -210,8 +208,7 @@ class _Comparison:
     ) -> Outcome:
         """Return the outcome of a difference, after the nodes one by one have decided."""
         try:
-            third = self._given.plan_of(nodewise_candidate())
-            right = self._results(third)
+            third, right = self._node_by_node()
         except CudnnError as error:
             warn_caller(
                 f"{self._row.algorithm} and {other.algorithm} of cuDNN compute different results for a "
@@ -272,6 +269,10 @@ class _Comparison:
             except CudnnError:  # engines that are offered may fail to compile or to launch
                 continue
             yield row, plan, results
+
+    def _node_by_node(self) -> tuple[Plan, list[Bytes]]:
+        plan = self._given.plan_of(nodewise_candidate())
+        return plan, self._results(plan)
 
     def _results(self, plan: Plan) -> list[Bytes]:
         run = plan.run

@@ -169,15 +169,10 @@ def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: An
     other = libraryset.read(folder, found.root)
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
+    shown = {"path": folder, "version": version, "expected": write(found.version), **more}
+    severity = Severity.WARNING if same else None
     return finding(
-        "shadowed",
-        text.format(version=version),
-        severity=Severity.WARNING if same else None,
-        fix={"advice": advice},
-        path=folder,
-        version=version,
-        expected=write(found.version),
-        **more,
+        "shadowed", text.format(version=version), severity=severity, fix={"advice": advice}, **shown
     )
 
 

@@ -30,14 +30,8 @@ def check_competition(found: LibrarySet) -> Iterator[Finding]:
         same = other.version == found.version and other.cuda == found.cuda
         version = write(other.version)
         text = f"{folder} has a cuDNN {version}, which Windows searches before that of {found.folder}"
-        yield finding(
-            "shadowed-on-windows",
-            text,
-            severity=Severity.WARNING if same else None,
-            path=folder,
-            version=version,
-            expected=write(found.version),
-        )
+        shown: dict[str, Any] = {"path": folder, "version": version, "expected": write(found.version)}
+        yield finding("shadowed-on-windows", text, severity=Severity.WARNING if same else None, **shown)
 
 
 def check_companions(found: LibrarySet) -> Iterator[Finding]:

@@ -69,24 +69,23 @@ class CheckedPlan(GraphPlan):
         """Return the plan of the first other engine that supports the graph; None if there is none."""
         native = operation_graph(self._graph, context)
         number = Engine.parse(self.candidate.algorithm).number
-        for again in (False, True):  # the same engine with other knobs, if no other engine exists
+        try:
+            offers = list(heuristic_configs(native, context))
+        except AllocationError:
+            raise
+        except CudnnError:
+            return None
+        others = [offer for offer in offers if str(offer.engine) != self.candidate.algorithm]
+        # The same engine with other knobs comes last: it serves if no other engine exists.
+        for offer in sorted(others, key=lambda offer: offer.engine.number == number):
             try:
-                for offer in heuristic_configs(native, context):
-                    same = offer.engine.number == number
-                    if same != again or str(offer.engine) == self.candidate.algorithm:
-                        continue
-                    try:
-                        made = execution_plan(native, offer.engine, context)
-                    except AllocationError:
-                        raise
-                    except CudnnError:
-                        continue
-                    row = Candidate("graph", str(offer.engine), "", offer.workspace, True, notes=offer.notes)
-                    return GraphPlan(self._graph, made, row)
+                made = execution_plan(native, offer.engine, context)
             except AllocationError:
                 raise
             except CudnnError:
-                return None
+                continue
+            row = Candidate("graph", str(offer.engine), "", offer.workspace, True, notes=offer.notes)
+            return GraphPlan(self._graph, made, row)
         return None
 
 

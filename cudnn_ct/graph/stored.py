@@ -60,24 +60,22 @@ def graph_plan(
         return cast(GraphPlan, NoPlan())
     if isinstance(context, Planner) or not (uses_plans(compiled) or active()):
         return GraphPlan(request.graph, *make())
-    if request.graph.dynamic:  # its plan cannot be stored, but its kernels
-        made = make()
+    store = plan_store()
+
+    def made() -> CompiledPlan:
+        plan = make()
         if not is_timing():
-            _save(plan_store(), request, *made, context)
-        return GraphPlan(request.graph, *made)
-    store, key = plan_store(), plan_key(request, context)
+            _save(store, request, *plan, context)
+        return plan
+
+    if request.graph.dynamic:  # its plan cannot be stored, but its kernels
+        return GraphPlan(request.graph, *made())
+    key = plan_key(request, context)
     found = _load(store, key, request, context, select)
-    if found is None and is_timing():
-        found = make()
-    elif found is None and compiled:
+    if found is None and compiled and not is_timing():
         with store.lock(key) as waited:
-            found = (waited and _load(store, key, request, context, select)) or None
-            if found is None:
-                found = make()
-                _save(store, request, *found, context)
-    elif found is None:
-        found = make()
-        _save(store, request, *found, context)
+            found = (_load(store, key, request, context, select) if waited else None) or made()
+    found = found or made()
     if store.needs_check(key):
         return CheckedPlan(request.graph, *found, key)
     return GraphPlan(request.graph, *found)

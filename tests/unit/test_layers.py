@@ -24,7 +24,6 @@ LEVELS = (
             "_algorithm_names",
             "_variables",
             "errors",
-            "_foreign_names",
             "_hints",
             "_array_names",
             "_caller",
