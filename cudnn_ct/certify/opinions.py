@@ -21,6 +21,7 @@ from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, warn_caller
+from ..graph.backend import attempt
 from ..graph.engines import Engine
 from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
@@ -42,23 +43,10 @@ if TYPE_CHECKING:
 
 # Pointwise modes that are not continuous, or have poles: a rounding of an operand may change a few results by
 # any amount.
-ROUGH = frozenset(
-    {
-        "ceil",
-        "floor",
-        "round",
-        "mod",
-        "div",
-        "reciprocal",
-        "rsqrt",
-        "log",
-        "tan",
-        "exp",
-        "pow",
-        "binary_select",
-    }
-    | {"relu_bwd", "gen_index", "logical_and", "logical_or", "logical_not", "atan2"}
-)
+ROUGH = {
+    *("ceil", "floor", "round", "mod", "div", "reciprocal", "rsqrt", "log", "tan", "exp", "pow"),
+    *("binary_select", "relu_bwd", "gen_index", "logical_and", "logical_or", "logical_not", "atan2"),
+}
 PREFIX_OF_COMPARISONS = "cmp_"
 FEW, SHARE = 2, 0.02  # elements, and part of the elements of a result, that rough nodes may change
 
@@ -174,11 +162,8 @@ class _Comparison:
 
     def outcome(self, key: str) -> Outcome:
         """Compare, keep certificates, and return the outcome."""
-        try:
-            ours = self._results(self._plan)
-        except AllocationError:
-            raise
-        except CudnnError:  # the run that follows fails likewise, and takes another candidate
+        ours = attempt(self._results, self._plan)
+        if isinstance(ours, CudnnError):  # the run that follows fails likewise, and takes another candidate
             return Outcome("")
         for other, plan, theirs in self._others():
             wrong = self._difference(ours, theirs)
@@ -191,12 +176,10 @@ class _Comparison:
 
     def _alone(self, key: str, ours: list[Bytes]) -> Outcome:
         """Compare with the nodes one by one, because no other engine supports the graph."""
-        try:
-            plan, right = self._node_by_node()
-        except AllocationError:
-            raise
-        except CudnnError as error:
-            return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {error}")
+        found = attempt(self._node_by_node)
+        if isinstance(found, CudnnError):
+            return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {found}")
+        plan, right = found
         wrong = self._difference(ours, right)
         if not wrong:
             return self._certified(key, ours, NODE_BY_NODE)

@@ -85,24 +85,20 @@ def sarif(diagnosis: Diagnosis, _: Severity) -> str:
         }
         for code in map(codes().__getitem__, used)
     ]
+    uris = (quote(_place(found, diagnosis)) for found in diagnosis.findings)
+    # GitHub requires a line.
+    places = [{"artifactLocation": {"uri": uri}, "region": {"startLine": 1}} for uri in uris]
     results = [
         {
             "ruleId": found.code,
             "ruleIndex": used.index(found.code),
             "level": found.severity.word,
             "message": {"text": _words(found)},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": quote(_place(found, diagnosis))},
-                        "region": {"startLine": 1},  # which GitHub requires
-                    }
-                }
-            ],
+            "locations": [{"physicalLocation": place}],
             "partialFingerprints": {"finding/v1": of_text(f"{found.code} {found.message}")},
             "properties": {"evidence": found.evidence, "commands": list(found.commands)},
         }
-        for found in diagnosis.findings
+        for found, place in zip(diagnosis.findings, places)
     ]
     tool = {"name": "cudnn-ct doctor", "version": __version__, "informationUri": PAGE, "rules": rules}
     run = {"tool": {"driver": tool}, "results": results}

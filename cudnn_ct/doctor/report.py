@@ -124,9 +124,7 @@ def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> It
     yield f"known defects of cuDNN {write(found.version)} in single operations: {counts}{rest}"
     for row in rows if verbose else ():
         arch = row.get("arch", {})
-        limits = [
-            f"{word} {arch[key]}" for key, word in (("from", "from"), ("before", "before")) if key in arch
-        ]
+        limits = [f"{bound} {arch[bound]}" for bound in ("from", "before") if bound in arch]
         conditions = [*row["when"], *([f"compute capability {' '.join(limits)}"] if limits else [])]
         text = f" ({'; '.join(conditions)})" if conditions else ""
         yield f"  {row['effect']}: {', '.join(row['operations'])}{text}"

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..context import Context
-from ..errors import AllocationError, CudnnError
+from ..errors import CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
+from .backend import attempt
 from .engines import heuristic_configs, heuristic_modes, offer_of
 from .offline import Planner, describe_device
 from .operations import Graph, Node, Tensor, mapped_graph, operation_graph, tensors_of_graph
@@ -48,15 +49,13 @@ def supported_changes(
 
 
 def _supported(graph: Graph, context: Context | Planner) -> bool:
-    try:
+    def supported() -> bool:
         native = operation_graph(graph, context)
         modes = [mode for mode in heuristic_modes(graph, context) if mode != "b"]  # which adds no engine
         offered = islice(heuristic_configs(native, context, modes, TRIED), TRIED)
         return any(offer_of(native, offer.engine, context) for offer in offered)
-    except AllocationError:
-        raise
-    except CudnnError:
-        return False
+
+    return attempt(supported) is True
 
 
 def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
@@ -100,9 +99,8 @@ def _stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
         for new in FLOATS:
 
             def stored(one: Tensor, old: tuple[str, ...] = old, new: str = new) -> Tensor:
-                changes = (
-                    one.spec.dtype in old and one.value is None and not (one.virtual and old == ("float32",))
-                )
+                stays = one.value is not None or (one.virtual and old == ("float32",))
+                changes = one.spec.dtype in old and not stays
                 return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
             those = [names[one.uid] for one in graph.operands if one.spec.dtype in old]
