@@ -152,6 +152,14 @@ def text_of(path: str | os.PathLike[str]) -> str:
     return bytes_of(path).decode("utf-8", "replace")
 
 
+def text_or_empty(path: str) -> str:
+    """Read a text file as `text_of` does; empty if that fails."""
+    try:
+        return text_of(path)
+    except OSError:
+        return ""
+
+
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
     """Read a file of at most `MAX_TEXT` bytes, as `contents` does."""
     return contents(path, MAX_TEXT)
@@ -250,10 +258,7 @@ def private(path: str, top: str = "") -> Iterator[str]:
 
 def driver_release() -> str:
     """Return the release of the driver's kernel module, such as 580.65.06; empty if it is not loaded."""
-    try:
-        words = text_of("/proc/driver/nvidia/version").split()
-    except OSError:
-        return ""
+    words = text_or_empty("/proc/driver/nvidia/version").split()
     return next((word for word in words if re.fullmatch(r"\d+(\.\d+){1,2}", word)), "")
 
 

@@ -13,6 +13,7 @@ from . import _dlopen
 from ._config import config
 from ._dlopen import Lookup, open_installation
 from ._find import EXPLICIT, SearchResult, find_cudnn, mapped_files
+from ._handle import in_forked_child
 from ._installation import Installation, require
 from ._libraries import EXT, FULL, SETS, SUBLIBRARIES, dotted, lacking, part_of_header, version_number
 from .errors import (
@@ -339,8 +340,7 @@ class _State:
 
 
 _state = _State()
-if hasattr(os, "register_at_fork"):  # missing on Windows, which `load` rejects
-    os.register_at_fork(after_in_child=_state.renew_lock)
+in_forked_child(_state.renew_lock)
 
 
 def _install(library: Library | None) -> None:

@@ -73,10 +73,7 @@ class Packages:
 
     def _text(self, name: str) -> str:
         if name not in self._texts:
-            try:
-                self._texts[name] = _files.text_of(os.path.join(self._folders[name], "METADATA"))
-            except OSError:
-                self._texts[name] = ""
+            self._texts[name] = _files.text_or_empty(os.path.join(self._folders[name], "METADATA"))
         return self._texts[name]
 
 

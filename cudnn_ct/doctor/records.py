@@ -6,7 +6,6 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from .. import _files
@@ -110,11 +109,8 @@ def _records(site: str, prefix: str) -> Iterator[tuple[str, str]]:
     for name in _files.names_in(site) if site else ():
         if name.startswith(prefix) and _LABEL.fullmatch(name):
             package, _, version = name[: -len(".dist-info")].partition("-")
-            with suppress(OSError):
-                yield (
-                    f"{package.replace('_', '-')}=={version}",
-                    _files.text_of(os.path.join(site, name, "RECORD")),
-                )
+            text = _files.text_or_empty(os.path.join(site, name, "RECORD"))
+            yield f"{package.replace('_', '-')}=={version}", text
 
 
 def lost_links(metadata: str, root: str = "/") -> list[str]:
@@ -151,9 +147,8 @@ def wheel_folders(site: str) -> list[str]:
     names = _files.names_in(site)
     full = FULL_FOLDER
     for name in filter(OURS.match, names):
-        with suppress(OSError):
-            if f"{WINDOWS_FOLDER}/" in _files.text_of(os.path.join(site, name, "RECORD")):
-                full = WINDOWS_FOLDER
+        if f"{WINDOWS_FOLDER}/" in _files.text_or_empty(os.path.join(site, name, "RECORD")):
+            full = WINDOWS_FOLDER
     folders = [full, JIT_FOLDER] if any(map(_OF_JIT.match, names)) else [full]
     return [os.path.join(site, folder) for folder in folders]
 

@@ -25,11 +25,7 @@ def configured_folders(root: str) -> Iterator[str]:
         if path in seen or len(seen) >= MAX_FILES:
             continue
         seen.add(path)
-        try:
-            lines = _files.text_of(path).splitlines()
-        except OSError:
-            continue
-        for line in lines:
+        for line in _files.text_or_empty(path).splitlines():
             words = line.partition("#")[0].split()
             if words[:1] == ["include"]:
                 todo += [each for word in words[1:] for each in _matching(word, path, root)]

@@ -27,11 +27,8 @@ def check_preloads(found: LibrarySet, environ: Mapping[str, str]) -> Iterator[Fi
     for word in words:
         rest = f"remove {word} from LD_PRELOAD" if words[1:] else "unset LD_PRELOAD"
         yield from _judge(found, word, "LD_PRELOAD", rest, environ)
-    try:
-        text = _files.text_of(_files.real(os.path.join(found.root, FILE[1:]), found.root))
-    except OSError:
-        return
-    for line in text.splitlines():
+    file = _files.real(os.path.join(found.root, FILE[1:]), found.root)
+    for line in _files.text_or_empty(file).splitlines():
         for word in filter(None, re.split(r"[ \t:,]+", line.partition("#")[0])):
             yield from _judge(found, word, FILE, f"remove {word} from {FILE}", environ)
 
