@@ -65,13 +65,18 @@ def check_arguments(operation: Any) -> None:
         if field.type == "Algo | None":
             checked = _algorithm(value, field.name, operation.direction)
         else:
-            checked = CHECKS[str(field.type)](value, field.name)
+            checked = check_of(str(field.type))(value, field.name)
         setattr(operation, field.name, checked)
 
 
-def _choice(names: Any) -> Check:
-    """Return the check for the strings of a Literal."""
-    return lambda value, name: as_choice(value, get_args(names), name)
+def check_of(annotation: str) -> Check:
+    """Return the check for the type of a field: that of its row, or for the strings of a Literal."""
+    if annotation in CHECKS:
+        return CHECKS[annotation]
+    if annotation.endswith(" | None"):
+        return _optional(check_of(annotation.removesuffix(" | None")))
+    words = get_args(globals().get(annotation) or getattr(types, annotation))
+    return lambda value, name: as_choice(value, words, name)
 
 
 def _optional(check: Check) -> Check:
@@ -139,21 +144,10 @@ CHECKS: dict[str, Check] = {
     "Sizes": _numbers,
     "Sizes | None": _optional(_axes),
     "Border": _border,
-    "Epsilon | None": _optional(lambda value, _: check_epsilon(value)),
-    "Factor | None": _optional(_factor),
+    "Epsilon": lambda value, _: check_epsilon(value),
+    "Factor": _factor,
     "DTypeLike": lambda value, name: as_choice(as_dtype(value).name, FLOATS, name),
     "DTypeLike | None": _optional(lambda value, _: as_dtype(value).name),
-    "PoolMode": _choice(types.PoolMode),
-    "Precision": _choice(types.Precision),
-    "RNNDirection": _choice(types.RNNDirection),
-    "RNNMode": _choice(types.RNNMode),
-    "SoftmaxAlgo": _choice(types.SoftmaxAlgo),
-    "SoftmaxMode": _choice(types.SoftmaxMode),
-    "RNNInputMode": _choice(RNNInputMode),
-    "SoftmaxFormat | None": _optional(_choice(SoftmaxFormat)),
-    "TheanoConvMode": _choice(TheanoConvMode),
-    "TheanoNormMode": _choice(TheanoNormMode),
-    "TheanoReduceOp": _choice(TheanoReduceOp),
 }
 
 

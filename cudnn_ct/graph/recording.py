@@ -95,8 +95,7 @@ class RecordedPlans:
 class _Thread(threading.local):
     """The request that this thread recorded last."""
 
-    def __init__(self) -> None:
-        self.last: PlanRequest | None = None
+    last: PlanRequest | None = None
 
 
 _recordings: list[RecordedPlans] = []  # those that are active, in all threads

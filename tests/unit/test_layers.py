@@ -25,7 +25,6 @@ LEVELS = (
             "_variables",
             "errors",
             "_hints",
-            "_array_names",
             "_caller",
             "dtypes",
             "typing",
