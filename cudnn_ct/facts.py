@@ -102,18 +102,10 @@ def _of_operation(kind: str, operation: str, version: int, libraries: str) -> tu
 
 
 def _fact(row: Mapping[str, Any]) -> Fact:
-    arch = row.get("arch", {})
-    return Fact(
-        row["name"],
-        row["kind"],
-        tuple(row["when"]),
-        row["effect"],
-        row.get("message", ""),
-        row.get("advice", ""),
-        row.get("source", ""),
-        (version_numbers(arch.get("from", "")), version_numbers(arch.get("before", ""))),
-        row,
-    )
+    low, high = (version_numbers(row.get("arch", {}).get(bound, "")) for bound in ("from", "before"))
+    texts = {name: row.get(name, "") for name in ("message", "advice", "source")}
+    when = tuple(row["when"])
+    return Fact(row["name"], row["kind"], when, row["effect"], **texts, arch=(low, high), row=row)
 
 
 _ignored: dict[str, bool] = {}  # for measurements: a name, and whether the fact would have applied

@@ -34,12 +34,11 @@ from .table import progress, say, say_json, show
 def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:
     """Yield the checks by name."""
     for name, check in {"cuDNN loads": _loads, "descriptors": _descriptors, "doctor": _doctor}.items():
-        yield name, partial(outcome_of, Outcome(name, FAILED), partial(_passed, check), may_lack=False)
 
+        def passed(row: Outcome, check: Callable[[], str] = check) -> Outcome:
+            return row._replace(verdict=OK, detail=check())
 
-def _passed(check: Callable[[], str], row: Outcome) -> Outcome:
-    """Run a check, which returns its details."""
-    return row._replace(verdict=OK, detail=check())
+        yield name, partial(outcome_of, Outcome(name, FAILED), passed, may_lack=False)
 
 
 def _loads() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -106,11 +105,6 @@ def explanation(name: str) -> str:
     lines = [f"{code.name} ({code.severity.word})", "", *textwrap.wrap(code.cause, WIDTH), ""]
     lines += textwrap.wrap(f"Fix: {code.general_fix}", WIDTH)
     return "\n".join([*lines, *(f"  {command}" for command in code.general_commands)])
-
-
-def wants_colour(stream: Any) -> bool:
-    """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> Iterator[str]:

@@ -46,7 +46,11 @@ class Requirements:
 
 def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     """Report the requirements that the libraries do not meet."""
-    yield from _check_version(found, asked)
+    version, path = write(found.version), found.folder
+    for expected in (need.versions for need in asked.needs if need.versions):
+        if not found.version or not meets(version, expected):
+            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
+            yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)
     if asked.cuda and found.cuda != asked.cuda:
         have = f"is for CUDA {found.cuda}" if found.cuda else "has an unknown CUDA version"
         text = f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}"
@@ -111,11 +115,3 @@ def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> Fix:
     if arch < min(sass):  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
         need = need._replace(package="nvidia-cudnn-cu12", versions="<9.11")
     return replace(found, needs=(*found.needs, need)).repair
-
-
-def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
-    version, path = write(found.version), found.folder
-    for expected in (need.versions for need in asked.needs if need.versions):
-        if not found.version or not meets(version, expected):
-            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
-            yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)
