@@ -129,9 +129,8 @@ class PlanStore:
 
         def delete(folder: Path) -> int:
             files = _files(folder)
-            for left in folder.glob(f".*{SUFFIX}.*"):  # by a process that was killed while it wrote
-                left.unlink(missing_ok=True)
-            for file in (*files, *folder.glob("*.lock")):
+            left = folder.glob(f".*{SUFFIX}.*")  # by a process that was killed while it wrote
+            for file in (*left, *files, *folder.glob("*.lock")):
                 file.unlink(missing_ok=True)
             return len(files)
 
