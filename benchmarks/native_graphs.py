@@ -34,7 +34,8 @@ from cudnn_ct.cuda import driver as cuda
 from cudnn_ct.cuda import graph as graphs
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+from cudnn_ct.graph.candidates import engine_candidates, engine_plan
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.ops.attention.core import core_of
 from cudnn_ct.ops.attention.graph import named_graph
 from cudnn_ct.ops.graph.attention_problem import attention_of

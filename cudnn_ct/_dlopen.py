@@ -1,15 +1,21 @@
-"""Opens the files of libraries by absolute path, after their headers were read; no other module does."""
+"""Opens the files of libraries by absolute path, after their headers were read; no other module does.
+
+These are the libraries of cuDNN, and those of CUDA that it needs and requests by name.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 
 from . import _elf
+from ._find import COMPANION_STEPS, SearchContext, SearchResult, of_cuda, search
 from ._installation import Installation, world_writable
-from ._libraries import SUBLIBRARIES
-from .errors import LibraryLoadError, warn_caller
+from ._libraries import COMPANIONS, SUBLIBRARIES, needs
+from .errors import LibraryLoadError, LibraryNotFoundError, warn_caller
 
 Lookup = Callable[[str], Callable[..., object] | None]
 """Returns the C function of a name, or None if the library lacks it."""
@@ -64,3 +70,58 @@ def driver_version(path: str) -> int:
 
 def _not_loadable(path: str, error: Exception) -> LibraryLoadError:
     return LibraryLoadError(f"{path} cannot be loaded: {error}")
+
+
+# --- libraries of CUDA -------------------------------------------------------------------------------------
+
+
+def needed(installation: Installation) -> frozenset[str]:
+    """Return the libraries of CUDA that the engines of a cuDNN need."""
+    return frozenset(name for name in COMPANIONS if needs(name, installation.kind, installation.version))
+
+
+def open_needed(installation: Installation, cuda: int, cudnn: str) -> None:
+    """Open these libraries of a CUDA major version; ``cudnn`` is the cuDNN in the text of an error.
+
+    cuDNN gets a library of a name that is loaded already, and its own search may not reach the wheels.
+    """
+    wanted = needed(installation)
+    if "libnvrtc" in wanted:  # without it, cuDNN has fewer engines
+        open_nvrtc(installation, (cuda,))
+    if "libcublasLt" in wanted:
+        _open_cublaslt(installation, cuda, cudnn)
+
+
+def open_nvrtc(installation: Installation, majors: Iterable[int]) -> tuple[str, ...]:
+    """Open the libnvrtc of CUDA major versions; return the paths of those that were found and loaded.
+
+    libcudnn_ext does not search the folders of wheels either, and takes one that is loaded already.
+    """
+    opened = []
+    for compiler in filter(None, (find_nvrtc(installation, cuda) for cuda in majors)):
+        with suppress(LibraryLoadError):
+            opened.append(open_library(Path(compiler)))
+    return tuple(opened)
+
+
+def find_nvrtc(installation: Installation, cuda: int) -> str:
+    """Return the path of the libnvrtc that compiles kernels; empty if it was not found."""
+    return str(find_of_cuda("libnvrtc", cuda, installation).path or "")
+
+
+def find_of_cuda(name: str, cuda: int, installation: Installation, *, quick: bool = False) -> SearchResult:
+    """Search for a library of CUDA for a cuDNN; no child process is started if the search is ``quick``."""
+    steps = (step for step in COMPANION_STEPS if not quick or step[0] != "cuda-pathfinder")
+    return search(of_cuda(name, cuda), steps, SearchContext(beside=installation.folder))
+
+
+def _open_cublaslt(installation: Installation, cuda: int, cudnn: str) -> None:
+    found = find_of_cuda("libcublasLt", cuda, installation)
+    if found.path is None:
+        package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
+        text = (
+            f"{cudnn} needs libcublasLt.so.{cuda}, and would end this process without it: pip install "
+            f"{package}, or put its folder on LD_LIBRARY_PATH before Python starts"
+        )
+        raise LibraryNotFoundError(text, found.steps)
+    open_library(found.path)

@@ -22,13 +22,9 @@ _REINSTALL = "copy or install it again (pip install --force-reinstall for a whee
 ADVICE = {
     "missing": "install cuDNN again, or correct the path",
     "unreadable": "all users must be able to read the files of cuDNN: chmod a+r {path}",
-    "empty": _REINSTALL,
     "text": "download the library itself",
-    "foreign": _REINSTALL,
-    "class": "install the cuDNN of this machine: {here}",
-    "machine": "install the cuDNN of this machine: {here}",
-    "truncated": _REINSTALL,
-    "malformed": _REINSTALL,
+    **dict.fromkeys(("class", "machine"), "install the cuDNN of this machine: {here}"),
+    **dict.fromkeys(("empty", "foreign", "truncated", "malformed"), _REINSTALL),
 }
 
 

@@ -152,6 +152,14 @@ def text_of(path: str | os.PathLike[str]) -> str:
     return bytes_of(path).decode("utf-8", "replace")
 
 
+def text_or_empty(path: str) -> str:
+    """Read a text file as `text_of` does; empty if that fails."""
+    try:
+        return text_of(path)
+    except OSError:
+        return ""
+
+
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
     """Read a file of at most `MAX_TEXT` bytes, as `contents` does."""
     return contents(path, MAX_TEXT)
@@ -170,7 +178,8 @@ def contents(
     A number, which would be a file that the process has open, is a TypeError. ``check`` may raise another
     error for the status of the opened file.
     """
-    with open(os.fspath(path), "rb", opener=_without_waiting) as file:
+    # A pipe without a writer does not block.
+    with open(os.fspath(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise UnsuitableFileError(0, "is not a regular file", str(path))
@@ -182,11 +191,6 @@ def contents(
             text = f"has {size:,} bytes, more than the {limit:,} that are read"
             raise UnsuitableFileError(0, text, str(path))
         return found
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open`; a pipe without a writer does not block."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def resource(name: str) -> str:
@@ -254,10 +258,7 @@ def private(path: str, top: str = "") -> Iterator[str]:
 
 def driver_release() -> str:
     """Return the release of the driver's kernel module, such as 580.65.06; empty if it is not loaded."""
-    try:
-        words = text_of("/proc/driver/nvidia/version").split()
-    except OSError:
-        return ""
+    words = text_or_empty("/proc/driver/nvidia/version").split()
     return next((word for word in words if re.fullmatch(r"\d+(\.\d+){1,2}", word)), "")
 
 

@@ -49,34 +49,21 @@ CUDNN = LibrarySpec("libcudnn.so.9", tuple(f"{folder}/lib" for folder in WHEEL_F
 DRIVER = LibrarySpec("libcuda.so.1")
 
 
-def cublaslt(cuda: int) -> LibrarySpec:
-    """Describe the libcublasLt of one CUDA major version."""
-    return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"))
+# Libraries of CUDA: the name of the file of one major version, and the folder of its wheel before CUDA 13.
+_OF_CUDA = {
+    "libcublasLt": ("libcublasLt.so.{0}", "cublas"),
+    "libcublas": ("libcublas.so.{0}", "cublas"),
+    "libnvrtc": ("libnvrtc.so.{0}", "cuda_nvrtc"),
+    "libcudart": ("libcudart.so.{0}", "cuda_runtime"),
+    "libcurand": ("libcurand.so.10", "curand"),
+    "libcufft": ("libcufft.so.{1}", "cufft"),  # whose own number is one less
+}
 
 
-def cublas(cuda: int) -> LibrarySpec:
-    """Describe the libcublas of one CUDA major version."""
-    return LibrarySpec(f"libcublas.so.{cuda}", cublaslt(cuda).wheels)
-
-
-def cudart(cuda: int) -> LibrarySpec:
-    """Describe the libcudart of one CUDA major version."""
-    return LibrarySpec(f"libcudart.so.{cuda}", ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib"))
-
-
-def nvrtc(cuda: int) -> LibrarySpec:
-    """Describe the libnvrtc of one CUDA major version."""
-    return LibrarySpec(f"libnvrtc.so.{cuda}", ("nvidia/cuda_nvrtc/lib", f"nvidia/cu{cuda}/lib"))
-
-
-def curand(cuda: int) -> LibrarySpec:
-    """Describe the libcurand of one CUDA major version."""
-    return LibrarySpec("libcurand.so.10", ("nvidia/curand/lib", f"nvidia/cu{cuda}/lib"))
-
-
-def cufft(cuda: int) -> LibrarySpec:
-    """Describe the libcufft of one CUDA major version, whose own number is one less."""
-    return LibrarySpec(f"libcufft.so.{cuda - 1}", ("nvidia/cufft/lib", f"nvidia/cu{cuda}/lib"))
+def of_cuda(name: str, cuda: int) -> LibrarySpec:
+    """Describe a library of one CUDA major version, such as ``libcublasLt``."""
+    file, wheel = _OF_CUDA[name]
+    return LibrarySpec(file.format(cuda, cuda - 1), (f"nvidia/{wheel}/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def mapped_files() -> tuple[str, ...]:
@@ -245,7 +232,8 @@ def _root_folders(
     if not roots:
         raise NotFoundError(f"{', '.join(names)} not set")
     for name, root in roots:
-        yield from ((name, folder) for folder in _absolute((*folders_of(root), *_target_folders(root))))
+        of_platforms = sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))  # of a toolkit
+        yield from ((name, folder) for folder in _absolute((*folders_of(root), *of_platforms)))
 
 
 def _conda_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
@@ -292,11 +280,6 @@ COMPANION_STEPS = tuple((name, step) for name, step in _STEPS.items() if name no
 def folders_of(root: str | os.PathLike[str]) -> list[str]:
     """List the folders where a root keeps libraries; the root may itself be the folder of the libraries."""
     return [os.path.join(root, name) for name in ("", "lib", "lib64")]
-
-
-def _target_folders(root: str) -> list[str]:
-    """List the folders of libraries that a CUDA toolkit has for each platform."""
-    return sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
 
 
 _ASK_PATHFINDER = """

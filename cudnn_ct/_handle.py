@@ -17,6 +17,13 @@ from .errors import CudnnError, CudnnWarning
 outlive_cycles = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
+def in_forked_child(function: Callable[[], object]) -> Callable[[], object]:
+    """Let a function run in each forked child of this process."""
+    if hasattr(os, "register_at_fork"):  # missing on Windows, which `_lib.load` rejects
+        os.register_at_fork(after_in_child=function)
+    return function
+
+
 class NativeHandle:
     """Holds a native pointer, passes itself to C, and destroys the pointer once.
 

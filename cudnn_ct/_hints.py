@@ -1,17 +1,55 @@
-"""Hints in error messages: how names and words of other libraries are written with this package."""
+"""Hints in error messages: how names and words of other libraries are written with this package.
+
+``_foreign_names.json`` has our names with those of torch, jax, cupy, NumPy, TensorFlow, Theano, cudnn-
+frontend and cuDNN. ``keywords``, ``words`` and ``dtypes``: the first that is accepted is meant. ``former``:
+parameters that have an effect, and warn. ``order``: keywords that others take by position after the operands.
+``advice``: keywords without a counterpart, by function or for all (""). ``functions`` are public names of
+others, ``attributes`` belong to their arrays, and ``methods`` are functions that are methods of their arrays.
+"""
 
 from __future__ import annotations
 
+import json
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from numbers import Number
+from typing import Any, NoReturn, TypeVar
 
-from ._foreign_names import ADVICE, DTYPES, FORMER, FUNCTIONS, KEYWORDS, ORDER, PADDINGS, WORDS
 from .errors import warn_caller
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
+Array = TypeVar("Array", bound=type)
 
 UNSET: Any = object()  # the default of required parameters
+
+
+def _inverted(table: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return our names for each name of another library."""
+    inverted: dict[str, tuple[str, ...]] = {}
+    for ours, names in table.items():
+        for name in names.split():
+            inverted[name] = (*inverted.get(name, ()), ours)
+    return inverted
+
+
+def _split(table: dict[str, str]) -> dict[str, str]:
+    """Return the text for each of the names that share it."""
+    return {name: text for names, text in table.items() for name in names.split()}
+
+
+_TABLES: dict[str, Any] = json.loads(pkgutil.get_data(__package__, "_foreign_names.json") or b"")
+KEYWORDS, WORDS, DTYPES = (_inverted(_TABLES[name]) for name in ("keywords", "words", "dtypes"))
+FORMER: dict[str, dict[str, str]] = _TABLES["former"]
+ORDER: dict[str, str] = _TABLES["order"]
+ADVICE: dict[str, dict[str, str]] = {name: _split(rows) for name, rows in _TABLES["advice"].items()}
+PADDINGS = _split(_TABLES["paddings"])
+FUNCTIONS = {name: ours for name, (ours,) in _inverted(_TABLES["functions"]).items()}
+ATTRIBUTES = {
+    **{name: ours for name, (ours,) in _inverted(_TABLES["attributes"]).items()},
+    **{name: f"ct.{FUNCTIONS[name]}" for name in _TABLES["methods"].split()},
+}
+OPERATORS: dict[str, tuple[str, str]] = {name: tuple(row) for name, row in _TABLES["operators"].items()}
 
 
 def known_keywords(function: Function) -> Function:
@@ -142,3 +180,48 @@ def dtype_hint(dtype: object, names: Iterable[str]) -> str:
     meant = [one for one in (text, *DTYPES.get(text, ())) if one in known]
     meant = meant or difflib.get_close_matches(text, known, 1, 0.75)
     return f"; write {meant[0]!r}" if meant else ""
+
+
+# --- attributes of arrays ----------------------------------------------------------------------------------
+
+
+class _ForeignAttribute:
+    """An attribute that an array does not have, as :func:`hasattr` and :func:`dir` see it.
+
+    A ``__getattr__`` of the class would make each read of its other attributes slower.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __get__(self, array: object, owner: type) -> NoReturn:
+        raise AttributeError(self.text)
+
+
+def with_hints(cls: Array) -> Array:
+    """Let attributes and operators that other libraries' arrays have raise errors that name ours."""
+    for name, hint in ATTRIBUTES.items():
+        text = f"a {cls.__name__} has no attribute {name!r}; write {hint}"
+        setattr(cls, name, _ForeignAttribute(text))
+    for name, (sign, hint) in OPERATORS.items():
+        method = _rejected(cls, f"a {cls.__name__} has no operator {sign}; write {hint}")
+        for special in (name, f"r{name}"):
+            setattr(cls, f"__{special}__", method)
+    setattr(cls, "__dir__", _known_names)  # noqa: B010  # mypy rejects the assignment
+    return cls
+
+
+def _known_names(array: object) -> list[str]:
+    """Return the names of an array for ``dir``, without those of other libraries."""
+    return [name for name in object.__dir__(array) if name not in ATTRIBUTES]
+
+
+def _rejected(cls: type, text: str) -> Any:
+    """Return a method that raises for arrays and numbers, and leaves other operands to their own classes."""
+
+    def method(_: object, other: object = 0) -> object:
+        if isinstance(other, (cls, Number)):
+            raise TypeError(text)
+        return NotImplemented
+
+    return method

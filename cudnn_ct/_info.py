@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from . import _files, _find, _lib, facts
-from ._dlopen import driver_version
-from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
+from ._dlopen import driver_version, find_of_cuda
+from ._find import COMPANION_STEPS, SearchContext, SearchResult, find_cudnn, search
 from ._installation import Installation, companion_version, inspect
 from ._libraries import COMPANIONS, EXT, JIT, SETS, SUBLIBRARIES, Library, dotted, needs, read_library
 from .errors import CudnnError, CudnnWarning, format_version
@@ -114,8 +114,8 @@ def library_info() -> LibraryInfo:
     skipped = library.skipped if library else {}
     expected = SETS[installation.kind] if installation else ()
     header = installation.header if installation else None
-    cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
-    nvrtc = _companion("libnvrtc", _find.nvrtc, cuda, installation)
+    cublas = _companion("libcublasLt", cuda, installation)
+    nvrtc = _companion("libnvrtc", cuda, installation)
     return LibraryInfo(
         path=installation.shim if installation else None,
         found_via=found.found_via,
@@ -130,7 +130,7 @@ def library_info() -> LibraryInfo:
         header=header and LibraryFile("header", header.path, header.version and dotted(header.version)),
         cublaslt=cublas,
         nvrtc=nvrtc,
-        cudart=_companion("libcudart", _find.cudart, cuda, installation),
+        cudart=_companion("libcudart", cuda, installation),
         driver=_driver(),
         bindings=format_version(GENERATED_FROM),
         steps=found.steps,
@@ -159,18 +159,15 @@ def _part(name: str, library: Library | None, mapped: tuple[str, ...], skipped: 
     return LibraryFile(name, library.real, version, note, library.real in mapped)
 
 
-def _companion(
-    name: str, wanted_of: Callable[[int], LibrarySpec], cuda: int | None, installation: Installation | None
-) -> LibraryFile:
+def _companion(name: str, cuda: int | None, installation: Installation | None) -> LibraryFile:
     """Search for the library of CUDA that this cuDNN needs; its version is in its file name or its wheel."""
     if cuda is None or installation is None:
         return LibraryFile(name, None, note=NOT_LOOKED_FOR)
     if name in COMPANIONS and not needs(name, installation.kind, installation.version):
         return LibraryFile(name, None, note=NOT_NEEDED)
-    wanted = wanted_of(cuda // 1000)
-    found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
+    found = find_of_cuda(name, cuda // 1000, installation)
     if found.path is None:
-        return LibraryFile(name, None, note=f"no {wanted.soname} was found")
+        return LibraryFile(name, None, note=f"no {name}.so.{cuda // 1000} was found")
     file = _on_disk(name, found.path)
     version = companion_version(file.path or "") or None
     return replace(file, version=version, mapped=file.path in _find.mapped_files())

@@ -56,9 +56,14 @@ class Installation:
         return _libraries.kind_of(self.folder, self.libraries)
 
     @property
+    def windows(self) -> bool:
+        """Whether it is a cuDNN for Windows, which only the doctor reads."""
+        return False
+
+    @property
     def missing(self) -> list[str]:
-        """The parts that a cuDNN of this set and version must have and that do not exist."""
-        names = ("", *_libraries.required(self.version, self.kind))
+        """The parts that a cuDNN of this set, version and system must have and that do not exist."""
+        names = ("", *_libraries.required(self.version, self.kind, self.windows))
         return [name for name in names if name not in self.libraries]
 
     @property

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from . import _companions
+from . import _dlopen
 from ._config import config
 from ._dlopen import Lookup, open_installation
 from ._find import EXPLICIT, SearchResult, find_cudnn, mapped_files
+from ._handle import in_forked_child
 from ._installation import Installation, require
 from ._libraries import EXT, FULL, SETS, SUBLIBRARIES, dotted, lacking, part_of_header, version_number
 from .errors import (
@@ -184,7 +185,7 @@ class Library:
     @cached_property
     def companions(self) -> frozenset[str]:
         """The libraries of CUDA that its engines need; fakes have no files, so they need none."""
-        return _companions.needed(self.installation) if self.installation else frozenset()
+        return _dlopen.needed(self.installation) if self.installation else frozenset()
 
     def lacks(self, part: str) -> str:
         """Return that a set does not have a sub-library, in words that follow a name; empty if it has."""
@@ -242,20 +243,20 @@ class Library:
         assert self.installation is not None
         name = f"cuDNN {self.version_text} at {self.path}"
         try:
-            _companions.open_needed(self.installation, self.cuda_version // 1000, name)
+            _dlopen.open_needed(self.installation, self.cuda_version // 1000, name)
         except LibraryNotFoundError as error:
             raise self.with_diagnosis(error) from None
 
     def find_nvrtc(self) -> str:
         """Return the path of the libnvrtc that compiles kernels; empty if it was not found."""
         assert self.installation is not None
-        return _companions.find_nvrtc(self.installation, self.cuda_version // 1000)
+        return _dlopen.find_nvrtc(self.installation, self.cuda_version // 1000)
 
     @cached_property
     def nvrtc(self) -> tuple[str, ...]:
         """The libnvrtc that libcudnn_ext compiles with, opened by the first use; empty if none was found."""
         majors = (self.cuda_version // 1000,) if self.cuda_version else (13, 12)
-        return _companions.open_nvrtc(self.installation, majors) if self.installation else ()
+        return _dlopen.open_nvrtc(self.installation, majors) if self.installation else ()
 
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]
@@ -339,8 +340,7 @@ class _State:
 
 
 _state = _State()
-if hasattr(os, "register_at_fork"):  # missing on Windows, which `load` rejects
-    os.register_at_fork(after_in_child=_state.renew_lock)
+in_forked_child(_state.renew_lock)
 
 
 def _install(library: Library | None) -> None:

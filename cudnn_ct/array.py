@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from ._array_names import with_hints
+from ._hints import with_hints
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams

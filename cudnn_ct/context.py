@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from . import _lib, array_shapes
 from ._bindings.types import cudnnHandle_t
 from ._caches import BoundedDict, CallCache
 from ._config import config
-from ._handle import NativeHandle
+from ._handle import NativeHandle, in_forked_child
 from .cuda import allocator
 from .cuda import device as devices
 from .cuda import memory as memories
@@ -268,12 +267,9 @@ def _forget() -> None:
     local.contexts.clear()
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
-        previous = streams.set_device(device)  # else cuDNN would create a context on another device
-        try:
+        with streams.on_device(device):  # else cuDNN would create a context on another device
             for pointer in pointers:
                 library.cudnnDestroy(pointer)
-        finally:
-            streams.restore_device(previous)
 
 
 @contextmanager
@@ -387,13 +383,10 @@ def empty_cache(device: int | None = None) -> None:
         memories.trim(where)
 
 
+@in_forked_child
 def _after_fork() -> None:
     """Make calls of a forked child, which cannot use CUDA, fail."""
     for context in local.contexts.values():
         inner: Context | None = context
         while inner is not None:
             inner.alone, inner = False, inner._inner
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -174,7 +174,8 @@ class Descriptor(NativeHandle, Generic[S]):
     __slots__ = ("spec",)
 
     spec_type: ClassVar[type[Any]]
-    setters: ClassVar[tuple[Setter[Any], ...]]
+    setter: ClassVar[Setter[Any]]
+    further: ClassVar[tuple[Setter[Any], ...]] = ()  # called after it
     native_name: ClassVar[str] = ""  # in C, if it is not the name of the class
     readable: ClassVar[bool] = True  # whether cuDNN has getters for it
 
@@ -206,15 +207,15 @@ class Descriptor(NativeHandle, Generic[S]):
         _ = self._as_parameter_  # raises if the descriptor is closed
         if not self.readable:
             raise TypeError(f"cuDNN has no function that reads a {type(self).__name__} back")
-        library, (first, *others) = _lib.load(), self.setters
-        spec = self.spec_type(**first.get(library, self))
-        for setter in others:
+        library = _lib.load()
+        spec = self.spec_type(**self.setter.get(library, self))
+        for setter in self.further:
             if setter.when(spec):
                 spec = spec._replace(**setter.get(library, self))
         return cast(S, spec)
 
     def _set(self, library: Any) -> None:
-        for setter in self.setters:
+        for setter in (self.setter, *self.further):
             if setter.when(self.spec):
                 setter.set(library, self)
 
@@ -230,22 +231,20 @@ def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of
 class TensorDescriptor(Descriptor[specs.TensorSpec]):
     """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
 
-    setters = (
-        Setter("cudnnSetTensorNdDescriptor", dtype("dtype"), *arrays("shape", "strides"), capacity=MAX_AXES),
+    setter = Setter(
+        "cudnnSetTensorNdDescriptor", dtype("dtype"), *arrays("shape", "strides"), capacity=MAX_AXES
     )
 
 
 class FilterDescriptor(Descriptor[specs.FilterSpec]):
     """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
 
-    setters = (
-        Setter(
-            "cudnnSetFilterNdDescriptor",
-            dtype("dtype"),
-            choice("layout", members(enums.TensorFormat, *specs.LAYOUTS)),
-            *arrays("shape"),  # K, C, window in every format, which only gives the order in memory
-            capacity=MAX_AXES,
-        ),
+    setter = Setter(
+        "cudnnSetFilterNdDescriptor",
+        dtype("dtype"),
+        choice("layout", members(enums.TensorFormat, *specs.LAYOUTS)),
+        *arrays("shape"),  # K, C, window in every format, which only gives the order in memory
+        capacity=MAX_AXES,
     )
 
 
@@ -256,14 +255,14 @@ MATH_NAMES = {int(code): name for name, code in _MATH.items()}
 class ConvolutionDescriptor(Descriptor[specs.ConvolutionSpec]):
     """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, with its groups and math type."""
 
-    setters = (
-        Setter(
-            "cudnnSetConvolutionNdDescriptor",
-            *arrays("padding", "stride", "dilation"),
-            choice("mode", members(enums.ConvolutionMode, *MODES)),
-            dtype("compute"),
-            capacity=MAX_AXES - 2,  # cuDNN counts spatial axes here and rejects a larger number
-        ),
+    setter = Setter(
+        "cudnnSetConvolutionNdDescriptor",
+        *arrays("padding", "stride", "dilation"),
+        choice("mode", members(enums.ConvolutionMode, *MODES)),
+        dtype("compute"),
+        capacity=MAX_AXES - 2,  # cuDNN counts spatial axes here and rejects a larger number
+    )
+    further = (
         Setter("cudnnSetConvolutionGroupCount", integer("groups")),
         Setter("cudnnSetConvolutionMathType", choice("math", _MATH)),
     )
@@ -276,13 +275,13 @@ _NAN = flag("propagate_nan", enums.NanPropagation)
 class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
     """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
 
-    setters = (
-        Setter(
-            "cudnnSetActivationDescriptor",
-            choice("mode", _ACTIVATIONS, "activation"),
-            _NAN,
-            real("coefficient"),
-        ),
+    setter = Setter(
+        "cudnnSetActivationDescriptor",
+        choice("mode", _ACTIVATIONS, "activation"),
+        _NAN,
+        real("coefficient"),
+    )
+    further = (
         Setter(
             "cudnnSetActivationDescriptorSwishBeta",
             real("coefficient"),
@@ -294,30 +293,26 @@ class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
 class PoolingDescriptor(Descriptor[specs.PoolingSpec]):
     """``cudnnPoolingDescriptor_t`` of a :class:`PoolingSpec`, by ``cudnnSetPoolingNdDescriptor``."""
 
-    setters = (
-        Setter(
-            "cudnnSetPoolingNdDescriptor",
-            choice("mode", members(enums.PoolingMode)),
-            _NAN,
-            *arrays("window", "padding", "stride"),
-            capacity=MAX_AXES - 2,
-        ),
+    setter = Setter(
+        "cudnnSetPoolingNdDescriptor",
+        choice("mode", members(enums.PoolingMode)),
+        _NAN,
+        *arrays("window", "padding", "stride"),
+        capacity=MAX_AXES - 2,
     )
 
 
 class LRNDescriptor(Descriptor[specs.LRNSpec]):
     """``cudnnLRNDescriptor_t`` of an :class:`LRNSpec`, by ``cudnnSetLRNDescriptor``."""
 
-    setters = (
-        Setter("cudnnSetLRNDescriptor", integer("n", ctypes.c_uint), *map(real, ("alpha", "beta", "k"))),
-    )
+    setter = Setter("cudnnSetLRNDescriptor", integer("n", ctypes.c_uint), *map(real, ("alpha", "beta", "k")))
 
 
 class OpTensorDescriptor(Descriptor[specs.OpTensorSpec]):
     """``cudnnOpTensorDescriptor_t`` of an :class:`OpTensorSpec`, by ``cudnnSetOpTensorDescriptor``."""
 
-    setters = (
-        Setter("cudnnSetOpTensorDescriptor", choice("op", members(enums.OpTensorOp)), dtype("compute"), _NAN),
+    setter = Setter(
+        "cudnnSetOpTensorDescriptor", choice("op", members(enums.OpTensorOp)), dtype("compute"), _NAN
     )
 
 
@@ -327,15 +322,13 @@ class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
     Indices have 32 bits, the only width that cuDNN computes.
     """
 
-    setters = (
-        Setter(
-            "cudnnSetReduceTensorDescriptor",
-            choice("op", members(enums.ReduceTensorOp)),
-            dtype("compute"),
-            _NAN,
-            flag("indices", enums.ReduceTensorIndices),
-            Argument("", encode=lambda _: enums.IndicesType.INDICES_32BIT),
-        ),
+    setter = Setter(
+        "cudnnSetReduceTensorDescriptor",
+        choice("op", members(enums.ReduceTensorOp)),
+        dtype("compute"),
+        _NAN,
+        flag("indices", enums.ReduceTensorIndices),
+        Argument("", encode=lambda _: enums.IndicesType.INDICES_32BIT),
     )
     native_name = "ReduceTensorDescriptor"
 
@@ -343,13 +336,11 @@ class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
 class SpatialTransformerDescriptor(Descriptor[specs.SpatialTransformerSpec]):
     """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`; cannot be read back."""
 
-    setters = (
-        Setter(
-            "cudnnSetSpatialTransformerNdDescriptor",
-            Argument("", encode=lambda _: enums.SamplerType.BILINEAR),
-            dtype("dtype"),
-            *arrays("shape"),
-        ),
+    setter = Setter(
+        "cudnnSetSpatialTransformerNdDescriptor",
+        Argument("", encode=lambda _: enums.SamplerType.BILINEAR),
+        dtype("dtype"),
+        *arrays("shape"),
     )
     readable = False
 
@@ -357,12 +348,10 @@ class SpatialTransformerDescriptor(Descriptor[specs.SpatialTransformerSpec]):
 class CTCLossDescriptor(Descriptor[specs.CTCLossSpec]):
     """``cudnnCTCLossDescriptor_t`` of a :class:`CTCLossSpec`, by ``cudnnSetCTCLossDescriptor_v9``."""
 
-    setters = (
-        Setter(
-            "cudnnSetCTCLossDescriptor_v9",
-            dtype("compute"),
-            choice("normalization", members(enums.LossNormalizationMode)),
-            choice("out_of_bound", members(enums.CTCGradMode, without="_oob_gradients")),
-            integer("max_label_length"),
-        ),
+    setter = Setter(
+        "cudnnSetCTCLossDescriptor_v9",
+        dtype("compute"),
+        choice("normalization", members(enums.LossNormalizationMode)),
+        choice("out_of_bound", members(enums.CTCGradMode, without="_oob_gradients")),
+        integer("max_label_length"),
     )

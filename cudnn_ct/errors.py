@@ -88,7 +88,7 @@ class Reason(NamedTuple):
     line: str
 
     def __str__(self) -> str:
-        who = f"{'engine' if len(self.engines) == 1 else 'engines'} {_ranges(self.engines)}: "
+        who = f"{_engines(self.engines)}: "
         line = self.line.partition(" at: ")[0]  # without the condition in cuDNN's sources
         behind = "" if line in ("", self.words) else f" (cuDNN: {line})"
         return f"{who if self.engines else ''}{self.words}{behind}"
@@ -127,9 +127,8 @@ class Explanation(NamedTuple):
 
     def summary(self) -> list[str]:
         """Return the most useful reasons, one a line, for the message of an error."""
-        shown = [one for one in self.reasons if one.must_change != "engine"][:MAX_SHOWN] or [
-            *self.reasons[:1]
-        ]
+        useful = [one for one in self.reasons if one.must_change != "engine"]
+        shown = useful[:MAX_SHOWN] or self.reasons[:1]
         lines = [f"reason: {reason}" for reason in shown]
         left = len(self.reasons) - len(shown)
         return [*lines, f"({left} more: print the error's explanation)"] if left else lines
@@ -139,9 +138,8 @@ class Explanation(NamedTuple):
         verdict = "may be supported" if self.unknown else "is not supported"
         lines = [f"{self.problem} {f'is supported by {how}' if how else verdict}"]
         if self.changes:
-            lines.append(
-                "one of these changes is enough:" if len(self.changes) > 1 else "this change is enough:"
-            )
+            which = "one of these changes" if len(self.changes) > 1 else "this change"
+            lines.append(f"{which} is enough:")
             lines += [f"  {change}" for change in self.changes]
         if self.reasons:
             lines.append("other engines:" if self.supported else "reasons:")

@@ -102,18 +102,10 @@ def _of_operation(kind: str, operation: str, version: int, libraries: str) -> tu
 
 
 def _fact(row: Mapping[str, Any]) -> Fact:
-    arch = row.get("arch", {})
-    return Fact(
-        row["name"],
-        row["kind"],
-        tuple(row["when"]),
-        row["effect"],
-        row.get("message", ""),
-        row.get("advice", ""),
-        row.get("source", ""),
-        (version_numbers(arch.get("from", "")), version_numbers(arch.get("before", ""))),
-        row,
-    )
+    low, high = (version_numbers(row.get("arch", {}).get(bound, "")) for bound in ("from", "before"))
+    texts = {name: row.get(name, "") for name in ("message", "advice", "source")}
+    when = tuple(row["when"])
+    return Fact(row["name"], row["kind"], when, row["effect"], **texts, arch=(low, high), row=row)
 
 
 _ignored: dict[str, bool] = {}  # for measurements: a name, and whether the fact would have applied
@@ -240,20 +232,13 @@ def _why_not_values(row: Mapping[str, Any]) -> str:
             return f"{name} has an element of the wrong type: got {wrong[0]!r}, expected {kind.__name__}"
     for name in ("cudnn", "arch"):
         for bound, version in row.get(name, {}).items():
-            if (
-                bound not in ("from", "before")
-                or not version_numbers(str(version))
-                or version != str(version)
-            ):
-                return (
-                    f'{name} has a wrong bound: got {bound!r}: {version!r}, expected such as "from": "9.24"'
-                )
+            is_version = isinstance(version, str) and version_numbers(version)
+            if bound not in ("from", "before") or not is_version:
+                got = f"{bound!r}: {version!r}"
+                return f'{name} has a wrong bound: got {got}, expected such as "from": "9.24"'
     for knob, values in row.get("knobs", {}).items():
-        if (
-            not knob.isdecimal()
-            or not isinstance(values, list)
-            or not all(type(one) is int for one in values)
-        ):
+        are_ints = isinstance(values, list) and all(type(one) is int for one in values)
+        if not knob.isdecimal() or not are_ints:
             return f'knobs are wrong: got {knob!r}: {values!r}, expected such as "24": [2, 12]'
     if row.get("libraries", FULL) not in (FULL, "jit"):
         return f"libraries are unknown: got {row['libraries']!r}, expected 'full' or 'jit'"

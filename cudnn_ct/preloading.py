@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from . import _lib
-from ._dlopen import open_library
-from ._find import (
-    COMPANION_STEPS,
-    CUDNN,
-    CUDNN_STEPS,
-    LibrarySpec,
-    SearchContext,
-    cublas,
-    cublaslt,
-    cudart,
-    cufft,
-    curand,
-    mapped_files,
-    nvrtc,
-    search,
-)
+from ._dlopen import find_of_cuda, open_library
+from ._find import CUDNN, CUDNN_STEPS, SearchContext, mapped_files, search
 from ._installation import Installation, inspect
 from ._libraries import JIT
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_caller
@@ -30,8 +15,11 @@ from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, warn_cal
 # Set while libraries are searched. A search may start a Python, which must not preload when it starts.
 _RUNNING = "_CUDNN_CT_PRELOADING"
 
-# An optional library is searched without a child process.
-_OPTIONAL_STEPS = tuple(step for step in COMPANION_STEPS if step[0] != "cuda-pathfinder")
+# Libraries of CUDA, each after the ones that it needs, and whether a program that uses cuDNN needs it.
+_OF_CUDA = {
+    **dict.fromkeys(("libcublasLt", "libcublas"), True),
+    **dict.fromkeys(("libnvrtc", "libcudart", "libcurand", "libcufft"), False),
+}
 
 
 def preload(raises: bool = True) -> tuple[str, ...]:
@@ -110,18 +98,11 @@ def refuse_other_cudnn() -> None:
 
 
 def _companions_of(installation: Installation, cuda: int) -> Iterator[str]:
-    """Open libraries of CUDA, each after the ones that it needs, and yield their paths."""
-    for library in (cublaslt, cublas, nvrtc, cudart, curand, cufft):
-        required = library in (cublaslt, cublas)
-        if path := _found(library(cuda), installation, required):
-            yield open_library(path)
-
-
-def _found(wanted: LibrarySpec, installation: Installation, required: bool) -> Path | None:
-    steps = COMPANION_STEPS if required else _OPTIONAL_STEPS
-    found = search(wanted, steps, SearchContext(beside=installation.folder))
-    if found.path is None and required:
-        raise LibraryNotFoundError(
-            f"{wanted.soname} was not found; programs that use cuDNN need it", found.steps
-        )
-    return found.path
+    """Open libraries of CUDA, and yield their paths; an optional one is searched without a child process."""
+    for name, required in _OF_CUDA.items():
+        found = find_of_cuda(name, cuda, installation, quick=not required)
+        if found.path is not None:
+            yield open_library(found.path)
+        elif required:
+            text = f"{name}.so.{cuda} was not found; programs that use cuDNN need it"
+            raise LibraryNotFoundError(text, found.steps)

@@ -80,7 +80,7 @@ def printed(benchmark: Callable[..., Report]) -> Callable[..., Any]:
     """Add the option ``--json``, and print the report of a benchmark."""
 
     @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-    @plainly
+    @plainly()
     @functools.wraps(benchmark)
     def wrapped(as_json: bool, **options: Any) -> None:
         with usage():

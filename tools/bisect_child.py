@@ -28,9 +28,10 @@ from cudnn_ct.cli.options import Convolution
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, LibraryNotFoundError, NotSupportedError
 from cudnn_ct.facts import Target
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates
+from cudnn_ct.graph.candidates import engine_candidates
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.ops.conv.graph import candidates
 from cudnn_ct.ops.conv.padded_candidates import with_even_padding
 from cudnn_ct.ops.graph.lower import lowered

@@ -78,7 +78,7 @@ class Limits(NamedTuple):
 @click.option("--tolerance", type=click.FloatRange(min=0), help="Largest error of results; by the dtype.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=300.0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@plainly
+@plainly()
 def command(
     versions: tuple[str, ...],
     convolution: Convolution | None,

@@ -237,17 +237,8 @@ def load_candidates(key: str) -> list[Candidate]:
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
-    candidate = Candidate(**row)
-    for value, kind in zip(candidate[:5], (str, str, str, int, bool), strict=True):
-        if not isinstance(value, kind):
-            raise TypeError(f"got {value!r}, expected {kind.__name__}")
+    candidate = candidate_from_json(row)
     time = None if candidate.time_ms is None else float(candidate.time_ms)
     if time is not None and not math.isfinite(time):
         raise ValueError(f"time_ms is not finite: got {time}")
-    return candidate._replace(
-        relayout=tuple((str(operand), str(layout)) for operand, layout in candidate.relayout),  # type: ignore[misc]  # `plan` checks the layouts
-        notes=tuple(map(str, candidate.notes)),
-        time_ms=time,
-        rejected=str(candidate.rejected),
-        problem=None,
-    )
+    return candidate._replace(time_ms=time)

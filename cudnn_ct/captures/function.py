@@ -22,8 +22,7 @@ from ..cuda.stream import Stream
 from ..errors import warn_caller
 from ..ops._operands import stream_of
 from ..shapes.parse import as_choice, as_int
-from .libraries import as_array_of
-from .record import Record, can_launch, copy_of, record
+from .record import Record, as_array_of, can_launch, copy_of, record
 from .trees import convert, flatten, library_of, rebuild
 
 P = ParamSpec("P")

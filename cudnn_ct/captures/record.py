@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from .. import context
 from ..array import DeviceArray
 from ..array_creation import asarray
-from ..cuda import allocator
+from ..cuda import allocator, foreign
 from ..cuda import event as events
 from ..cuda import graph as graphs
 from ..cuda import memory as memories
@@ -27,7 +28,6 @@ from ..dtypes import DTYPES
 from ..errors import NotInitializedError
 from ..ops._operands import byte_extent
 from ..shapes.specs import UNALIGNED
-from .libraries import as_array_of, following, streams_in_use
 from .trees import PLAIN, Leaf, flatten, library_of, rebuild
 
 
@@ -348,3 +348,33 @@ def _span(array: DeviceArray) -> tuple[int, int]:
 def _aligned_as(array: DeviceArray, pointer: int) -> int:
     """Return the first address from ``pointer`` on with the alignment of an array."""
     return pointer + ((array.pointer - pointer) & UNALIGNED)
+
+
+# --- other libraries ---------------------------------------------------------------------------------------
+
+
+def as_array_of(library: str, array: DeviceArray) -> Any:
+    """Return an array of a library over the same memory; the array itself if ``library`` is empty."""
+    return sys.modules[library].from_dlpack(array) if library else array
+
+
+@contextmanager
+def following(stream: Stream) -> Iterator[dict[int, object]]:
+    """Make the stream current in other libraries within a block, if they use CUDA.
+
+    Their allocations in the block come from pools, which the yielded dict has; they must live as long as the
+    graph. Enter the block before the capture: torch looks for a capture of its own otherwise.
+    """
+    pools: dict[int, object] = {}
+    with ExitStack() as stack:
+        for library in foreign.imported():
+            if library.is_initialized():
+                pool = library.follow(stream, stack)
+                pools[id(pool)] = pool
+        yield pools
+
+
+def streams_in_use(stream: Stream) -> list[Stream]:
+    """Return the current streams of other libraries on the device of a stream, except for this stream."""
+    used = (library for library in foreign.imported() if library.is_initialized())
+    return [one for one in (library.current(stream.device) for library in used) if one != stream]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..context import Context
 from ..errors import NotSupportedError
 from ..graph.first import first_engine
-from ..graph.operations import Graph, Node, Tensor, tensors_of_graph
+from ..graph.operations import Graph, Node, Tensor, mapped_graph, tensors_of_graph
 from ..graph.plan import GraphPlan
 from ..plans.base import Candidate
 from ..plans.elementwise import cast_plan
@@ -48,7 +48,8 @@ def nodewise_plan(graph: Graph, results: int, context: Context) -> Program:
     after = [
         Step(cast_plan(*reversed(casts[uid])), (places[uid], given[uid])) for uid in written if uid in casts
     ]
-    nodes = [_of_node(_rewritten(node, wide), tensors, context) for node in graph.nodes]
+    widened = mapped_graph(graph, lambda one: wide.get(one.uid, one))  # no node has some operands
+    nodes = [_of_node(node, tensors, context) for node in widened.nodes]
     steps = [Step(plan, tuple(places[uid] for uid in uids)) for plan, uids in nodes]
     steps[0] = steps[0]._replace(alpha=ALPHA, beta=BETA)  # a graph rejects other factors than 1 and 0
     return Program(
@@ -61,7 +62,8 @@ def _of_node(
     node: Node, tensors: Mapping[int, Tensor], context: Context
 ) -> tuple[GraphPlan, tuple[int, ...]]:
     """Return the plan of a node, and the uids of the memory that it takes."""
-    in_memory = tuple(tensor for tensor in dict.fromkeys(_tensors(node)) if tensor.value is None)
+    own = tensors_of_graph(Graph((node,), ())).values()
+    in_memory = tuple(tensor for tensor in own if tensor.value is None)
     graph = Graph((node,), in_memory)
     uids = tuple(tensors[tensor.uid].same_memory_as or tensor.uid for tensor in in_memory)
     return GraphPlan(graph, *first_engine(graph, context)), uids
@@ -78,22 +80,3 @@ def _widened(tensor: Tensor) -> Tensor:
     """Return a tensor in memory, float32 instead of half precision."""
     spec = tensor.spec._replace(dtype="float32") if tensor.spec.dtype in HALF else tensor.spec
     return tensor._replace(spec=spec, virtual=False, scratch=False, same_memory_as=None)
-
-
-def _rewritten(node: Node, wide: Mapping[int, Tensor]) -> Node:
-    return Node(node.row, {name: _replaced(value, wide) for name, value in node.attributes.items()})
-
-
-def _replaced(value: object, wide: Mapping[int, Tensor]) -> object:
-    if isinstance(value, Tensor):
-        return wide[value.uid]
-    if isinstance(value, tuple) and any(isinstance(one, Tensor) for one in value):
-        return tuple(_replaced(one, wide) for one in value)
-    return value
-
-
-def _tensors(node: Node) -> Iterator[Tensor]:
-    for value in node.attributes.values():
-        for one in value if isinstance(value, tuple) and not isinstance(value, Tensor) else (value,):
-            if isinstance(one, Tensor):
-                yield one

@@ -21,6 +21,7 @@ from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
 from ..errors import AllocationError, CudnnError, warn_caller
+from ..graph.backend import attempt
 from ..graph.engines import Engine
 from ..graph.graph_json import graph_to_json
 from ..graph.operations import Graph
@@ -28,9 +29,8 @@ from ..graph.plan_store import timing
 from ..plans.base import Candidate, Plan
 from ..plans.comparison import TOLERANCE, difference
 from ..shapes.specs import TensorSpec
-from .certificates import Certificate, certificate_key, find, keep
+from .certificates import Certificate, certificate_key, find, keep, structure_of
 from .nodewise import NODE_BY_NODE, nodewise_candidate
-from .structure import structure_of
 
 # --- agreement ---------------------------------------------------------------------------------------------
 
@@ -43,23 +43,10 @@ if TYPE_CHECKING:
 
 # Pointwise modes that are not continuous, or have poles: a rounding of an operand may change a few results by
 # any amount.
-ROUGH = frozenset(
-    {
-        "ceil",
-        "floor",
-        "round",
-        "mod",
-        "div",
-        "reciprocal",
-        "rsqrt",
-        "log",
-        "tan",
-        "exp",
-        "pow",
-        "binary_select",
-    }
-    | {"relu_bwd", "gen_index", "logical_and", "logical_or", "logical_not", "atan2"}
-)
+ROUGH = {
+    *("ceil", "floor", "round", "mod", "div", "reciprocal", "rsqrt", "log", "tan", "exp", "pow"),
+    *("binary_select", "relu_bwd", "gen_index", "logical_and", "logical_or", "logical_not", "atan2"),
+}
 PREFIX_OF_COMPARISONS = "cmp_"
 FEW, SHARE = 2, 0.02  # elements, and part of the elements of a result, that rough nodes may change
 
@@ -108,9 +95,8 @@ def _few(spec: TensorSpec, ours: Bytes, others: Bytes, tolerance: float) -> bool
 SAMPLES = 64  # parts of a large result that are compared, of 64 KiB each
 FREE = 2  # temporary memory is taken from the free memory up to this part of it
 
-_certifying = (
-    threading.RLock()
-)  # threads with the same new structure: one compares, the others find its certificate
+# Threads with the same new structure: one compares, the others find its certificate.
+_certifying = threading.RLock()
 
 
 class Outcome(NamedTuple):
@@ -176,11 +162,8 @@ class _Comparison:
 
     def outcome(self, key: str) -> Outcome:
         """Compare, keep certificates, and return the outcome."""
-        try:
-            ours = self._results(self._plan)
-        except AllocationError:
-            raise
-        except CudnnError:  # the run that follows fails likewise, and takes another candidate
+        ours = attempt(self._results, self._plan)
+        if isinstance(ours, CudnnError):  # the run that follows fails likewise, and takes another candidate
             return Outcome("")
         for other, plan, theirs in self._others():
             wrong = self._difference(ours, theirs)
@@ -193,13 +176,10 @@ class _Comparison:
 
     def _alone(self, key: str, ours: list[Bytes]) -> Outcome:
         """Compare with the nodes one by one, because no other engine supports the graph."""
-        try:
-            plan = self._given.plan_of(nodewise_candidate())
-            right = self._results(plan)
-        except AllocationError:
-            raise
-        except CudnnError as error:
-            return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {error}")
+        found = attempt(self._node_by_node)
+        if isinstance(found, CudnnError):
+            return Outcome(f"not certified: no other engine supports the graph, nor its nodes: {found}")
+        plan, right = found
         wrong = self._difference(ours, right)
         if not wrong:
             return self._certified(key, ours, NODE_BY_NODE)
@@ -211,8 +191,7 @@ class _Comparison:
     ) -> Outcome:
         """Return the outcome of a difference, after the nodes one by one have decided."""
         try:
-            third = self._given.plan_of(nodewise_candidate())
-            right = self._results(third)
+            third, right = self._node_by_node()
         except CudnnError as error:
             warn_caller(
                 f"{self._row.algorithm} and {other.algorithm} of cuDNN compute different results for a "
@@ -273,6 +252,10 @@ class _Comparison:
             except CudnnError:  # engines that are offered may fail to compile or to launch
                 continue
             yield row, plan, results
+
+    def _node_by_node(self) -> tuple[Plan, list[Bytes]]:
+        plan = self._given.plan_of(nodewise_candidate())
+        return plan, self._results(plan)
 
     def _results(self, plan: Plan) -> list[Bytes]:
         run = plan.run

@@ -11,7 +11,7 @@ import click
 
 from .. import __version__
 from ..doctor.terminal import printable
-from .errors import fail, first_line, plain_warnings
+from .errors import fail, first_line, plain_warnings, plainly
 from .table import say, say_json, say_lines
 
 LABELS = 26  # columns
@@ -37,9 +37,10 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; escape the control characters in a message of click."""
+        """Run a command; print an error in one line, and escape control characters in a message of click."""
         try:
-            return super().invoke(ctx)
+            with plainly():
+                return super().invoke(ctx)
         except click.ClickException as error:
             vars(error)["message"] = printable(error.message, keep="\n")  # it is final for type checkers
             raise

@@ -17,20 +17,18 @@ from .._gpus import one_described
 from ..array import DeviceArray
 from ..array_creation import asarray
 from ..dtypes import as_dtype
-from ..errors import AllocationError, Explanation
+from ..errors import AllocationError
 from ..graph.gpus import DERIVED_NOTE, is_derived
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
 from ..typing import Layout
 from .device import name_here
-from .errors import need_gpu, plainly, usage
+from .errors import need_gpu, usage
 from .offline import gpu_option, naming, plan, read_gpu
 from .options import Convolution, convolution_options, json_option
 from .table import WIDTH, Column, counted, in_bytes, say, say_json, show
 
 # --- random array ------------------------------------------------------------------------------------------
-
-# Random arrays for benchmarks.
 
 BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
@@ -68,7 +66,6 @@ COLUMNS: tuple[Column, ...] = (
 @gpu_option("Plan without a GPU, for one that is described.")
 @click.option("--explain", "explained", is_flag=True, help="Print why engines reject the convolution.")
 @json_option
-@plainly
 def command(
     convolution: Convolution,
     no_timing: bool,
@@ -90,21 +87,24 @@ def command(
 
     Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """
+    rows: Sequence[Candidate]
     if gpu is None:
         need_gpu("--gpu plans for a described GPU")
-        rows = _on_gpu(convolution, not no_timing)
-        where = name_here()
+        settings = {"direction": convolution.direction, "precision": convolution.precision}
+        timed = {"measure": not no_timing, **settings, **convolution.geometry}
+        rows, where = ct.conv_algorithms(*operands_of(convolution), **timed), name_here()
     else:
         rows, where = _planned(convolution, gpu)
-    explanation = _explained(convolution, gpu) if explained else None
-    problem = str(convolution.problem(config.allow_tf32))
+    problem = convolution.problem(config.allow_tf32)
+    explanation = ct.explain(problem, device=gpu) if explained else None
     if as_json:
+        plain = [row._asdict() for row in rows[:top]]
         report = {
             "schema": 1,
-            "problem": problem,
+            "problem": str(problem),
             "device": where,
             "planned": gpu is not None,
-            "rows": [_plain(row) for row in rows[:top]],
+            "rows": [{name: value for name, value in row.items() if name != "problem"} for row in plain],
             "skipped": [] if gpu is None else [SKIPPED],
         }
         if explanation is not None:
@@ -148,16 +148,6 @@ def _say_folded(text: object) -> None:
             say(part)
 
 
-def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
-    return ct.conv_algorithms(
-        *operands_of(convolution),
-        direction=convolution.direction,
-        measure=measure,
-        precision=convolution.precision,
-        **convolution.geometry,
-    )
-
-
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
     with usage(), naming(path):
         path = one_described(path)
@@ -165,11 +155,6 @@ def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]
         (rows,) = plan(description, [convolution])
     where = str(description.get("deviceName", "an unnamed device"))
     return rows, f"{where} ({DERIVED_NOTE})" if is_derived(path) else where
-
-
-def _explained(convolution: Convolution, device: str | None) -> Explanation:
-    problem = convolution.problem(config.allow_tf32)
-    return ct.explain(problem, device=device)
 
 
 def _cells(row: Candidate, fastest: float | None) -> list[str]:
@@ -183,7 +168,3 @@ def _cells(row: Candidate, fastest: float | None) -> list[str]:
     notes = [row.math, knobs.replace(",", ", "), ", ".join([*copies, *varies, *row.notes]), rejected]
     cells = [time, ratio, in_bytes(row.workspace), f"{row.backend} {name}"]
     return [*cells, "; ".join(filter(None, notes))]
-
-
-def _plain(row: Candidate) -> dict[str, Any]:
-    return {name: value for name, value in row._asdict().items() if name != "problem"}

@@ -17,7 +17,7 @@ from ..errors import format_version
 from ..graph.exchange import export_plans, import_to
 from ..graph.plan_file import DESCRIPTION, DEVICE, StoredPlan
 from ..graph.plan_store import PlanStore, folder_store
-from .errors import FAILED, NOTHING, fail, plainly, usage
+from .errors import FAILED, NOTHING, fail, usage
 from .options import OUTPUT, json_option
 from .table import in_bytes, say, say_json, show
 
@@ -40,7 +40,6 @@ def command() -> None:
 
 
 @command.command()
-@plainly
 def path() -> None:
     """Print the path of the folder."""
     here = store().path
@@ -51,7 +50,6 @@ def path() -> None:
 
 @command.command("show")
 @json_option
-@plainly
 def show_(as_json: bool) -> None:
     """List the fastest algorithm of each problem and GPU, and the compiled plans."""
     kept, plans = store(), folder_store()
@@ -75,7 +73,6 @@ def show_(as_json: bool) -> None:
 
 
 @command.command()
-@plainly
 def clear() -> None:
     """Delete all tuned algorithms and compiled plans."""
     kept, plans = store(), folder_store()
@@ -98,7 +95,6 @@ def clear() -> None:
 
 @command.command("export")
 @click.argument("file", type=OUTPUT)
-@plainly
 def export_(file: str) -> None:
     """Write the tuned algorithms to FILE, for other machines with this GPU and cuDNN."""
     say(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
@@ -106,7 +102,6 @@ def export_(file: str) -> None:
 
 @command.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@plainly
 def import_(file: str) -> None:
     """Read tuned algorithms from FILE of `cudnn-ct cache export`, replacing those of the same problems."""
     with usage():
@@ -119,7 +114,6 @@ def import_(file: str) -> None:
 
 @command.command("export-plans")
 @click.argument("file", type=OUTPUT)
-@plainly
 def export_plans_(file: str) -> None:
     """Write the compiled plans to FILE, for other machines with this GPU and cuDNN."""
     say(f"wrote {export_plans(file)} compiled plans to {file}")
@@ -128,7 +122,6 @@ def export_plans_(file: str) -> None:
 
 @command.command("import-plans")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@plainly
 def import_plans_(file: str) -> None:
     """Read compiled plans from FILE. They are machine code: import only files that you trust."""
     if folder_store().path is None:

@@ -12,9 +12,8 @@ import click
 from .._cache_files import replace_file
 from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import NO_GRAPHS, called, each_graph
-from .errors import NOTHING, fail, plainly, usage
-from .offline import gpus_option, naming, read_gpu
+from .errors import NOTHING, fail, usage
+from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu
 from .options import OUTPUT, json_option
 from .table import counted, say, say_json
 
@@ -26,7 +25,6 @@ NAMES = ("graph", "operation", "line")
 @gpus_option
 @click.option("-o", "--output", required=True, type=OUTPUT, help="The file of compiled plans to write.")
 @json_option
-@plainly
 def command(file: str, gpus: tuple[str, ...], output: str, as_json: bool) -> None:
     """Compile the graphs of FILE for the GPUs, on a machine with or without one.
 

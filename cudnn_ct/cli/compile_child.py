@@ -32,7 +32,6 @@ from .child import user_file
 from .errors import first_line, words_of
 from .offline import answer_with
 
-SECONDS = 3600.0  # for one file and one GPU
 OUTPUTS = (1, 2)  # the descriptors of stdout and stderr
 
 

@@ -8,7 +8,7 @@ from .. import context
 from ..cuda import device as devices
 from ..cuda import stream as streams
 from ..graph import offline
-from .errors import need_gpu, plainly
+from .errors import need_gpu
 from .options import OUTPUT
 from .table import say, say_lines
 
@@ -24,7 +24,6 @@ STDOUT = "-"
     metavar="[FILE]",
     help="Write cuDNN's description of the GPU to FILE, or to stdout.",
 )
-@plainly
 def command(export: str | None) -> None:
     """Name this GPU, or export its description to plan for it on other machines.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -66,19 +65,15 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
-def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Print errors of the package in one line each, with the doctor's verdict."""
-
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            return command(*arguments, **keywords)
-        except CudnnError as error:
-            for line in verdict_of(error):
-                click.echo(printable(line), err=True)
-            fail(first_line(error))
-
-    return wrapped
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Print errors of the package in one line each, with the doctor's verdict, and exit."""
+    try:
+        yield
+    except CudnnError as error:
+        for line in verdict_of(error):
+            click.echo(printable(line), err=True)
+        fail(first_line(error))
 
 
 def words_of(error: BaseException, program: str) -> str:

@@ -9,7 +9,7 @@ from errno import ENOEXEC
 import click
 
 from ..preloading import preload
-from .errors import fail, plainly
+from .errors import fail
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 
@@ -19,7 +19,6 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of shells
 )
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@plainly
 def command(program: str, arguments: tuple[str, ...]) -> None:
     """Run PROGRAM so that it finds cuDNN, cuBLAS and NVRTC of this Python.
 

@@ -1,4 +1,4 @@
-"""Plan convolutions and explain graphs in a child process, for a GPU that exists only as a description.
+"""Plan and explain graphs in child processes, for a GPU that exists only as a description.
 
 The libraries of cuDNN need ``libcuda.so.1``. In the child the doctor's stub replaces it, even if there is a
 driver, so that the results are the same on all machines. Such a process must not use a GPU.
@@ -15,13 +15,16 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
 from .. import _lib
+from .._caller import Caller
 from .._config import config
 from .._dlopen import open_library
 from .._gpus import capabilities, one_described, read_description
@@ -42,7 +45,7 @@ from ..graph.operations import Graph
 from ..ops.conv.graph import candidates
 from ..ops.conv.padded_candidates import with_even_padding
 from ..plans.base import Candidate
-from .child import NoAnswerError, answer_of, read_request, start
+from .child import NoAnswerError, answer_of, read_request, start, user_file
 from .errors import first_line, note, verdict_of
 from .options import Convolution
 
@@ -51,6 +54,8 @@ GPU_HELP = (
     "`cudnn-ct device --export` wrote."
 )
 SECONDS = 300.0
+FILE_SECONDS = 3600.0  # for the graphs of one file and one GPU
+NO_GRAPHS = "no graphs: the file has no call that is computed by a graph"
 SINCE = 90800  # older versions fail with an error about the description
 
 
@@ -125,6 +130,57 @@ def explain(
     about, supported, changes, reasons = run_child("cudnn_ct.cli.offline", request)["explanation"]
     found = [Reason(tuple(engines), *rest) for engines, *rest in reasons]
     return Explanation(about, tuple(supported), tuple(changes), tuple(found), graph=graph)
+
+
+def each_graph(file: str | Path, description: dict[str, Any], output: str = "") -> dict[str, Any]:
+    """Return a row for each graph of a file, and its calls without a graph.
+
+    With ``output``, graphs are compiled and their plans appended to that file; else cuDNN's heuristics are
+    queried. If cuDNN ends the process at a graph, another process continues with the next graph. The row of
+    the lost graph has the reason.
+
+    Raises PlanningError for a program that fails, and ValueError for another file that cannot be planned.
+    """
+    user_file(file)
+    request: dict[str, Any] = {
+        "file": str(Path(file).absolute()),
+        "device": description,
+        "output": output,
+        "settings": {"allow_tf32": config.allow_tf32, "deterministic": config.deterministic},
+    }
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Path(folder) / "progress"
+        while True:
+            progress.write_text("")
+            written = os.path.getsize(output) if output else 0
+            request = {**request, "start": len(rows), "progress": str(progress)}
+            try:
+                answer = run_child("cudnn_ct.cli.compile_child", request, FILE_SECONDS)
+            except PlanningError as error:
+                lines = _lines(progress)
+                if len(lines) % 2 == 0:  # not while a graph was planned
+                    raise
+                lost = {**lines.pop(), "engines": 0, "first": None, "compiled": None, "seconds": 0.0}
+                lost["unknown"] = False
+                done = lines[1::2]
+                rows += [*done, {**lost, "reason": str(error)}]
+                if output:  # the process may have ended while it wrote a plan
+                    os.truncate(output, max([written, *(row["size"] for row in done)]))
+                continue
+            if "wrong_file" in answer:
+                wrong = f"{file} cannot be planned: {answer['wrong_file']}"
+                raise PlanningError(wrong) if answer["is_program"] else ValueError(wrong)
+            return {"graphs": rows + _lines(progress)[1::2], **answer}
+
+
+def called(row: dict[str, Any]) -> str:
+    """Return the operation of a graph and its line in the program, such as ``conv at train.py:12``."""
+    return str(Caller(row["operation"], row["line"]))
+
+
+def _lines(progress: Path) -> list[Any]:
+    return [json.loads(line) for line in progress.read_text(encoding="utf-8").splitlines()]
 
 
 def run_child(module: str, request: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from ..preloading import preload
-from .errors import plainly
 from .table import say, say_lines
 
 # Python runs each line of such a file that begins with "import" when it starts, before any program.
@@ -18,7 +17,6 @@ LINE = "import cudnn_ct; cudnn_ct.preload(raises=False)\n"
 @click.command(name="preload")
 @click.option("--install", is_flag=True, help="Preload whenever this Python starts.")
 @click.option("--uninstall", is_flag=True, help="Undo --install.")
-@plainly
 def command(install: bool, uninstall: bool) -> None:
     """Open the libraries that other programs look for by name, and list their paths.
 

@@ -11,7 +11,7 @@ from .. import __version__
 from .._cache_files import replace_file
 from ..certify.certificates import wrong_engines
 from ..graph.plan_store import folder_store
-from .errors import NOTHING, fail, plainly
+from .errors import NOTHING, fail
 from .options import OUTPUT
 from .table import say, show
 
@@ -21,7 +21,6 @@ COLUMNS = (("engine", False), ("cuDNN", False), ("GPU", False), ("finding", Fals
 
 @click.command(name="report")
 @click.argument("path", default="cudnn-ct-report.json", type=OUTPUT)
-@plainly
 def command(path: str) -> None:
     """Write the engines whose results differed from a second opinion to PATH, for a bug report.
 

@@ -19,7 +19,7 @@ from ..doctor.finding import Severity
 from ..doctor.report import verdict
 from ..errors import CudnnError, format_version
 from .device import name_here
-from .errors import NOTHING, fail, need_library, plainly
+from .errors import NOTHING, fail, need_library
 from .options import json_option
 from .selftest_cases import OPERATIONS, cases
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, cells, count, outcome_of
@@ -34,12 +34,11 @@ from .table import progress, say, say_json, show
 def checks() -> Iterator[tuple[str, Callable[[], Outcome]]]:
     """Yield the checks by name."""
     for name, check in {"cuDNN loads": _loads, "descriptors": _descriptors, "doctor": _doctor}.items():
-        yield name, partial(outcome_of, Outcome(name, FAILED), partial(_passed, check), may_lack=False)
 
+        def passed(row: Outcome, check: Callable[[], str] = check) -> Outcome:
+            return row._replace(verdict=OK, detail=check())
 
-def _passed(check: Callable[[], str], row: Outcome) -> Outcome:
-    """Run a check, which returns its details."""
-    return row._replace(verdict=OK, detail=check())
+        yield name, partial(outcome_of, Outcome(name, FAILED), passed, may_lack=False)
 
 
 def _loads() -> str:
@@ -86,7 +85,6 @@ def _doctor() -> str:
     help="Run only this operation; may be repeated.",
 )  # fmt: skip
 @json_option
-@plainly
 def command(op: tuple[str, ...], as_json: bool) -> None:
     """Compare every operation on the GPU, forward and backward, with NumPy.
 

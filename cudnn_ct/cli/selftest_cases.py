@@ -121,7 +121,6 @@ def _conv(
         operands = (shapes.get(name) or draw.floats(*images[name]) for name in names)
         return Inputs(tuple(operands), keywords, device)
 
-    required(operation)  # before a test replaces the operation
     return make
 
 
@@ -318,7 +317,6 @@ def _by_name(
     operation: str, keywords: dict[str, Any], x: Callable[[Draw], Any] = lambda draw: draw.floats(*IMAGE)
 ) -> Callable[[Draw], Inputs]:
     """Draw the operands that an operation requires: x as given, y as its result, dy of the shape of y."""
-    required(operation)  # before a test replaces the operation
     return lambda draw: Inputs(tuple(_operands(operation, keywords, draw, x(draw)).values()), keywords)
 
 
@@ -377,6 +375,7 @@ def each_layout(
     layouts: tuple[Layout, ...] = LAYOUTS,
 ) -> Iterator[Case]:
     """Yield a row for each dtype and layout."""
+    required(operation)  # before a test replaces the operation
     for dtype in dtypes:
         for layout in layouts:
             yield Case(operation, variant, dtype, layout, tolerance[dtype], make)

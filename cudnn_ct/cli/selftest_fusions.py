@@ -8,17 +8,14 @@ from functools import partial
 import numpy as np
 
 from ..shapes.checks import FLOATS
-from .selftest_cases import LAYOUTS, PLAIN, PRODUCTS, SUMS, Case, Draw, Inputs, W, X, each_layout, required
+from .selftest_cases import LAYOUTS, PLAIN, PRODUCTS, SUMS, Case, Draw, Inputs, W, X, each_layout
 
 
 def fusion_cases() -> Iterator[Case]:
     """Yield convolutions with scale and bias, of float8, and the fusions of training."""
-    required("conv_scale_bias_activation")  # before a test replaces the operation
     yield from each_layout("conv_scale_bias_activation", "residual, relu", _scaled, PRODUCTS, FLOATS[:-1])
-    required("scaled_conv")
     yield from each_layout("scaled_conv", "bias, relu", _float8, FLOAT8, tuple(FLOAT8))
     for operation in TRAINING_FUSIONS:
-        required(operation)
         make = partial(_of_training, operation)
         yield from each_layout(operation, "", make, TRAINING, FLOATS[:1])
 
@@ -28,16 +25,12 @@ def causal_cases() -> Iterator[Case]:
     nchw, nhwc = LAYOUTS[:1], LAYOUTS[1:]
     rows = (("", "bfloat16", nchw), ("", "float32", nhwc), ("_backward", "float32", nchw))
     for step, dtype, layout in rows:
-        required(f"causal_conv1d{step}")
         make = partial(_causal, gradient=bool(step))
         yield from each_layout(f"causal_conv1d{step}", "silu", make, SUMS, (dtype,), layout)
     for length, width, step in ((512, 128, ""), (512, 128, "_backward"), (2**15, 2**15, "_backward")):
-        name = f"fft_causal_conv1d{step}"
-        required(name)
         make = partial(_by_fft, length=length, width=width, gradient=bool(step))
-        yield from each_layout(name, f"width {width}", make, SUMS, ("float32",), nchw)
+        yield from each_layout(f"fft_causal_conv1d{step}", f"width {width}", make, SUMS, ("float32",), nchw)
     for step in ("", "_backward"):
-        required(f"b2b_causal_conv1d{step}")
         make = partial(_back_to_back, gradient=bool(step))
         yield from each_layout(f"b2b_causal_conv1d{step}", "", make, SUMS, ("float32",), nchw)
 

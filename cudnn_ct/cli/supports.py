@@ -11,9 +11,8 @@ import click
 
 from .._gpus import described
 from ..graph.gpus import DERIVED_NOTE, is_derived
-from .each_graph import NO_GRAPHS, called, each_graph
-from .errors import NOTHING, fail, plainly, usage
-from .offline import gpus_option, naming, read_gpu
+from .errors import NOTHING, fail, usage
+from .offline import NO_GRAPHS, called, each_graph, gpus_option, naming, read_gpu
 from .options import json_option
 from .table import counted, say, say_json, show
 
@@ -24,7 +23,6 @@ OPERANDS = 2  # that the table shows of each graph
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @gpus_option
 @json_option
-@plainly
 def command(file: str, gpus: tuple[str, ...], as_json: bool) -> None:
     """List which graphs of FILE have engines in this cuDNN, for each GPU.
 

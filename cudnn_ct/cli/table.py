@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
 from rich.console import Console, JustifyMethod
@@ -20,7 +18,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from ..doctor.terminal import printable
+from ..doctor.terminal import is_styled, is_terminal, printable
 
 EMPTY = {"", "-"}
 WIDTH = 80  # columns of a narrow terminal
@@ -50,7 +48,7 @@ def in_bytes(number: int) -> str:
 def say(text: object = "", *, label: str = "", err: bool = False) -> None:
     """Print one line, after a label in bold; control characters in the text are escaped."""
     bold = click.style(label, bold=True) if label else ""
-    click.echo(bold + printable(str(text)), err=err, color=styled(sys.stderr if err else sys.stdout))
+    click.echo(bold + printable(str(text)), err=err, color=is_styled(sys.stderr if err else sys.stdout))
 
 
 def say_lines(text: object) -> None:
@@ -80,7 +78,7 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 
     for row in rows:
         color = next((COLORS[cell] for cell in row if cell in COLORS), None)
         table.add_row(*(Text(printable(row[place])) for place in filled), style=Style(color=color))
-    room, colors = width or (None if _on_terminal(sys.stdout) else UNLIMITED), styled(sys.stdout)
+    room, colors = width or (None if is_terminal(sys.stdout) else UNLIMITED), is_styled(sys.stdout)
     printed = io.StringIO()
     Console(
         file=printed, width=room, force_terminal=colors, color_system="standard" if colors else None
@@ -92,19 +90,10 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Tick]:
     """Show progress on stderr if that is a terminal; yield the function to call after each step."""
-    if not _on_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         yield lambda _: None
         return
     with click.progressbar(
         length=total, label=what, file=sys.stderr, item_show_func=lambda name: name or ""
     ) as bar:
         yield lambda name: bar.update(1, name)
-
-
-def styled(stream: Any) -> bool:
-    """Return whether to use styles: on a terminal, unless NO_COLOR is set."""
-    return _on_terminal(stream) and not os.environ.get("NO_COLOR")
-
-
-def _on_terminal(stream: Any) -> bool:
-    return bool(stream and stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ..shapes.specs import TensorSpec
 
 
+@dataclass(slots=True, eq=False)
 class ArrayKey:
     """All of an array that a prepared call depends on. Equal ones are one object, which is cheap to hash."""
 
-    __slots__ = ("aligned", "device", "readonly", "spec")
-
-    def __init__(self, spec: TensorSpec, device: int, aligned: bool, readonly: bool) -> None:
-        self.spec = spec
-        self.device = device
-        self.aligned = aligned
-        self.readonly = readonly
+    spec: TensorSpec
+    device: int
+    aligned: bool
+    readonly: bool
 
 
 array_key = lru_cache(4096)(ArrayKey)  # calls whose keys are dropped are prepared once more

@@ -65,7 +65,8 @@ def _waiting(library: Library, check: Any, place: int) -> Any:
         result: int = check(status, function, args)
         if config.debug_sync and (stream := _stream_of(library, args[place])):
             others = (*args[:place], *args[place + 1 :])
-            record_launch(_text(function.__name__, others), stream, function.__name__)
+            text = f"{function.__name__}({', '.join(map(_argument, others))})"
+            record_launch(text, stream, function.__name__)
         return result
 
     return checked
@@ -78,10 +79,6 @@ def _stream_of(library: Library, handle: Any) -> Stream | None:
     if address.value == streams.PER_THREAD_DEFAULT:
         return None
     return streams.intern_stream(address.value or 0, streams.current_device())
-
-
-def _text(name: str, args: tuple[Any, ...]) -> str:
-    return f"{name}({', '.join(map(_argument, args))})"
 
 
 def _argument(value: Any) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-import os
 from functools import cache
 from typing import Any
 
+from .._handle import in_forked_child
 from . import driver as cuda
 
 
@@ -67,11 +67,8 @@ def check_device(device: int) -> int:
     return count
 
 
+@in_forked_child
 def _after_fork() -> None:
     """Discard the properties that the parent read: a forked child cannot use CUDA."""
     for cached in (cache_size, compute_capability, device_count, device_name, driver_version):
         cached.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -37,14 +37,10 @@ class Event:
 
 def record(stream: Stream) -> Any:
     """Record an event behind the work that is enqueued on a stream."""
-    previous = streams.set_device(stream.device)
-    try:
-        with streams.relaxed():
-            event = Event()
-            cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle, stream=stream)
-            return event
-    finally:
-        streams.restore_device(previous)
+    with streams.on_device(stream.device), streams.relaxed():
+        event = Event()
+        cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle, stream=stream)
+        return event
 
 
 def wait(stream: Stream, event: Any) -> None:

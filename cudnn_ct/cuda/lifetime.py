@@ -5,7 +5,6 @@ Memory that is dropped during a capture, which forbids most driver calls, is que
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections import deque
@@ -14,6 +13,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+from .._handle import in_forked_child
 from ..errors import CudnnError
 from . import event as events
 from . import recording
@@ -158,11 +158,8 @@ def release_finished() -> None:
             return
 
 
+@in_forked_child
 def _after_fork() -> None:
     """Replace a lock that a thread of the parent may hold."""
     global noting
     noting = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

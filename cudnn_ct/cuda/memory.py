@@ -87,9 +87,8 @@ _dropped: deque[tuple[int, Stream, int]] = deque()
 _idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
 _held: Counter[int] = Counter()  # bytes in `_idle`, by device
 _lock = threading.RLock()  # guards `_idle`
-_busy = (
-    False  # whether a call uses `_idle`, which a finalizer or a signal handler of its thread may interrupt
-)
+# Whether a call uses `_idle`, which a finalizer or a signal handler of its thread may interrupt.
+_busy = False
 
 
 def _idle_pointer(key: tuple[int, int, int]) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from .. import _background
+from .._handle import in_forked_child
 from . import device as devices
 from . import driver as cuda
 from . import recording
@@ -331,12 +331,9 @@ def own_stream(device: int) -> Stream:
 # --- forks -------------------------------------------------------------------------------------------------
 
 
+@in_forked_child
 def _after_fork() -> None:
     """Discard the contexts of the parent: a forked child cannot use them."""
     global thread
     own_stream.cache_clear()
     thread = _Thread()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from weakref import WeakSet
 
 from . import allocator
@@ -44,18 +45,16 @@ class Workspace:
             replay.drop()
 
 
+@dataclass(slots=True, eq=False)
 class LentMemory:
     """Workspace that another library lends for calls; ``wanted`` is the most that one of them asked for.
 
     A recording of such a call belongs to this memory.
     """
 
-    __slots__ = ("handle", "size", "wanted")
-
-    def __init__(self, handle: int, size: int) -> None:
-        self.handle = handle
-        self.size = size
-        self.wanted = 0
+    handle: int
+    size: int
+    wanted: int = 0
 
     def address(self, nbytes: int) -> int | None:
         """Return the address of the memory for a call, or None if the call needs more."""

@@ -1,21 +1,46 @@
-"""Check the arguments that operations and descriptors are created with: a row for each type of a field."""
+"""Types, checks and conversions of arguments.
+
+Operations and descriptors check those that they are created with: a row for each type of a field.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .. import typing as types
 from .._algorithm_names import checked_name
+from ..array import DeviceArray
+from ..array_creation import as_operand
 from ..dtypes import as_dtype
+from ..ops._operands import stream_of
+from ..ops.tensor import transform
 from ..plans.base import Candidate
 from ..shapes.conv import PADDINGS
 from ..shapes.norm import check_epsilon
 from ..shapes.parse import as_choice, as_float, as_int
 from ..shapes.specs import INT_MAX
-from . import arguments
-from .availability import check_context, checked_flag
+from ..typing import ArrayLike, Padding, PerAxis
+from .availability import check_context, checked_flag, run
+
+Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
+"""A shape or one integer per axis; Theano's programs also pass NumPy arrays."""
+
+Border: TypeAlias = Padding | NDArray[np.integer[Any]]
+Epsilon: TypeAlias = float
+Factor: TypeAlias = float
+
+# Theano's names.
+TheanoConvMode: TypeAlias = Literal["conv", "cross"]
+DirectionHint: TypeAlias = Literal["bprop weights", "bprop inputs", "forward", "forward!"]
+TheanoNormMode: TypeAlias = Literal["per-activation", "spatial"]
+RNNInputMode: TypeAlias = Literal["linear", "skip"]
+SoftmaxFormat: TypeAlias = Literal["bc01"]
+TheanoReduceOp: TypeAlias = Literal["add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"]
 
 Check = Callable[[Any, str], Any]
 """Takes a value and the name of its parameter; returns the value to keep, or raises."""
@@ -40,13 +65,18 @@ def check_arguments(operation: Any) -> None:
         if field.type == "Algo | None":
             checked = _algorithm(value, field.name, operation.direction)
         else:
-            checked = CHECKS[str(field.type)](value, field.name)
+            checked = check_of(str(field.type))(value, field.name)
         setattr(operation, field.name, checked)
 
 
-def _choice(names: Any) -> Check:
-    """Return the check for the strings of a Literal."""
-    return lambda value, name: as_choice(value, get_args(names), name)
+def check_of(annotation: str) -> Check:
+    """Return the check for the type of a field: that of its row, or for the strings of a Literal."""
+    if annotation in CHECKS:
+        return CHECKS[annotation]
+    if annotation.endswith(" | None"):
+        return _optional(check_of(annotation.removesuffix(" | None")))
+    words = get_args(globals().get(annotation) or getattr(types, annotation))
+    return lambda value, name: as_choice(value, words, name)
 
 
 def _optional(check: Check) -> Check:
@@ -74,20 +104,20 @@ def _count(value: Any, name: str, minimum: int = 1) -> int:
 
 def _numbers(value: Any, name: str, minimum: int = 1) -> Any:
     """Return an int, or a sequence of an int for each axis."""
-    value = arguments.integers(value)
+    value = integers(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         return _count(value, name, minimum)
     return tuple(_count(number, name, minimum) for number in value)
 
 
 def _axes(value: Any, name: str) -> Any:
-    value = arguments.integers(value)
+    value = integers(value)
     return value if isinstance(value, Sequence) and not isinstance(value, str) else as_int(value, name)
 
 
 def _border(value: Any, name: str) -> Any:
     """Return a word, an int, or for each axis an int or a pair (before, after)."""
-    value = arguments.integers(value)
+    value = integers(value)
     if isinstance(value, str):
         return as_choice(value, PADDINGS, name)
     if not isinstance(value, Sequence):
@@ -114,19 +144,34 @@ CHECKS: dict[str, Check] = {
     "Sizes": _numbers,
     "Sizes | None": _optional(_axes),
     "Border": _border,
-    "Epsilon | None": _optional(lambda value, _: check_epsilon(value)),
-    "Factor | None": _optional(_factor),
+    "Epsilon": lambda value, _: check_epsilon(value),
+    "Factor": _factor,
     "DTypeLike": lambda value, name: as_choice(as_dtype(value).name, FLOATS, name),
     "DTypeLike | None": _optional(lambda value, _: as_dtype(value).name),
-    "PoolMode": _choice(types.PoolMode),
-    "Precision": _choice(types.Precision),
-    "RNNDirection": _choice(types.RNNDirection),
-    "RNNMode": _choice(types.RNNMode),
-    "SoftmaxAlgo": _choice(types.SoftmaxAlgo),
-    "SoftmaxMode": _choice(types.SoftmaxMode),
-    "RNNInputMode": _choice(arguments.RNNInputMode),
-    "SoftmaxFormat | None": _optional(_choice(arguments.SoftmaxFormat)),
-    "TheanoConvMode": _choice(arguments.TheanoConvMode),
-    "TheanoNormMode": _choice(arguments.TheanoNormMode),
-    "TheanoReduceOp": _choice(arguments.TheanoReduceOp),
 }
+
+
+# --- conversions -------------------------------------------------------------------------------------------
+
+
+def integers(value: Any) -> Any:
+    """Return a NumPy array of integers as a list, or as an int if it has no axes; anything else unchanged.
+
+    A list is a snapshot: changing the array later has no effect.
+    """
+    return value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
+
+
+def on_device(array: ArrayLike, name: str) -> DeviceArray:
+    """Return an argument as a DeviceArray, without a copy."""
+    return as_operand(array, name, stream_of(array, name, None))
+
+
+def copied(array: ArrayLike, name: str) -> DeviceArray:
+    """Return a copy of an array."""
+    return run(transform, on_device(array, name))
+
+
+def overwritten(target: ArrayLike, result: DeviceArray) -> DeviceArray:
+    """Copy a result to an operand, for operations that cuDNN does not compute in place."""
+    return run(transform, result, out=target)

@@ -13,7 +13,7 @@ from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ..typing import Algo, ArrayLike, Precision
-from .arguments import Border, DirectionHint, Sizes, TheanoConvMode, on_device
+from .checks import Border, DirectionHint, Sizes, TheanoConvMode, on_device
 from .conv_ops import GpuDnnConvDesc, algorithm, compute
 
 HINTS: tuple[DirectionHint, ...] = ("bprop weights", "bprop inputs", "forward", "forward!")

@@ -13,9 +13,8 @@ from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.specs import check_shape
 from ..typing import Algo, ArrayLike, ConvMode, Precision
-from .arguments import Border, Sizes, TheanoConvMode, copied, integers, on_device
 from .availability import run
-from .checks import Checked, check_arguments
+from .checks import Border, Checked, Sizes, TheanoConvMode, check_arguments, copied, integers, on_device
 
 # Theano's names of the modes, and ours.
 MODES: dict[TheanoConvMode, ConvMode] = {"conv": "convolution", "cross": "cross_correlation"}

@@ -17,13 +17,10 @@ from ..ops.spatial import spatial
 from ..ops.tensor import transform
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, PoolMode, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import Border, Sizes, SoftmaxFormat, TheanoReduceOp, integers, on_device
 from .availability import run
-from .checks import Checked
+from .checks import Border, Checked, Sizes, SoftmaxFormat, TheanoReduceOp, integers, on_device
 
 # --- spatial -----------------------------------------------------------------------------------------------
-
-# Spatial transformers.
 
 
 def dnn_spatialtf(

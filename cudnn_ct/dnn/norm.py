@@ -8,9 +8,8 @@ from typing import cast
 from ..array import DeviceArray
 from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from ..typing import ArrayLike, NormMode
-from .arguments import Epsilon, Factor, TheanoNormMode, copied, overwritten
 from .availability import run
-from .checks import Checked
+from .checks import Checked, Epsilon, Factor, TheanoNormMode, copied, overwritten
 
 MODES: dict[TheanoNormMode, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 

@@ -13,9 +13,8 @@ from ..ops.rnn.weights import as_index
 from ..shapes.parse import as_int
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, DTypeLike, RNNDirection, RNNMode
-from .arguments import RNNInputMode, Sizes, on_device
 from .availability import run
-from .checks import Checked, check_arguments
+from .checks import Checked, RNNInputMode, Sizes, check_arguments, on_device
 
 NETWORKS = 64  # networks that a block keeps, one for each size of the input
 

@@ -119,14 +119,9 @@ def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
         advice = _WSL_ADVICE if wsl else "docker run --gpus all ..., or install the driver"
         present = os.path.exists(f"{WSL}/libcuda.so.1")
         where = f": the linker does not search {WSL}, which has it" if wsl and present else " does not exist"
-        yield finding(
-            "no-driver",
-            f"libcuda.so.1{where}{inside}",
-            severity=needed,
-            fix={"advice": advice},
-            commands=_WSL_COMMANDS if wsl and present else (),
-            reason=error,
-        )
+        commands = _WSL_COMMANDS if wsl and present else ()
+        shown: dict[str, Any] = {"severity": needed, "fix": {"advice": advice}, "commands": commands}
+        yield finding("no-driver", f"libcuda.so.1{where}{inside}", reason=error, **shown)
     else:
         yield finding("driver-broken", error, fix={"advice": COPIES}, reason=error)
 

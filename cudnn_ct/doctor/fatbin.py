@@ -36,17 +36,13 @@ class DeviceCode(NamedTuple):
         """The GPUs that run its machine code: the driver takes the newest of the same major version."""
         # Also later GPUs of the major version: 8.6 runs code for 8.0.
         have = self.sass | self.zeroed
-        picked = {arch: max(each for each in have if each <= arch) for one in have for arch in _like(one)}
+        archs = (arch for one in have for arch in range(one, one // 10 * 10 + 10))
+        picked = {arch: max(each for each in have if each <= arch) for arch in archs}
         return frozenset(arch for arch, own in picked.items() if own not in self.zeroed and not self.blank)
 
     def runs_on(self, arch: int) -> bool:
         """Return whether a GPU of this compute capability runs the code, perhaps from PTX."""
         return arch in self.machine_code or any(have <= arch for have in self.ptx)
-
-
-def _like(arch: int) -> range:
-    """Return the later compute capabilities of the same major version."""
-    return range(arch, arch // 10 * 10 + 10)
 
 
 def read(library: _elf.Elf) -> DeviceCode | None:

@@ -63,7 +63,7 @@ def github(diagnosis: Diagnosis, _: Severity) -> str:
     """Format as workflow commands, one for each finding, and the verdict as the last line."""
     rows = []
     for found in diagnosis.findings:
-        title = _property(f"cudnn-ct doctor: {found.code}")
+        title = _data(f"cudnn-ct doctor: {found.code}").replace(":", "%3A")  # a code has no comma
         rows.append(f"::{_GITHUB[found.severity]} title={title}::{_data(_words(found))}")
     return "\n".join([*rows, printable(report.verdict(diagnosis))])
 
@@ -85,24 +85,20 @@ def sarif(diagnosis: Diagnosis, _: Severity) -> str:
         }
         for code in map(codes().__getitem__, used)
     ]
+    uris = (quote(_place(found, diagnosis)) for found in diagnosis.findings)
+    # GitHub requires a line.
+    places = [{"artifactLocation": {"uri": uri}, "region": {"startLine": 1}} for uri in uris]
     results = [
         {
             "ruleId": found.code,
             "ruleIndex": used.index(found.code),
             "level": found.severity.word,
             "message": {"text": _words(found)},
-            "locations": [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": quote(_place(found, diagnosis))},
-                        "region": {"startLine": 1},  # which GitHub requires
-                    }
-                }
-            ],
+            "locations": [{"physicalLocation": place}],
             "partialFingerprints": {"finding/v1": of_text(f"{found.code} {found.message}")},
             "properties": {"evidence": found.evidence, "commands": list(found.commands)},
         }
-        for found in diagnosis.findings
+        for found, place in zip(diagnosis.findings, places)
     ]
     tool = {"name": "cudnn-ct doctor", "version": __version__, "informationUri": PAGE, "rules": rules}
     run = {"tool": {"driver": tool}, "results": results}
@@ -193,10 +189,6 @@ def _place(found: Finding, diagnosis: Diagnosis) -> str:
 
 def _data(words: str) -> str:
     return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(words: str) -> str:
-    return _data(words).replace(":", "%3A").replace(",", "%2C")
 
 
 def _xml(words: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from .. import _elf, _files, _libraries
 from .._bad_combinations import version_numbers
 from .._installation import Installation
-from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder, required
+from .._libraries import FULL, JIT, SUBLIBRARIES, Version, dotted, file_name, read_folder
 from . import fatbin, pip, records, repair
 from .finding import Finding, Fix, finding
 
@@ -62,12 +62,6 @@ class LibrarySet(Installation):
         """Whether it is a cuDNN for Windows."""
         paths = [library.path for library in self.libraries.values()] or [self.folder]
         return all(path.lower().endswith((".dll", "/bin")) for path in paths)
-
-    @property
-    def missing(self) -> list[str]:
-        """The parts that a cuDNN of this set, version and system must have and that do not exist."""
-        names = ("", *required(self.version, self.kind, self.windows))
-        return [name for name in names if name not in self.libraries]
 
     def file_name(self, part: str = "") -> str:
         """Return the file name of a part."""

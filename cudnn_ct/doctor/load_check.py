@@ -102,26 +102,18 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
     if report.ended not in ("done", "refused") and report.reached in _OF_DRIVER:
         yield from driver.judge(None, report, Requirements())
     elif report.ended == "hung":
-        yield found.finding(
-            "probe-hung",
-            f"cuDNN did not return from {report.reached} within {report.seconds:.1f} s",
-            step=report.reached,
-            seconds=round(report.seconds, 1),
-        )
+        text = f"cuDNN did not return from {report.reached} within {report.seconds:.1f} s"
+        yield found.finding("probe-hung", text, step=report.reached, seconds=round(report.seconds, 1))
     elif report.ended == "refused":
         yield sandbox.not_started(report, Severity.WARNING)
     elif report.ended == "done" and not report.last("load").get("error"):
         lost = (step for step in _ANSWERS if not report.all(step))
         yield from (sandbox.lost_answer(_ANSWERS[step], Severity.WARNING) for step in [*lost][:1])
     elif report.ended != "done" and not report.last("load").get("error"):
-        yield found.finding(
-            "probe-crashed",
-            f"loading cuDNN from {found.folder} killed a process with {report.ended} in {report.reached}"
-            + (f": {report.words}" if report.words else ""),
-            step=report.reached,
-            signal=report.ended,
-            words=report.words,
-        )
+        text = f"loading cuDNN from {found.folder} killed a process with {report.ended} in {report.reached}"
+        text += f": {report.words}" if report.words else ""
+        shown: dict[str, Any] = {"step": report.reached, "signal": report.ended, "words": report.words}
+        yield found.finding("probe-crashed", text, **shown)
 
 
 def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -129,14 +121,9 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
         yield found.finding("load-failed", str(error), path=found.shim, reason=error)
     number = report.last("version").get("value")
     if number and found.version and number != version_number(found.version):
-        answer = format_version(number)
-        yield found.finding(
-            "runtime-version",
-            f"the files of {found.folder} are {write(found.version)}, but cuDNN returns {answer}",
-            fix=_unset(),
-            version=answer,
-            expected=write(found.version),
-        )
+        answer, expected = format_version(number), write(found.version)
+        text = f"the files of {found.folder} are {expected}, but cuDNN returns {answer}"
+        yield found.finding("runtime-version", text, fix=_unset(), version=answer, expected=expected)
     for row in report.all("check"):
         if row["status"] not in (0, MISMATCH) and not (found.jit and row["status"] == UNAVAILABLE):
             text = f"{row['name']} returned {_status(row['status'])}. {row['text']}"

@@ -22,8 +22,6 @@ from .records import WHEEL_FOLDERS, lists_cudnn, owner_of, owners, site_of
 
 # --- environments ------------------------------------------------------------------------------------------
 
-# Find the folders of packages that a virtual environment has in addition to its own site-packages.
-
 _SETTING = re.compile(r"^\s*([\w-]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 MAX_LEVELS = 6  # folders between an environment and a folder of its site-packages
 
@@ -54,11 +52,7 @@ def _of_pth_files(site: str) -> Iterator[str]:
     """Yield the folders that the .pth files of a site-packages name, as Python reads them."""
     for name in _files.names_in(site):
         if name.endswith(".pth"):
-            try:
-                lines = _files.text_of(os.path.join(site, name)).splitlines()
-            except OSError:
-                continue
-            for line in map(str.rstrip, lines):
+            for line in map(str.rstrip, _files.text_or_empty(os.path.join(site, name)).splitlines()):
                 if line and not line.startswith(("#", "import ", "import\t")):
                     yield os.path.normpath(os.path.join(site, line))
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 from . import formats, report, search
 from .diagnosis import Diagnosis, diagnose, sort
 from .finding import finding
-from .options import USAGE, parse, requirements_of
-
-__all__ = ["USAGE", "main"]
+from .options import parse, requirements_of
+from .terminal import is_styled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,8 +52,7 @@ def _examine(options: argparse.Namespace) -> Diagnosis:
 
 def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:
     if options.format == "text":
-        colour = sys.stdout is not None and report.wants_colour(sys.stdout)
-        return report.text(diagnosis, colour, options.verbose)
+        return report.text(diagnosis, is_styled(sys.stdout), options.verbose)
     return formats.FORMATS[options.format](diagnosis, options.fail_on)
 
 

@@ -73,10 +73,7 @@ class Packages:
 
     def _text(self, name: str) -> str:
         if name not in self._texts:
-            try:
-                self._texts[name] = _files.text_of(os.path.join(self._folders[name], "METADATA"))
-            except OSError:
-                self._texts[name] = ""
+            self._texts[name] = _files.text_or_empty(os.path.join(self._folders[name], "METADATA"))
         return self._texts[name]
 
 
@@ -304,6 +301,7 @@ def _environment(site: str, found: LibrarySet) -> dict[str, str]:
     python = re.search(r"/python(3\.\d+)t?/", f"{site}/")
     version = python[1] if python else f"3.{sys.version_info.minor}"
     return {
+        **_PYTHON,
         **(_WINDOWS if found.windows else _LINUX),
         "platform_machine": machines[arm],
         "python_version": version,
@@ -335,11 +333,6 @@ def _root(site: str) -> str:
     return "/usr" if system or not site else root
 
 
-_WINDOWS = {
-    "os_name": "nt", "sys_platform": "win32", "platform_system": "Windows",
-    "implementation_name": "cpython", "platform_python_implementation": "CPython",
-}  # fmt: skip
-_LINUX = {
-    "os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
-    "implementation_name": "cpython", "platform_python_implementation": "CPython",
-}  # fmt: skip
+_PYTHON = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
+_WINDOWS = {"os_name": "nt", "sys_platform": "win32", "platform_system": "Windows"}
+_LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .. import _files
@@ -101,15 +100,17 @@ def owners(folder: str) -> tuple[Distribution, ...]:
 def owner_of(path: str, prefix: str = "nvidia_") -> str:
     """Return the requirement for the wheel that installed a file, such as x==1.0; empty if none did."""
     site = site_of(os.path.dirname(path))
+    row = f"{os.path.relpath(path, site or '/')},"
+    return next((pin for pin, record in _records(site, prefix) if row in record), "")
+
+
+def _records(site: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the requirement for each installed package, such as x==1.0, with the text of its RECORD."""
     for name in _files.names_in(site) if site else ():
-        if name.startswith(prefix) and name.endswith(".dist-info"):
-            with suppress(OSError):
-                if _LABEL.fullmatch(name) and f"{os.path.relpath(path, site)}," in _files.text_of(
-                    os.path.join(site, name, "RECORD")
-                ):
-                    package, _, version = name[: -len(".dist-info")].partition("-")
-                    return f"{package.replace('_', '-')}=={version}"
-    return ""
+        if name.startswith(prefix) and _LABEL.fullmatch(name):
+            package, _, version = name[: -len(".dist-info")].partition("-")
+            text = _files.text_or_empty(os.path.join(site, name, "RECORD"))
+            yield f"{package.replace('_', '-')}=={version}", text
 
 
 def lost_links(metadata: str, root: str = "/") -> list[str]:
@@ -133,14 +134,7 @@ def installed(site: str, package: str) -> str:
 
 def of_windows(site: str) -> list[str]:
     """List the requirements for the wheels of NVIDIA that installed libraries of Windows, such as x==1.0."""
-    pins = []
-    for name in _files.names_in(site):
-        with suppress(OSError):
-            if name.startswith("nvidia_") and _LABEL.fullmatch(name):
-                text = _files.text_of(os.path.join(site, name, "RECORD"))
-                package, _, version = name[: -len(".dist-info")].partition("-")
-                pins += [f"{package.replace('_', '-')}=={version}"] if _OF_WINDOWS.search(text) else []
-    return pins
+    return [pin for pin, record in _records(site, "nvidia_") if _OF_WINDOWS.search(record)]
 
 
 def lists_cudnn(site: str) -> bool:
@@ -153,9 +147,8 @@ def wheel_folders(site: str) -> list[str]:
     names = _files.names_in(site)
     full = FULL_FOLDER
     for name in filter(OURS.match, names):
-        with suppress(OSError):
-            if f"{WINDOWS_FOLDER}/" in _files.text_of(os.path.join(site, name, "RECORD")):
-                full = WINDOWS_FOLDER
+        if f"{WINDOWS_FOLDER}/" in _files.text_or_empty(os.path.join(site, name, "RECORD")):
+            full = WINDOWS_FOLDER
     folders = [full, JIT_FOLDER] if any(map(_OF_JIT.match, names)) else [full]
     return [os.path.join(site, folder) for folder in folders]
 

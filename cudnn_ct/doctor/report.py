@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -108,11 +107,6 @@ def explanation(name: str) -> str:
     return "\n".join([*lines, *(f"  {command}" for command in code.general_commands)])
 
 
-def wants_colour(stream: Any) -> bool:
-    """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> Iterator[str]:
     """Yield the known defects of a version in single operations; only their number unless ``verbose``."""
     if not rows:
@@ -124,9 +118,7 @@ def _defects(found: LibrarySet, rows: list[dict[str, Any]], verbose: bool) -> It
     yield f"known defects of cuDNN {write(found.version)} in single operations: {counts}{rest}"
     for row in rows if verbose else ():
         arch = row.get("arch", {})
-        limits = [
-            f"{word} {arch[key]}" for key, word in (("from", "from"), ("before", "before")) if key in arch
-        ]
+        limits = [f"{bound} {arch[bound]}" for bound in ("from", "before") if bound in arch]
         conditions = [*row["when"], *([f"compute capability {' '.join(limits)}"] if limits else [])]
         text = f" ({'; '.join(conditions)})" if conditions else ""
         yield f"  {row['effect']}: {', '.join(row['operations'])}{text}"

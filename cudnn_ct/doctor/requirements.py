@@ -46,7 +46,11 @@ class Requirements:
 
 def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     """Report the requirements that the libraries do not meet."""
-    yield from _check_version(found, asked)
+    version, path = write(found.version), found.folder
+    for expected in (need.versions for need in asked.needs if need.versions):
+        if not found.version or not meets(version, expected):
+            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
+            yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)
     if asked.cuda and found.cuda != asked.cuda:
         have = f"is for CUDA {found.cuda}" if found.cuda else "has an unknown CUDA version"
         text = f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}"
@@ -70,13 +74,13 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     if not sass:
         message = f"{where} has device code for unknown GPUs"
         yield finding("no-gpu-code", message, repair=found.repair, **shown)
-    elif any(have <= arch for have in ptx):
-        message = f"{where} has no machine code for compute capability {arch / 10:.1f}, "
-        message += f"only PTX of {max(ptx) / 10:.1f}"
-        yield finding("jit-for-gpu", message, repair=_suited(found, arch, sass), **shown)
-    else:
-        message = f"{where} has no code for compute capability {arch / 10:.1f}"
-        yield finding("no-gpu-code", message, repair=_suited(found, arch, sass), **shown)
+        return
+    jit = any(have <= arch for have in ptx)
+    message = f"{where} has no {'machine ' * jit}code for compute capability {arch / 10:.1f}"
+    message += f", only PTX of {max(ptx) / 10:.1f}" if jit else ""
+    yield finding(
+        "jit-for-gpu" if jit else "no-gpu-code", message, repair=_suited(found, arch, sass), **shown
+    )
 
 
 @lru_cache(maxsize=16)
@@ -111,11 +115,3 @@ def _suited(found: LibrarySet, arch: int, sass: frozenset[int]) -> Fix:
     if arch < min(sass):  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
         need = need._replace(package="nvidia-cudnn-cu12", versions="<9.11")
     return replace(found, needs=(*found.needs, need)).repair
-
-
-def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
-    version, path = write(found.version), found.folder
-    for expected in (need.versions for need in asked.needs if need.versions):
-        if not found.version or not meets(version, expected):
-            text = f"cuDNN {version} of {path} does not meet the requirement {expected}"
-            yield found.finding("unexpected-version", text, path=path, version=version, expected=expected)

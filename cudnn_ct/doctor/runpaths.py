@@ -13,13 +13,11 @@ from .libraryset import Library, LibrarySet
 
 # --- linker conf -------------------------------------------------------------------------------------------
 
-# Read the folders that the ``/etc/ld.so.conf`` of an image names.
-
 MAX_FILES = 100
 
 
 def configured_folders(root: str) -> Iterator[str]:
-    """Yield the folders, as paths below the root; files that cannot be read are skipped."""
+    """Yield the folders that ``/etc/ld.so.conf`` names, as paths below the root; skip unreadable files."""
     todo = ["/etc/ld.so.conf"]
     seen: set[str] = set()
     while todo:
@@ -27,11 +25,7 @@ def configured_folders(root: str) -> Iterator[str]:
         if path in seen or len(seen) >= MAX_FILES:
             continue
         seen.add(path)
-        try:
-            lines = _files.text_of(path).splitlines()
-        except OSError:
-            continue
-        for line in lines:
+        for line in _files.text_or_empty(path).splitlines():
             words = line.partition("#")[0].split()
             if words[:1] == ["include"]:
                 todo += [each for word in words[1:] for each in _matching(word, path, root)]

@@ -18,22 +18,17 @@ from .libraryset import LibrarySet, write
 
 # --- preloads ----------------------------------------------------------------------------------------------
 
-# Find preloaded libraries that replace those of a cuDNN: LD_PRELOAD and /etc/ld.so.preload.
-
 FILE = "/etc/ld.so.preload"
 
 
 def check_preloads(found: LibrarySet, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Report each preloaded library that is one of cuDNN, or that defines functions of cuDNN."""
+    """Report each preloaded library that is one of cuDNN, or that defines functions of it."""
     words = list(filter(None, re.split(r"[ :]+", environ.get("LD_PRELOAD", ""))))
     for word in words:
         rest = f"remove {word} from LD_PRELOAD" if words[1:] else "unset LD_PRELOAD"
         yield from _judge(found, word, "LD_PRELOAD", rest, environ)
-    try:
-        text = _files.text_of(_files.real(os.path.join(found.root, FILE[1:]), found.root))
-    except OSError:
-        return
-    for line in text.splitlines():
+    file = _files.real(os.path.join(found.root, FILE[1:]), found.root)
+    for line in _files.text_or_empty(file).splitlines():
         for word in filter(None, re.split(r"[ \t:,]+", line.partition("#")[0])):
             yield from _judge(found, word, FILE, f"remove {word} from {FILE}", environ)
 
@@ -69,11 +64,9 @@ def _path_of(found: LibrarySet, word: str, environ: Mapping[str, str]) -> str:
     return next(filter(os.path.isfile, real), "")
 
 
-# GCC and Clang search these before the default folders.
-
-
 # --- search ------------------------------------------------------------------------------------------------
 
+# GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 # Environment variables that change cuDNN, from its strings; those that it only logs by are not among them.
@@ -173,15 +166,10 @@ def _shadowed(found: LibrarySet, folder: str, text: str, advice: str, **more: An
     other = libraryset.read(folder, found.root)
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
+    shown = {"path": folder, "version": version, "expected": write(found.version), **more}
+    severity = Severity.WARNING if same else None
     return finding(
-        "shadowed",
-        text.format(version=version),
-        severity=Severity.WARNING if same else None,
-        fix={"advice": advice},
-        path=folder,
-        version=version,
-        expected=write(found.version),
-        **more,
+        "shadowed", text.format(version=version), severity=severity, fix={"advice": advice}, **shown
     )
 
 

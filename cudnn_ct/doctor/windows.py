@@ -30,14 +30,8 @@ def check_competition(found: LibrarySet) -> Iterator[Finding]:
         same = other.version == found.version and other.cuda == found.cuda
         version = write(other.version)
         text = f"{folder} has a cuDNN {version}, which Windows searches before that of {found.folder}"
-        yield finding(
-            "shadowed-on-windows",
-            text,
-            severity=Severity.WARNING if same else None,
-            path=folder,
-            version=version,
-            expected=write(found.version),
-        )
+        shown: dict[str, Any] = {"path": folder, "version": version, "expected": write(found.version)}
+        yield finding("shadowed-on-windows", text, severity=Severity.WARNING if same else None, **shown)
 
 
 def check_companions(found: LibrarySet) -> Iterator[Finding]:
@@ -67,11 +61,8 @@ def check_companions(found: LibrarySet) -> Iterator[Finding]:
 
 def is_misplaced(folder: str, root: str = "/") -> bool:
     """Return whether libraries for Windows are in the site-packages of a Python for another system."""
-    site, names = (
-        records.site_of(folder),
-        [os.path.basename(name.path) for name in _files.cudnn_files(folder)],
-    )
-    manager = pip.of(site, root) if site and names and all(map(is_dll, names)) else None
+    site, files = records.site_of(folder), list(_files.cudnn_files(folder))
+    manager = pip.of(site, root) if site and files and all(is_dll(file.path) for file in files) else None
     return bool(manager and not manager.loose and not manager.windows)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from .._bindings.types import cudnnBackendDescriptor_t
 from .._handle import NativeHandle
-from ..errors import NotInitializedError, NotSupportedError
+from ..errors import AllocationError, CudnnError, NotInitializedError, NotSupportedError, without_frames
 from . import attributes
 from .attributes import Attribute, Element, kind
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NOT_INITIALIZED = 1001
 _PLANNED = ("operation", "execution_plan")  # made after the handle, which needs a usable GPU
@@ -136,6 +139,16 @@ class BackendDescriptor(NativeHandle):
     def __repr__(self) -> str:
         about = f" of {self.about}" if self.about else ""
         return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}{about}>"
+
+
+def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | CudnnError:
+    """Call a function; return the error if cuDNN rejects its work, and raise it if memory ran out."""
+    try:
+        return work(*args, **kwargs)
+    except AllocationError:
+        raise
+    except CudnnError as error:
+        return without_frames(error)
 
 
 def _raise_without_implementation(error: NotInitializedError) -> None:

@@ -70,7 +70,8 @@ def wrong_conversions(graph: Graph) -> Iterator[tuple[Tensor, str]]:
             if tensor.value is not None or tensor.virtual or spec.size == 1 or spec.dtype not in DTYPES:
                 continue
             width = DTYPES[spec.dtype].itemsize
-            wider = [dtype for dtype in sorted(needed[result_of(one)]) if _itemsize(dtype) > width]
+            known = sorted(needed[result_of(one)] & DTYPES.keys())
+            wider = [dtype for dtype in known if DTYPES[dtype].itemsize > width]
             if width < WORD and (width == 1 or wider) and not in_words(spec):
                 yield tensor, (wider or [""])[0]
 
@@ -205,7 +206,3 @@ def _computed(graph: Graph) -> set[int]:
             if any(tensor.value is None and (not tensor.virtual or tensor.uid in found) for tensor in given):
                 found.add(result_of(one))
     return found
-
-
-def _itemsize(dtype: str) -> int:
-    return DTYPES[dtype].itemsize if dtype in DTYPES else 0

@@ -170,7 +170,7 @@ def engine_plan(
     """
     graph = graph._replace(dynamic=candidate.dynamic)
     if isinstance(context, ShapesOnly):
-        request = _request(graph, rules, candidate.algorithm)._replace(replaceable=context.replaceable)
+        request = PlanRequest(graph, None, rules, candidate.algorithm, replaceable=context.replaceable)
         return graph_plan(request, context, _nothing, compiled=False)
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is rejected for this {problem}: {candidate.rejected}")
@@ -182,7 +182,7 @@ def engine_plan(
     wrong = rules.why_wrong(engine, candidate.notes, compute_capability(context))
     if wrong:
         raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
-    request = _request(graph, rules, str(engine))
+    request = PlanRequest(graph, None, rules, str(engine))
 
     def make() -> CompiledPlan:
         try:
@@ -202,18 +202,6 @@ def engine_plan(
     # A stored candidate has no time, and that of other sizes no workspace.
     made.candidate = candidate._replace(workspace=max(candidate.workspace, made.workspace))
     return made
-
-
-def _request(graph: Graph, rules: EngineRules, engine: str) -> PlanRequest:
-    return PlanRequest(
-        graph,
-        excluded=rules.excluded,
-        last=tuple(rules.last),
-        first=rules.first,
-        rejections=rules.rejections,
-        engine=engine,
-        unordered=rules.unordered,
-    )
 
 
 def _nothing() -> CompiledPlan:

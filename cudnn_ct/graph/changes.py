@@ -6,16 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ..context import Context
-from ..errors import AllocationError, CudnnError
+from ..errors import CudnnError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
+from .backend import attempt
 from .engines import heuristic_configs, heuristic_modes, offer_of
 from .offline import Planner, describe_device
-from .operations import Graph, Node, Tensor, operation_graph, tensors_of_graph
+from .operations import Graph, Node, Tensor, mapped_graph, operation_graph, tensors_of_graph
 
 FLOATS = ("float16", "bfloat16", "float32")
 COMPUTE = ("comp_type", "math_prec")  # attributes of the parameters of operations
@@ -48,19 +49,13 @@ def supported_changes(
 
 
 def _supported(graph: Graph, context: Context | Planner) -> bool:
-    try:
+    def supported() -> bool:
         native = operation_graph(graph, context)
-        offered = islice(heuristic_configs(native, context, _modes(graph, context), TRIED), TRIED)
+        modes = [mode for mode in heuristic_modes(graph, context) if mode != "b"]  # which adds no engine
+        offered = islice(heuristic_configs(native, context, modes, TRIED), TRIED)
         return any(offer_of(native, offer.engine, context) for offer in offered)
-    except AllocationError:
-        raise
-    except CudnnError:
-        return False
 
-
-def _modes(graph: Graph, context: Context | Planner) -> list[str]:
-    """Return the modes that find an engine for any graph that has one; mode "b" adds none."""
-    return [mode for mode in heuristic_modes(graph, context) if mode != "b"]
+    return attempt(supported) is True
 
 
 def _changes(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
@@ -88,11 +83,12 @@ def _computed(graph: Graph) -> Iterator[_Change]:
     for dtype in ("float32", "int32"):
 
         def computed(one: Node, dtype: str = dtype) -> Node:
-            return _with(one, **{name: dtype for name in COMPUTE if name in one.attributes})
+            changed = {name: dtype for name in COMPUTE if name in one.attributes}
+            return one._replace(attributes={**one.attributes, **changed})
 
         yield _Change(
             f"the compute type must be {dtype} (is {_listed(used) if used else 'float32'})",
-            _mapped(graph, node=computed),
+            mapped_graph(graph, node=computed),
         )
 
 
@@ -103,14 +99,13 @@ def _stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
         for new in FLOATS:
 
             def stored(one: Tensor, old: tuple[str, ...] = old, new: str = new) -> Tensor:
-                changes = (
-                    one.spec.dtype in old and one.value is None and not (one.virtual and old == ("float32",))
-                )
+                stays = one.value is not None or (one.virtual and old == ("float32",))
+                changes = one.spec.dtype in old and not stays
                 return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
             those = [names[one.uid] for one in graph.operands if one.spec.dtype in old]
             words = f"{_listed(those)} must be {new} ({'is' if len(those) == 1 else 'are'} {_listed(old)})"
-            yield _Change(words, _mapped(graph, tensor=stored))
+            yield _Change(words, mapped_graph(graph, tensor=stored))
 
 
 def _one_stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
@@ -124,7 +119,7 @@ def _one_stored(graph: Graph, names: Mapping[int, str]) -> Iterator[_Change]:
                 return one._replace(spec=one.spec._replace(dtype=new)) if changes else one
 
             words = f"{names[changed.uid]} must be {new} (is {changed.spec.dtype})"
-            yield _Change(words, _mapped(graph, tensor=stored))
+            yield _Change(words, mapped_graph(graph, tensor=stored))
 
 
 def _laid_out(graph: Graph) -> Iterator[_Change]:
@@ -137,7 +132,7 @@ def _laid_out(graph: Graph) -> Iterator[_Change]:
             return one._replace(spec=one.spec._replace(strides=strides))
 
         name = layout.upper() if images else "contiguous"
-        yield _Change(f"the layout of all tensors must be {name}", _mapped(graph, tensor=packed))
+        yield _Change(f"the layout of all tensors must be {name}", mapped_graph(graph, tensor=packed))
 
 
 def _sized(graph: Graph) -> Iterator[_Change]:
@@ -191,7 +186,7 @@ def _resized(graph: Graph, lengths: dict[int, int], uids: set[int], axes: tuple[
             shape[axis] = lengths.get(shape[axis], shape[axis])
         return _reshaped(one, tuple(shape))
 
-    return _mapped(graph, tensor=resized)
+    return mapped_graph(graph, tensor=resized)
 
 
 def _with_channels(graph: Graph, weight: int, counts: dict[int, int]) -> Graph:
@@ -203,7 +198,7 @@ def _with_channels(graph: Graph, weight: int, counts: dict[int, int]) -> Graph:
             shape[axis] = counts.get(shape[axis], shape[axis])
         return _reshaped(one, tuple(shape))
 
-    return _mapped(graph, tensor=resized)
+    return mapped_graph(graph, tensor=resized)
 
 
 def _reshaped(one: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -265,32 +260,3 @@ def _listed(words: Sequence[str]) -> str:
 
 def _is_float(tensor: Tensor) -> bool:
     return tensor.spec.dtype.startswith(("float", "bfloat"))
-
-
-def _with(one: Node, **attributes: object) -> Node:
-    return one._replace(attributes={**one.attributes, **attributes})
-
-
-def _mapped(
-    graph: Graph,
-    tensor: Callable[[Tensor], Tensor] = lambda one: one,
-    node: Callable[[Node], Node] = lambda one: one,
-) -> Graph:
-    """Return a graph with changed tensors and nodes, sub-graphs included."""
-
-    def mapped(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            ragged = None if value.ragged is None else mapped(value.ragged)
-            return tensor(value)._replace(ragged=ragged)
-        if isinstance(value, Graph):
-            return _mapped(value, tensor, node)
-        if isinstance(value, Node):
-            changed = node(value)
-            return changed._replace(
-                attributes={name: mapped(each) for name, each in changed.attributes.items()}
-            )
-        if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
-            return tuple(mapped(each) for each in value)
-        return value
-
-    return Graph(tuple(mapped(one) for one in graph.nodes), tuple(mapped(one) for one in graph.operands))

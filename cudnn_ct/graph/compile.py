@@ -16,7 +16,6 @@ from .offline import Planner
 from .operations import operation_graph
 from .plan_file import StoredPlan
 from .recording import PlanRequest
-from .rules import EngineRules
 from .stored import CompiledPlan, to_store
 
 
@@ -46,7 +45,7 @@ def _first_candidate(request: PlanRequest, planner: Planner) -> CompiledPlan:
         if not wrong:
             try:
                 engine, native = Engine.parse(row.algorithm), operation_graph(request.graph, planner)
-                return execution_plan(native, engine, planner, request.excluded), row
+                return execution_plan(native, engine, planner, request.rules.excluded), row
             except AllocationError:
                 raise
             except CudnnError as error:
@@ -60,25 +59,14 @@ def _names_engine(request: PlanRequest) -> bool:
     return is_engine(request.engine) and not request.choice
 
 
-def _rules(request: PlanRequest) -> EngineRules:
-    return EngineRules(
-        request.excluded,
-        rejections=request.rejections,
-        last=request.last,
-        first=request.first,
-        unordered=request.unordered,
-    )
-
-
 def _stages(request: PlanRequest, planner: Context | Planner) -> Iterator[list[Candidate]]:
     """Yield the engine that a call names, unless it names none, then those of each heuristic mode."""
-    rules = _rules(request)
     if _names_engine(request):
-        yield [engine_by_name(request.graph, rules, request.engine, planner)]
+        yield [engine_by_name(request.graph, request.rules, request.engine, planner)]
         if not request.replaceable:
             return
     for mode in heuristic_modes(request.graph, planner):
-        yield engine_candidates(request.graph, rules, planner, [mode])
+        yield engine_candidates(request.graph, request.rules, planner, [mode])
 
 
 def usable_candidates(request: PlanRequest, planner: Context | Planner) -> list[Candidate]:

@@ -184,17 +184,12 @@ def _notes(engine: BackendDescriptor) -> tuple[str, ...]:
 def _knobs(config: BackendDescriptor, count: int) -> Knobs:
     # cuDNN reports a count of 0 for this attribute: there is one choice for each knob of the engine.
     choices = config.children("knob_choices", "knob_choice", count)
-    return tuple((_knob_type(choice), choice.one("knob_value")) for choice in choices)
+    return tuple((knob_number(choice.one("knob_type")), choice.one("knob_value")) for choice in choices)
 
 
-def _knob_type(choice: BackendDescriptor) -> int:
-    name = choice.one("knob_type")
+def knob_number(name: str) -> int:
+    """Return the number of a kind of knob; a kind that only a newer cuDNN names is one already."""
     return int(name) if name.isdecimal() else int(BackendKnobType[name.upper()])
-
-
-# --- modes -------------------------------------------------------------------------------------------------
-
-# The heuristic modes that may be queried for a graph.
 
 
 def heuristic_modes(graph: Graph, context: Context | Planner | ShapesOnly) -> tuple[str, ...]:

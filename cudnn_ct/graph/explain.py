@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from .._caches import BoundedDict
+from .._files import resource
 from ..context import Context
 from ..errors import BadParamError, Explanation, NotSupportedError, Reason
-from ..shapes.specs import TensorSpec
 from .changes import COMPUTE, name_of, supported_changes
 from .engines import heuristic_configs, heuristic_modes
 from .offline import Planner, compute_capability
 from .operations import Graph, Node, Tensor, operation_graph
 from .reasons import EngineLines, Line, lines_of_graph
-from .translations import TRANSLATIONS, Translation
 
 KINDS = ("graph", "gpu", "unknown", "engine", "other")  # what must change, the most useful first
 ALL = -1  # the number that stands for the graph itself
@@ -85,6 +86,27 @@ def _reasons(rows: list[EngineLines], facts: dict[str, Any]) -> Iterator[Reason]
         found.setdefault((kind, words), ([], line))[0].append(row.number)
     for (kind, words), (engines, line) in sorted(found.items(), key=lambda one: KINDS.index(one[0][0])):
         yield Reason(() if engines == [ALL] else tuple(engines), kind, words, line)
+
+
+class Translation(NamedTuple):
+    """A row of translations.json: plain words for a kind of line in which cuDNN rejects a graph.
+
+    ``pattern`` is searched for in the line, which is cuDNN's own sentence, the condition that failed, or
+    both, because versions differ. ``must_change`` is one of `KINDS`, ``must`` says it in words. ``have``
+    states facts of the graph, and is omitted if the graph lacks one; its fields, and those of ``must``, are
+    the facts of `facts_of` and named groups of the pattern. ``seen`` are the versions of cuDNN that printed
+    the line. Lines of functions that pass an error on (`check_for_support()`) have no row.
+    """
+
+    must_change: str
+    pattern: str
+    have: str
+    must: str
+    seen: list[str]
+
+
+_SECTIONS = json.loads(resource("graph/translations.json"))  # the first row that matches a line is used
+TRANSLATIONS = tuple(Translation(**row) for row in chain.from_iterable(_SECTIONS.values()))
 
 
 def translated(lines: tuple[Line, ...], facts: dict[str, Any]) -> tuple[str, str, str]:
@@ -162,10 +184,5 @@ def _layouts(nodes: tuple[Node, ...]) -> str:
     tensors = {
         name_of(name): value for name, value in nodes[0].attributes.items() if isinstance(value, Tensor)
     }
-    return ", ".join(
-        f"{name} {_layout(tensor.spec)}" for name, tensor in tensors.items() if len(tensor.spec.shape) > 3
-    )
-
-
-def _layout(spec: TensorSpec) -> str:
-    return spec.layout or f"of strides {spec.strides}"
+    images = {name: tensor.spec for name, tensor in tensors.items() if len(tensor.spec.shape) > 3}
+    return ", ".join(f"{name} {spec.layout or f'of strides {spec.strides}'}" for name, spec in images.items())

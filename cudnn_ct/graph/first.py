@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import chain, islice
 
 from ..context import Context
-from ..errors import AllocationError, CudnnError, NotSupportedError
+from ..errors import CudnnError, NotSupportedError
 from ..plans.base import Candidate
+from .backend import attempt
 from .engines import execution_plan, heuristic_configs
 from .offline import Planner
 from .operations import Graph, operation_graph
@@ -42,12 +43,9 @@ def first_engine(
     for offer in chain((first[i] for i in order if i < len(first)), offered):
         if stored is not None and stored[1].algorithm == str(offer.engine):
             return stored
-        try:
-            made = execution_plan(native, offer.engine, context)
-        except AllocationError:
-            raise
-        except CudnnError as error:  # errors of runtime compilation too
-            reasons.append(f"{offer.engine}: {error}")
+        made = attempt(execution_plan, native, offer.engine, context)
+        if isinstance(made, CudnnError):  # errors of runtime compilation too
+            reasons.append(f"{offer.engine}: {made}")
             continue
         same = "nondeterministic" not in offer.notes
         return made, Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)

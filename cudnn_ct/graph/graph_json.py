@@ -38,16 +38,10 @@ def graph_from_json(found: Mapping[str, Any]) -> Graph:
 
 def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
     row: dict[str, Any] = {"uid": tensor.uid, **tensor.spec._asdict()}
-    if tensor.virtual:
-        row["virtual"] = True
-    for name in ("value", "reordering", "same_memory_as"):
-        if getattr(tensor, name) is not None:
-            row[name] = getattr(tensor, name)
-    if tensor.scratch:
-        row["scratch"] = True
-    if tensor.ragged is not None:
-        row["ragged"] = tensor.ragged.uid
-    return row
+    row |= {name: True for name in ("virtual", "scratch") if getattr(tensor, name)}
+    given = {name: getattr(tensor, name) for name in ("value", "reordering", "same_memory_as")}
+    given["ragged"] = tensor.ragged and tensor.ragged.uid
+    return row | {name: value for name, value in given.items() if value is not None}
 
 
 def _nodes_to_json(graph: Graph) -> dict[str, Any]:

@@ -102,10 +102,6 @@ def _images(graph: Graph) -> Iterator[tuple[Node, dict[str, TensorSpec], bool]]:
                 yield one, specs, common
 
 
-def _mixed_layouts(graph: Graph) -> Iterator[str]:
-    return (_listed(specs) for _, specs, common in _images(graph) if not common)
-
-
 def _one_pixel(graph: Graph) -> Iterator[str]:
     """Engines read a result of one pixel as channels last: channels are adjacent in both layouts."""
     for one, specs, common in _images(graph):
@@ -222,7 +218,9 @@ def _is_input(tensor: Tensor, uses: Mapping[int, int]) -> bool:
 CONDITIONS: dict[str, Callable[[Graph], Iterator[str]]] = {
     "a norm and the gradient of an activation": _norm_and_gradient,
     CONVERSIONS: _part_words,
-    "a convolution whose tensors differ in layout": _mixed_layouts,
+    "a convolution whose tensors differ in layout": lambda graph: (
+        _listed(specs) for _, specs, common in _images(graph) if not common
+    ),
     "a convolution to one pixel that is not in NHWC": _one_pixel,
     "a convolution of float16 and bfloat16": _two_half_precisions,
     "one element beside several products of one column": _shared_element,

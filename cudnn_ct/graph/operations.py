@@ -5,7 +5,7 @@ A kind of operation is a row of a table; its attributes come from its descriptor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from operator import mul
 from typing import Any, NamedTuple
@@ -28,6 +28,13 @@ class OpDescriptor(NamedTuple):
     parameters: str = ""
 
 
+# Operations without a descriptor of parameters, which cuDNN gives the same names.
+_PLAIN = (
+    "norm_forward", "norm_backward", "gen_stats", "bn_finalize_statistics", "diagonal_band_mask",
+    "paged_cache_load", "softmax", "reshape", "transpose", "slice", "concat", "signal",
+    "block_scale_quantize", "block_scale_dequantize", "expand_band_matrix", "contract_band_matrix",
+    "moe_grouped_matmul",
+)  # fmt: skip
 OPERATIONS = {
     "conv_forward": OpDescriptor("operation_convolution_forward", "conv_desc", "convolution"),
     "conv_backward_data": OpDescriptor("operation_convolution_backward_data", "conv_desc", "convolution"),
@@ -37,30 +44,14 @@ OPERATIONS = {
     "reduction": OpDescriptor("operation_reduction", "desc", "reduction"),
     "resample_forward": OpDescriptor("operation_resample_fwd", "desc", "resample"),
     "resample_backward": OpDescriptor("operation_resample_bwd", "desc", "resample"),
-    "norm_forward": OpDescriptor("operation_norm_forward"),
-    "norm_backward": OpDescriptor("operation_norm_backward"),
-    "gen_stats": OpDescriptor("operation_gen_stats"),
-    "bn_finalize_statistics": OpDescriptor("operation_bn_finalize_statistics"),
     "bn_backward_weights": OpDescriptor("operation_bn_bwd_weights"),
     "sdpa_forward": OpDescriptor("operation_sdpa_fwd"),
     "sdpa_backward": OpDescriptor("operation_sdpa_bwd"),
-    "diagonal_band_mask": OpDescriptor("operation_diagonal_band_mask"),
-    "paged_cache_load": OpDescriptor("operation_paged_cache_load"),
-    "softmax": OpDescriptor("operation_softmax"),
     "rope_forward": OpDescriptor("operation_rope_fwd"),
     "rope_backward": OpDescriptor("operation_rope_bwd"),
     "rng": OpDescriptor("operation_rng", "desc", "rng"),
-    "reshape": OpDescriptor("operation_reshape"),
-    "transpose": OpDescriptor("operation_transpose"),
-    "slice": OpDescriptor("operation_slice"),
-    "concat": OpDescriptor("operation_concat"),
-    "signal": OpDescriptor("operation_signal"),
-    "block_scale_quantize": OpDescriptor("operation_block_scale_quantize"),
-    "block_scale_dequantize": OpDescriptor("operation_block_scale_dequantize"),
-    "expand_band_matrix": OpDescriptor("operation_expand_band_matrix"),
-    "contract_band_matrix": OpDescriptor("operation_contract_band_matrix"),
-    "moe_grouped_matmul": OpDescriptor("operation_moe_grouped_matmul"),
     "moe_grouped_matmul_backward": OpDescriptor("operation_moe_grouped_matmul_bwd"),
+    **{name: OpDescriptor(f"operation_{name}") for name in _PLAIN},
 }
 
 
@@ -146,6 +137,31 @@ def _tensors_of(value: object) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):  # a graph is the tuple of its nodes and operands
         for element in value:
             yield from _tensors_of(element)
+
+
+def mapped_graph(
+    graph: Graph,
+    tensor: Callable[[Tensor], Tensor] = lambda one: one,
+    node: Callable[[Node], Node] = lambda one: one,
+) -> Graph:
+    """Return a graph with changed tensors and nodes, sub-graphs included."""
+
+    def mapped(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            ragged = None if value.ragged is None else mapped(value.ragged)
+            return tensor(value)._replace(ragged=ragged)
+        if isinstance(value, Graph):
+            return mapped_graph(value, tensor, node)
+        if isinstance(value, Node):
+            changed = node(value)
+            return changed._replace(
+                attributes={name: mapped(each) for name, each in changed.attributes.items()}
+            )
+        if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
+            return tuple(mapped(each) for each in value)
+        return value
+
+    return Graph(tuple(mapped(one) for one in graph.nodes), tuple(mapped(one) for one in graph.operands))
 
 
 def why_static(graph: Graph) -> str:

@@ -25,14 +25,12 @@ from .operations import Graph, Tensor, tensors_of_graph
 
 # --- variant pack ------------------------------------------------------------------------------------------
 
-# Variant packs: the pointers that an execution plan runs on.
-
 _ONE = c_int64(1)
 _ATTRIBUTES = ("unique_ids", "data_pointers", "workspace")
 
 
 class VariantPack:
-    """A finalised variant pack, which passes itself to C. It is destroyed with its last reference."""
+    """The pointers that a plan runs on, which pass themselves to C; destroyed with the last reference."""
 
     __slots__ = ("_as_parameter_", "_destroy", "_process")
 

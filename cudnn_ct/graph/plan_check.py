@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ..context import Context
 from ..cuda import memory as memories
 from ..dtypes import GRAPH_DTYPES
-from ..errors import AllocationError, CudnnError, NotInitializedError, NotSupportedError, warn_caller
+from ..errors import CudnnError, NotInitializedError, NotSupportedError, warn_caller
 from ..plans.base import Candidate
 from ..plans.comparison import difference, tolerance_of
-from .backend import BackendDescriptor
+from .backend import BackendDescriptor, attempt
 from .engines import Engine, execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
 from .plan import GraphPlan, VariantPack
@@ -69,24 +69,17 @@ class CheckedPlan(GraphPlan):
         """Return the plan of the first other engine that supports the graph; None if there is none."""
         native = operation_graph(self._graph, context)
         number = Engine.parse(self.candidate.algorithm).number
-        for again in (False, True):  # the same engine with other knobs, if no other engine exists
-            try:
-                for offer in heuristic_configs(native, context):
-                    same = offer.engine.number == number
-                    if same != again or str(offer.engine) == self.candidate.algorithm:
-                        continue
-                    try:
-                        made = execution_plan(native, offer.engine, context)
-                    except AllocationError:
-                        raise
-                    except CudnnError:
-                        continue
-                    row = Candidate("graph", str(offer.engine), "", offer.workspace, True, notes=offer.notes)
-                    return GraphPlan(self._graph, made, row)
-            except AllocationError:
-                raise
-            except CudnnError:
-                return None
+        offers = attempt(list, heuristic_configs(native, context))
+        if isinstance(offers, CudnnError):
+            return None
+        others = [offer for offer in offers if str(offer.engine) != self.candidate.algorithm]
+        # The same engine with other knobs comes last: it serves if no other engine exists.
+        for offer in sorted(others, key=lambda offer: offer.engine.number == number):
+            made = attempt(execution_plan, native, offer.engine, context)
+            if isinstance(made, CudnnError):
+                continue
+            row = Candidate("graph", str(offer.engine), "", offer.workspace, True, notes=offer.notes)
+            return GraphPlan(self._graph, made, row)
         return None
 
 

@@ -129,9 +129,8 @@ class PlanStore:
 
         def delete(folder: Path) -> int:
             files = _files(folder)
-            for left in folder.glob(f".*{SUFFIX}.*"):  # by a process that was killed while it wrote
-                left.unlink(missing_ok=True)
-            for file in (*files, *folder.glob("*.lock")):
+            left = folder.glob(f".*{SUFFIX}.*")  # by a process that was killed while it wrote
+            for file in (*left, *files, *folder.glob("*.lock")):
                 file.unlink(missing_ok=True)
             return len(files)
 
@@ -140,14 +139,16 @@ class PlanStore:
     @contextmanager
     def lock(self, key: str) -> Iterator[bool]:
         """Let one process at a time compile a plan; yield whether another one was waited for."""
-        file = self._attempt("written", lambda folder: self._lock_file(folder, key), None)
-        if file is None or file in _thread.held:
-            yield False
-            return
-        descriptor = self._attempt(
-            "written", lambda _: os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), None
-        )
-        if descriptor is None:
+        # One of 256 files: plans whose hashes have the same first byte share one.
+        name = f"{file_name(key)[:2]}.lock"
+        file = self.path and self.path / name
+
+        def opened(folder: Path) -> int:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+        descriptor = None if file in _thread.held else self._attempt("written", opened, None)
+        if file is None or descriptor is None:
             yield False
             return
         _thread.held.add(file)
@@ -158,11 +159,6 @@ class PlanStore:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
             os.close(descriptor)
-
-    def _lock_file(self, folder: Path, key: str) -> Path:
-        """Return one of 256 files: plans whose hashes have the same first byte share one."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder / f"{file_name(key)[:2]}.lock"
 
     def _read(self, file: Path) -> StoredPlan | None:
         """Return the plan in a file; warn and return None if it must not be used."""

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from .._bindings.enums import BackendKnobType
 from .._bindings.types import cudnnCallback_t
 from ..context import Context
-from ..errors import AllocationError, CudnnError
-from .backend import BackendDescriptor
-from .engines import Knobs, engine_config, engine_descriptor
+from ..errors import CudnnError
+from .backend import BackendDescriptor, attempt
+from .engines import Knobs, engine_config, engine_descriptor, knob_number
 from .offline import Planner
 from .operations import Graph, operation_graph
 
@@ -108,12 +107,9 @@ def lines_of_graph(graph: Graph, context: Context | Planner) -> list[EngineLines
     if not isinstance(context, Planner):
         context.last_graph = None  # made again, while the callback is there
     with recorded(context.library) as lines:
-        try:
-            native = operation_graph(graph, context)
-        except AllocationError:
-            raise
-        except CudnnError as error:
-            return [EngineLines(-1, tuple(lines) or (Line("", error.detail or str(error)),))]
+        native = attempt(operation_graph, graph, context)
+        if isinstance(native, CudnnError):
+            return [EngineLines(-1, tuple(lines) or (Line("", native.detail or str(native)),))]
         rows = []
         for number in range(native.one("engine_global_count")):
             del lines[:]
@@ -130,11 +126,8 @@ def _causes(lines: list[Line]) -> tuple[Line, ...]:
 
 def _supports(native: BackendDescriptor, number: int, context: Context | Planner, lines: list[Line]) -> bool:
     """Return whether an engine supports a graph: then the size of its workspace is known."""
-    try:
-        engine = engine_descriptor(native, number, context)
-    except AllocationError:
-        raise
-    except CudnnError:
+    engine = attempt(engine_descriptor, native, number, context)
+    if isinstance(engine, CudnnError):
         return False
     if _has_workspace(engine, ()):
         return True
@@ -144,16 +137,10 @@ def _supports(native: BackendDescriptor, number: int, context: Context | Planner
     del lines[:]
     first = engine.children("knob_info", "knob_info", engine.count("knob_info"))[0]
     values = range(first.one("minimum_value"), first.one("maximum_value") + 1)[:MAX_VALUES]
-    knob = first.one("type")
-    kind = int(knob) if str(knob).isdecimal() else int(BackendKnobType[knob.upper()])
+    kind = knob_number(first.one("type"))
     return any(_has_workspace(engine, ((kind, value),)) for value in values)
 
 
 def _has_workspace(engine: BackendDescriptor, knobs: Knobs) -> bool:
-    try:
-        engine_config(engine, knobs).one("workspace_size")
-    except AllocationError:
-        raise
-    except CudnnError:
-        return False
-    return True
+    size = attempt(lambda: engine_config(engine, knobs).one("workspace_size"))
+    return not isinstance(size, CudnnError)

@@ -15,7 +15,7 @@ from .._caller import caller
 from .graph_json import graph_from_json, graph_text, graph_to_json
 from .operations import Graph
 from .plan_file import StoredPlan
-from .rules import Named, Rejection, named_from_json, rejection_from_json
+from .rules import EngineRules, rules_from_json, rules_to_json
 
 FORMAT = "cudnn_ct graphs 1"
 
@@ -23,23 +23,19 @@ FORMAT = "cudnn_ct graphs 1"
 class PlanRequest(NamedTuple):
     """A graph to compile, and how its engine is selected.
 
-    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates. ``excluded``, ``last``,
-    ``first``, ``unordered`` and ``rejections`` are those of `EngineRules`. ``engine`` was used where the call
-    was recorded. ``choice`` has the problem and the limits of a call that took the heuristic choice, as text;
-    ``limits`` has the limits as JSON. If a call named an engine that is not usable, the heuristics select
-    another one if it is ``replaceable``. ``call`` has the operation and the line of the program that made it.
+    ``order`` is that of `graph.first.first_plan`, None for graphs with candidates, which have ``rules``.
+    ``engine`` was used where the call was recorded. ``choice`` has the problem and the limits of a call that
+    took the heuristic choice, as text; ``limits`` has the limits as JSON. If a call named an engine that is
+    not usable, the heuristics select another one if it is ``replaceable``. ``call`` has the operation and the
+    line of the program that made it.
     """
 
     graph: Graph
     order: tuple[int, ...] | None = None
-    excluded: frozenset[str] = frozenset()
-    last: tuple[int, ...] = ()
+    rules: EngineRules = EngineRules()
     engine: str = ""
     choice: str = ""
     limits: Mapping[str, Any] = MappingProxyType({})
-    first: tuple[Named, ...] = ()
-    unordered: bool = False
-    rejections: tuple[Rejection, ...] = ()
     replaceable: bool = False
     call: str = ""
 
@@ -47,8 +43,8 @@ class PlanRequest(NamedTuple):
     def identity(self) -> tuple[str, ...]:
         """Two requests with the same identity are one."""
         engine = "" if self.choice else self.engine
-        rejected = ",".join(one.fact for one in self.rejections)
-        selected = repr(sorted(self.excluded)), engine, str(self.replaceable), self.choice, rejected
+        rejected = ",".join(one.fact for one in self.rules.rejections)
+        selected = repr(sorted(self.rules.excluded)), engine, str(self.replaceable), self.choice, rejected
         return graph_text(self.graph), repr(self.order), *selected
 
 
@@ -88,16 +84,10 @@ class RecordedPlans:
 
         Raises OSError if the file cannot be written.
         """
-        rows = [
-            {
-                **request._asdict(),
-                "graph": graph_to_json(request.graph),
-                "excluded": sorted(request.excluded),
-                "limits": dict(request.limits),
-                "rejections": [one._asdict() for one in request.rejections],
-            }
-            for request in self.requests.values()
-        ]
+        rows = []
+        for request in self.requests.values():
+            row = request._asdict() | {"graph": graph_to_json(request.graph), "limits": dict(request.limits)}
+            rows.append(rules_to_json(row.pop("rules")) | row)
         replace_file(Path(path), json.dumps({"format": FORMAT, "graphs": rows}).encode() + b"\n")
         return len(rows)
 
@@ -105,8 +95,7 @@ class RecordedPlans:
 class _Thread(threading.local):
     """The request that this thread recorded last."""
 
-    def __init__(self) -> None:
-        self.last: PlanRequest | None = None
+    last: PlanRequest | None = None
 
 
 _recordings: list[RecordedPlans] = []  # those that are active, in all threads
@@ -178,14 +167,10 @@ def read_requests(content: object) -> list[PlanRequest]:
             PlanRequest(
                 graph_from_json(row["graph"]),
                 None if row.get("order") is None else tuple(map(int, row["order"])),
-                frozenset(map(str, row.get("excluded", ()))),
-                tuple(map(int, row.get("last", ()))),
+                rules_from_json(row),
                 str(row.get("engine", "")),
                 str(row.get("choice", "")),
                 dict(row.get("limits", {})),
-                tuple(map(named_from_json, row.get("first", ()))),
-                bool(row.get("unordered", False)),
-                tuple(map(rejection_from_json, row.get("rejections", ()))),
                 bool(row.get("replaceable", False)),
                 str(row.get("call", "")),
             )

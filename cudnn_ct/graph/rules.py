@@ -86,8 +86,25 @@ class EngineRules(NamedTuple):
         return next(found, "")
 
 
-def rejection_from_json(row: dict[str, Any]) -> Rejection:
-    """Return the rejection that :class:`Rejection` became in JSON."""
+def rules_to_json(rules: EngineRules) -> dict[str, Any]:
+    """Return rules for a file of graphs, next to the other keys of a request."""
+    found = rules._asdict() | {"excluded": sorted(rules.excluded)}
+    del found["coarser_than"]  # it is a part of messages alone
+    return found | {"rejections": [one._asdict() for one in rules.rejections]}
+
+
+def rules_from_json(row: dict[str, Any]) -> EngineRules:
+    """Return the rules in a row of a file of graphs; those that it lacks are empty."""
+    return EngineRules(
+        frozenset(map(str, row.get("excluded", ()))),
+        rejections=tuple(map(_rejection, row.get("rejections", ()))),
+        last=tuple(map(int, row.get("last", ()))),
+        first=tuple(map(_named, row.get("first", ()))),
+        unordered=bool(row.get("unordered", False)),
+    )
+
+
+def _rejection(row: dict[str, Any]) -> Rejection:
     knobs = tuple((int(knob), tuple(map(int, values))) for knob, values in row.get("knobs", ()))
     return Rejection(
         str(row["reason"]),
@@ -102,8 +119,8 @@ def rejection_from_json(row: dict[str, Any]) -> Rejection:
     )
 
 
-def named_from_json(row: Any) -> Named:
-    """Return the engine that :class:`Named` became in JSON; a text alone is for all GPUs."""
+def _named(row: Any) -> Named:
+    """Return an engine with its knobs; a text alone is for all GPUs."""
     return Named(row) if isinstance(row, str) else Named(str(row[0]), _arch(row[1]))
 
 

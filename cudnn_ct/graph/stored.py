@@ -34,7 +34,7 @@ def plan_key(request: PlanRequest, context: Context | Planner) -> str:
     if request.order is not None:
         how = f"first of {request.order}"
     else:
-        how = f"{request.engine} without {sorted(request.excluded)}"
+        how = f"{request.engine} without {sorted(request.rules.excluded)}"
     version = context.library.version_text
     return f"plan | cuDNN {version} | {gpu_name(context)} | {how} | {graph_text(request.graph)}"
 
@@ -60,24 +60,22 @@ def graph_plan(
         return cast(GraphPlan, NoPlan())
     if isinstance(context, Planner) or not (uses_plans(compiled) or active()):
         return GraphPlan(request.graph, *make())
-    if request.graph.dynamic:  # its plan cannot be stored, but its kernels
-        made = make()
+    store = plan_store()
+
+    def made() -> CompiledPlan:
+        plan = make()
         if not is_timing():
-            _save(plan_store(), request, *made, context)
-        return GraphPlan(request.graph, *made)
-    store, key = plan_store(), plan_key(request, context)
+            _save(store, request, *plan, context)
+        return plan
+
+    if request.graph.dynamic:  # its plan cannot be stored, but its kernels
+        return GraphPlan(request.graph, *made())
+    key = plan_key(request, context)
     found = _load(store, key, request, context, select)
-    if found is None and is_timing():
-        found = make()
-    elif found is None and compiled:
+    if found is None and compiled and not is_timing():
         with store.lock(key) as waited:
-            found = (waited and _load(store, key, request, context, select)) or None
-            if found is None:
-                found = make()
-                _save(store, request, *found, context)
-    elif found is None:
-        found = make()
-        _save(store, request, *found, context)
+            found = (_load(store, key, request, context, select) if waited else None) or made()
+    found = found or made()
     if store.needs_check(key):
         return CheckedPlan(request.graph, *found, key)
     return GraphPlan(request.graph, *found)
@@ -142,12 +140,17 @@ def to_store(
 
 
 def candidate_from_json(row: dict[str, Any]) -> Candidate:
-    """Return the candidate of a stored plan; raise TypeError or ValueError if it is malformed."""
-    made = Candidate(**{**row, "relayout": tuple(map(tuple, row["relayout"])), "notes": tuple(row["notes"])})
+    """Return a candidate that was stored without its problem; raise TypeError or ValueError if malformed."""
+    made = Candidate(**row)
     for value, kind in zip(made[:5], (str, str, str, int, bool), strict=True):
         if not isinstance(value, kind):
             raise TypeError(f"got {value!r}, expected {kind.__name__}")
-    return made
+    return made._replace(
+        relayout=tuple((str(operand), str(layout)) for operand, layout in made.relayout),  # type: ignore[misc]  # `plan` checks the layouts
+        notes=tuple(map(str, made.notes)),
+        rejected=str(made.rejected),
+        problem=None,
+    )
 
 
 def read_back(entry: StoredPlan, request: PlanRequest, context: Context | Planner) -> CompiledPlan | str:

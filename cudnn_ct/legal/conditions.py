@@ -157,6 +157,15 @@ _NETWORKS: dict[str, Condition] = {
 
 # --- graphs ------------------------------------------------------------------------------------------------
 
+
+def _has_kind(problem: Any, *kinds: str) -> bool:
+    return any(one.kind in kinds for one in problem.nodes)
+
+
+def _has_mode(problem: Any, *modes: str) -> bool:
+    return any(one.attribute("mode") in modes for one in problem.nodes)
+
+
 _MULTIPLY = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _EXTREMES = ("max", "min", "amax")
 
@@ -198,14 +207,13 @@ def _indexes_rows_of_products(problem: Any) -> bool:
         if one.attribute("mode") == "gen_index"
     ]
     rows = any(axis == len(shape) - 2 and prod(shape[:-2]) > 1 for shape, axis in shapes)
-    return rows and any(one.kind == "matmul" for one in problem.nodes)
+    return rows and _has_kind(problem, "matmul")
 
 
 def _selects_beside_vector(problem: Any) -> bool:
     """Whether a graph has a selection, and a product whose result has one row or one column."""
     products = [problem.results_of(one)["c"].spec for one in problem.nodes if one.kind == "matmul"]
-    selects = any(one.attribute("mode") == "binary_select" for one in problem.nodes)
-    return selects and any(1 in spec.shape[-2:] for spec in products)
+    return _has_mode(problem, "binary_select") and any(1 in spec.shape[-2:] for spec in products)
 
 
 def _clips_beside_product(problem: Any) -> bool:
@@ -214,7 +222,7 @@ def _clips_beside_product(problem: Any) -> bool:
         one.attribute("mode") == "relu_fwd" and any(one.attribute(name) is not None for name in clips)
         for one in problem.nodes
     )
-    return clipped and any(one.kind == "matmul" for one in problem.nodes)
+    return clipped and _has_kind(problem, "matmul")
 
 
 def _reduces_one_element(problem: Any) -> bool:
@@ -237,30 +245,27 @@ _GRAPHS: dict[str, Condition] = {
     "a clipped relu and a product of matrices": _clips_beside_product,
     "a reduction of axes of length 1": _reduces_one_element,
     "an index along the first of three axes": _indexes_first_axis,
-    "logical operations": lambda p: any(one.attribute("mode") in LOGICAL for one in p.nodes),
+    "logical operations": lambda p: _has_mode(p, *LOGICAL),
     "computed conditions": lambda p: any(
         value.spec.dtype == "bool" and value.role == "virtual" for value in p.values
     ),
-    "products": lambda p: any(one.kind in _MULTIPLY for one in p.nodes),
+    "products": lambda p: _has_kind(p, *_MULTIPLY),
     "pooling of bfloat16": lambda p: any(
         one.kind == "resample_forward" and p.operands_of(one)["x"].spec.dtype == "bfloat16" for one in p.nodes
     ),
-    "max pooling": lambda p: any(one.attribute("mode") == "maxpool" for one in p.nodes),
+    "max pooling": lambda p: _has_mode(p, "maxpool"),
     "a serialized plan in forward compatibility mode": lambda _: False,  # this package makes none
     "a gather": lambda p: any(
         one.kind == "moe_grouped_matmul" and one.attribute("mode") == "gather" for one in p.nodes
     ),
     "an index of the rows of several products": _indexes_rows_of_products,
     "an index and the gradient of filters": lambda p: (
-        any(one.attribute("mode") == "gen_index" for one in p.nodes)
-        and any(one.kind == "conv_backward_filter" for one in p.nodes)
+        _has_mode(p, "gen_index") and _has_kind(p, "conv_backward_filter")
     ),
     "a selection and the product of a vector": _selects_beside_vector,
     "FP8": lambda p: any(value.spec.dtype.startswith("float8") for value in p.values),
     "float32 without TF32": is_exact,
-    "products of float32 without TF32": lambda p: (
-        is_exact(p) and any(one.kind == "matmul" for one in p.nodes)
-    ),
+    "products of float32 without TF32": lambda p: is_exact(p) and _has_kind(p, "matmul"),
     "a reduction that is not over the innermost axes": _adds_in_any_order,
 }
 

@@ -125,11 +125,9 @@ def _graph(problem: Any) -> Iterator[Subject]:
             yield OPERATIONS[DIRECTIONS[one.kind]], Convolution(_convolution_of(problem, one), others, beta)
         elif one.kind == "matmul":
             a, sums = problem.operands_of(one)["a"].spec, problem.results_of(one)["c"].spec
-            alone = names.count("matmul") == 1 and _elementwise(problem, one)
-            yield (
-                "matmul",
-                Product(a.dtype, a.shape[-1], math.prod(sums.shape), others if alone else frozenset()),
-            )
+            alone = all(other is one or other.kind == "pointwise" for other in problem.nodes)
+            nodes = others if alone else frozenset[str]()
+            yield "matmul", Product(a.dtype, a.shape[-1], math.prod(sums.shape), nodes)
         elif one.kind in _NORMS:
             yield f"{one.attribute('mode')}{_NORMS[one.kind]}", Norm()
         elif one.kind in ("moe_grouped_matmul", "resample_forward"):
@@ -137,10 +135,6 @@ def _graph(problem: Any) -> Iterator[Subject]:
 
 
 _NORMS = {"norm_forward": "", "norm_backward": "_backward"}
-
-
-def _elementwise(problem: Any, product: Any) -> bool:
-    return all(one.kind == "pointwise" for one in problem.nodes if one is not product)
 
 
 def _convolution_of(problem: Any, one: Any) -> ConvProblem:

@@ -14,7 +14,6 @@ import cudnn_ct as ct
 from cudnn_ct import facts, testing
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.facts import FactsError, Target
-from cudnn_ct.graph.compile import _rules
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.recording import read_requests
 from cudnn_ct.legal.rules import engine_rules, rules_of_subjects
@@ -103,8 +102,8 @@ def test_recorded_graphs_carry_the_rules(plant: Callable[..., None], tmp_path: P
         ct.conv_bias_activation(*(ct.zeros(s, "float16") for s in ((1, 8, 6, 6), (8, 8, 3, 3), (1, 8, 1, 1))))
     recorded.save(tmp_path / "graphs.json")
     (request,) = read_requests(json.loads((tmp_path / "graphs.json").read_text()))
-    assert request.rejections == next(iter(recorded.requests.values())).rejections
-    rules = _rules(request)
+    assert request.rules.rejections == next(iter(recorded.requests.values())).rules.rejections
+    rules = request.rules
     engine = Engine(4, ((24, 2),))
     assert rules.why_wrong(engine, (), (9, 0)) == "wrong here"
     assert not rules.why_wrong(engine, (), (8, 0))

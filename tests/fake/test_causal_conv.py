@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _companions
+from cudnn_ct import _dlopen
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from tests.causal_cases import operands_of
 from tests.layers import several
@@ -182,7 +182,7 @@ def test_failed_compilation_names_nvrtc(fake: FakeCudnn, monkeypatch: pytest.Mon
 
 def test_nvrtc_of_each_major_version_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(_companions, "find_nvrtc", lambda _, cuda: f"/x/libnvrtc.so.{cuda}" * (cuda > 11))
-    monkeypatch.setattr(_companions, "open_library", lambda path: opened.append(str(path)) or str(path))
-    assert _companions.open_nvrtc(None, (13, 12, 11)) == ("/x/libnvrtc.so.13", "/x/libnvrtc.so.12")  # type: ignore[arg-type]
+    monkeypatch.setattr(_dlopen, "find_nvrtc", lambda _, cuda: f"/x/libnvrtc.so.{cuda}" * (cuda > 11))
+    monkeypatch.setattr(_dlopen, "open_library", lambda path: opened.append(str(path)) or str(path))
+    assert _dlopen.open_nvrtc(None, (13, 12, 11)) == ("/x/libnvrtc.so.13", "/x/libnvrtc.so.12")  # type: ignore[arg-type]
     assert opened == ["/x/libnvrtc.so.13", "/x/libnvrtc.so.12"]

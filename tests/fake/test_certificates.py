@@ -15,7 +15,6 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.certify import certificates, determinism, opinions
-from cudnn_ct.certify.structure import structure_of
 from cudnn_ct.cli.report import command
 from cudnn_ct.cuda import memory
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
@@ -265,7 +264,7 @@ def test_difference_behind_a_rough_node_may_be_rare() -> None:
 def structure(rows: int, columns: int, dtype: str = "float32", **keywords: Any) -> str:
     g = ct.Graph()
     x, w = g.input((rows, columns), dtype, **keywords), g.input((columns, 8), dtype)
-    return structure_of(lowered(g.build(g.relu(x) @ w).problem))
+    return certificates.structure_of(lowered(g.build(g.relu(x) @ w).problem))
 
 
 @pytest.mark.parametrize(

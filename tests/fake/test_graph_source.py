@@ -170,7 +170,7 @@ def test_products_with_exact_gelu_name_their_first_engine(
         g = ct.Graph()
         product = g.input((m, k), "bfloat16") @ g.input((k, n), "bfloat16")
         g.build(g.gelu(product, approximate=activation == "gelu_tanh")).prepare()
-    names = [tuple(one.engine for one in wanted.first) for wanted in recorded.requests.values()]
+    names = [tuple(one.engine for one in wanted.rules.first) for wanted in recorded.requests.values()]
     assert names == [expected, expected]
 
 

@@ -12,10 +12,11 @@ from cudnn_ct._bindings.enums import Severity
 from cudnn_ct._bindings.types import cudnnCallback_t
 from cudnn_ct._lib import load
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.explain import explain_graph, explanation_of_rejection
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.ops.conv.candidates import CONVOLUTIONS
 from cudnn_ct.plans.base import unsupported
 from tests.graph_kinds import KINDS

@@ -302,8 +302,8 @@ def test_load_warns_and_skips_an_engine_that_cannot_be_opened(tree: Path) -> Non
 
 def test_functions_that_need_cublaslt_raise_without_it(tree: Path) -> None:
     code = """
-from cudnn_ct import _companions
-_companions.COMPANION_STEPS = _companions.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
+from cudnn_ct import _dlopen
+_dlopen.COMPANION_STEPS = _dlopen.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
 failed = [error_of(lambda: getattr(_raw.raw, name)) for name in ("cudnnCreate", "cudnnBackendFinalize")]
 _raw.raw.cudnnGraphVersionCheck()
 report(failed, _lib.version())

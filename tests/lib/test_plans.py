@@ -16,7 +16,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cli import compile_child
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.compile import compile_request
 from cudnn_ct.graph.first import first_engine
 from cudnn_ct.graph.gpus import DERIVED_NOTE, description_of, gpu_names, is_derived
@@ -25,6 +25,7 @@ from cudnn_ct.graph.offline import Planner, compute_capability
 from cudnn_ct.graph.operations import Graph, Tensor, node
 from cudnn_ct.graph.plan_file import StoredPlan, decode, encode
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.graph.stored import read_back
 from cudnn_ct.ops.conv import candidates
 from tests.graph_kinds import KINDS, SINCE, UNSUPPORTED

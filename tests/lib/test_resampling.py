@@ -13,10 +13,11 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.errors import BadParamError, NotSupportedError
-from cudnn_ct.graph.candidates import EngineRules, engine_candidates, engine_plan
+from cudnn_ct.graph.candidates import engine_candidates, engine_plan
 from cudnn_ct.graph.gpus import description_of, gpu_names
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import Graph, Tensor, node
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.nightly import share
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import __version__, doctor
-from cudnn_ct.doctor import formats, locate, main, process, report
+from cudnn_ct.doctor import formats, locate, main, process, report, terminal
 from cudnn_ct.doctor.finding import Severity, finding
 from cudnn_ct.doctor.options import USAGE, parse, requirements_of
 from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
@@ -392,7 +392,7 @@ def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPa
     monkeypatch.setenv("TERM", "xterm")
     for value, expected in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", value)
-        assert report.wants_colour(terminal_stream) is expected
+        assert terminal.is_styled(terminal_stream) is expected
 
 
 @pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cudnn_ct.cli import compile as compile_command
-from cudnn_ct.cli import each_graph, supports
+from cudnn_ct.cli import offline, supports
 from cudnn_ct.cli.offline import PlanningError
 
 GRAPHS = ("first", "fatal", "second", "third")
@@ -39,7 +39,7 @@ def plan(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]
 
 
 def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(each_graph, "run_child", plan)
+    monkeypatch.setattr(offline, "run_child", plan)
     (report,) = supports.supported(__file__, ("h200",))
     assert [row["graph"] for row in report["graphs"]] == list(GRAPHS)
     assert [row["engines"] for row in report["graphs"]] == [1, 0, 1, 1]
@@ -50,7 +50,7 @@ def test_supported_continues_after_a_graph_that_ends_the_process(monkeypatch: py
 def test_compile_keeps_the_plans_of_other_graphs_when_one_ends_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(each_graph, "run_child", plan)
+    monkeypatch.setattr(offline, "run_child", plan)
     program, output = tmp_path / "graphs.json", tmp_path / "plans"
     program.write_text("{}")
     arguments = [str(program), "--gpu", "h200", "-o", str(output), "--json"]
@@ -76,6 +76,6 @@ def test_supported_raises_if_the_process_ends_before_a_graph_is_planned(
     def end(module: str, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         raise PlanningError("the planning process ended with SIGILL")
 
-    monkeypatch.setattr(each_graph, "run_child", end)
+    monkeypatch.setattr(offline, "run_child", end)
     with pytest.raises(PlanningError, match="SIGILL"):
         supports.supported(__file__, ("h200",))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _foreign_names
+from cudnn_ct import _hints
 
 # Each line has a call and a part of its error.
 MISTAKES = """
@@ -259,15 +259,15 @@ def test_mistake_is_answered_with_the_right_spelling(line: str, names: dict[str,
 def test_foreign_attributes_are_hidden_and_hide_no_attribute() -> None:
     with ct.record_plans(shapes_only=True):
         x = ct.zeros((2,))
-    assert not set(dir(x)) & set(_foreign_names.ATTRIBUTES)
-    assert not any(hasattr(x, name) for name in _foreign_names.ATTRIBUTES)
+    assert not set(dir(x)) & set(_hints.ATTRIBUTES)
+    assert not any(hasattr(x, name) for name in _hints.ATTRIBUTES)
     assert {"numpy", "shape", "astype", "__add__"} <= set(dir(x))
     inherited = {name for base in ct.DeviceArray.__mro__[1:] for name in vars(base)}
-    assert not inherited & set(_foreign_names.ATTRIBUTES)
+    assert not inherited & set(_hints.ATTRIBUTES)
 
 
 def test_functions_and_attributes_in_hints_of_arrays_exist() -> None:
-    texts = [*_foreign_names.ATTRIBUTES.values(), *(hint for _, hint in _foreign_names.OPERATORS.values())]
+    texts = [*_hints.ATTRIBUTES.values(), *(hint for _, hint in _hints.OPERATORS.values())]
     for text in texts:
         for module, name in re.findall(r"\b(ct|x)\.(\w+)", text):
             assert hasattr(ct if module == "ct" else ct.DeviceArray, name) or name == "pointer", text

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _foreign_names, _hints
+from cudnn_ct import _hints
 from cudnn_ct._bindings.enums import ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.reduction import as_reduce_op
@@ -376,21 +376,21 @@ def test_door_that_was_not_imported_is_named(name: str) -> None:
 
 def test_hinted_names_exist() -> None:
     texts = [
-        *_foreign_names.FUNCTIONS.values(),
-        *(text for rows in _foreign_names.ADVICE.values() for text in rows.values()),
+        *_hints.FUNCTIONS.values(),
+        *(text for rows in _hints.ADVICE.values() for text in rows.values()),
     ]
     for text in texts:
         for name in re.findall(r"\bct\.(\w+)", text):
             assert hasattr(ct, name), text
-    for text in _foreign_names.FUNCTIONS.values():
+    for text in _hints.FUNCTIONS.values():
         first = re.match(r"\w+", text)
         assert first is not None
         assert first[0] == "the" or hasattr(ct, first[0]), text
     modules = {path.stem for path in Path(ct.__file__).parent.iterdir()}
-    assert not {*_foreign_names.FUNCTIONS} & {*ct.__all__, *modules}
+    assert not {*_hints.FUNCTIONS} & {*ct.__all__, *modules}
     ours = {name for function in FUNCTIONS.values() for name in inspect.signature(function).parameters}
     ours |= set(inspect.signature(ct.RNN).parameters)
-    assert {name for names in _foreign_names.KEYWORDS.values() for name in names} <= ours
+    assert {name for names in _hints.KEYWORDS.values() for name in names} <= ours
 
 
 class Dtype:

@@ -26,6 +26,7 @@ from cudnn_ct.graph.operations import Graph, Node, Tensor, node
 from cudnn_ct.graph.plan_file import FORMAT, StoredPlan, decode, encode
 from cudnn_ct.graph.plan_store import PlanStore, _imported, file_name
 from cudnn_ct.graph.recording import PlanRequest, RecordedPlans, read_requests
+from cudnn_ct.graph.rules import EngineRules
 from cudnn_ct.shapes.specs import TensorSpec
 
 FORMAT_1 = "cudnn_ct graphs 1"
@@ -125,11 +126,11 @@ def test_graphs_and_requests_survive_json(tmp_path: Path) -> None:
     )
     graph = Graph((outer, Node("pointwise", {"mode": "add", "xdesc": middle, "ydesc": y})), (x, offsets, y))
     assert graph_text(graph_from_json(graph_to_json(graph))) == graph_text(graph)
-    recorded = RecordedPlans()
+    recorded, rules = RecordedPlans(), EngineRules(frozenset({"b", "a"}), last=(3,))
     for request in (
         PlanRequest(graph, (1, 0)),
-        PlanRequest(graph, None, frozenset({"b", "a"}), (3,), "engine 7", "", {}),
-        PlanRequest(graph, None, frozenset({"b", "a"}), (3,), "engine 7", "", {}, replaceable=True),
+        PlanRequest(graph, None, rules, "engine 7", "", {}),
+        PlanRequest(graph, None, rules, "engine 7", "", {}, replaceable=True),
         PlanRequest(graph, choice="problem", limits={"deterministic": True, "workspace_limit": 100}),
     ):
         recorded.requests[request.identity] = request

@@ -230,9 +230,9 @@ def test_search_finds_a_companion_next_to_the_wheel_of_cudnn(tmp_path: Path) -> 
         environ={}, path=(), mapped=tuple, linker_cache="", linker_folders=(), beside=str(shim.parent)
     )
     for cuda in (12, 13):
-        found = search(_find.cublaslt(cuda), _find.COMPANION_STEPS[:-1], places)
+        found = search(_find.of_cuda("libcublasLt", cuda), _find.COMPANION_STEPS[:-1], places)
         assert (found.found_via, found.path.name) == ("beside cuDNN", f"libcublasLt.so.{cuda}")
-    missing = search(_find.cublaslt(14), _find.COMPANION_STEPS[:-1], places)
+    missing = search(_find.of_cuda("libcublasLt", 14), _find.COMPANION_STEPS[:-1], places)
     assert missing.path is None
     assert "only libcublasLt.so.12" in dict(missing.steps)["beside cuDNN"]
 

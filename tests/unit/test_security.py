@@ -16,7 +16,7 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct import _find
-from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, cublaslt, search
+from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, of_cuda, search
 from cudnn_ct._installation import inspect, world_writable
 from cudnn_ct.autotune.store import Store
 from cudnn_ct.doctor import locate as places_of_the_doctor
@@ -61,7 +61,7 @@ def test_search_skips_relative_folders(trap: Path, monkeypatch: pytest.MonkeyPat
         linker_cache="/nowhere",
         linker_folders=(),
     )
-    for wanted, steps in ((CUDNN, CUDNN_STEPS), (cublaslt(12), COMPANION_STEPS)):
+    for wanted, steps in ((CUDNN, CUDNN_STEPS), (of_cuda("libcublasLt", 12), COMPANION_STEPS)):
         found = search(wanted, steps, places)
         assert found.path is None, found
     assert str(trap) not in str(places_of_the_doctor.usual(places.environ, list(places.path)))
