@@ -32,7 +32,7 @@ from ...shapes.norm import (
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 from .._fallback import Implementation, by_engines
 from .._formulas import Formulas, Matrix, Term, matrix_of, pointwise, total
-from .legacy import GradientPlan, InferencePlan, Specs, TrainingPlan
+from .legacy import GradientPlan, Specs, TrainingPlan, inference_plan
 
 # --- formulas ----------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ GRADIENT = (
 
 INFERENCE = (
     *_aligned(
-        InferencePlan,
+        inference_plan,
         _INFERENCE_LIMITS,
         (nd_layout, _SPATIAL),
         (nd_layout, _PER_ACTIVATION),
