@@ -39,6 +39,7 @@ from ._cast import (
 )
 from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
+from .graph_nodes import bn_backward_weights, bn_finalize
 
 
 # Infinities and NaN are valid data.
@@ -166,20 +167,17 @@ def batch_norm_finalize(
     arrays = required(sums=sums, square_sums=square_sums, scale=scale, bias=bias, **running)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     problem = finalize_problem(specs, (None,) * 6, count, epsilon, momentum, eq_dtype)
-    values = {name: wide(array).reshape(-1) for name, array in arrays.items()}
-    mean = values["sums"] / problem.elements
-    var = values["square_sums"] / problem.elements - mean * mean
-    invstd = 1 / np.sqrt(var + problem.epsilon)
-    eq_scale = values["scale"] * invstd
-    kept, unbiased = 1 - problem.momentum, var * problem.elements / (problem.elements - 1)
-    results = [
-        eq_scale,
-        values["bias"] - mean * eq_scale,
-        mean,
-        invstd,
-        values["running_mean"] * kept + mean * problem.momentum,
-        values["running_var"] * kept + unbiased * problem.momentum,
-    ]
+    values: dict[str, Any] = {name: wide(array).reshape(-1) for name, array in arrays.items()}
+    values |= {
+        "y_sum": values["sums"],
+        "y_sq_sum": values["square_sums"],
+        "prev_running_mean": values["running_mean"],
+        "prev_running_var": values["running_var"],
+        "accum_count": np.float64(problem.elements),
+        "epsilon": np.float64(problem.epsilon),
+        "exp_average_factor": np.float64(problem.momentum),
+    }
+    results = list(bn_finalize(values, {}).values())
     dtypes = [as_dtype(spec.dtype).numpy for spec in problem.results]
     return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
 
@@ -213,13 +211,8 @@ def conv_backward_data_relu_batch_norm(
     normal = (images - centre) * inverse
     slope = conv_backward_data(wide(arrays["dy"]), wide(arrays["w"]), shape, **geometry)
     dz = np.where(normal * factor + shift > 0, slope, 0.0)
-    axes = (0, *range(2, images.ndim))
-    dscale, dbias = (dz * normal).sum(axes), dz.sum(axes)
-    elements = images.size // images.shape[1]
-    of_dz = (factor * inverse).reshape(-1)
-    of_x = -of_dz * inverse.reshape(-1) * dscale / elements
-    rest = -of_x * centre.reshape(-1) - of_dz * dbias / elements
-    vectors = (dscale, dbias, of_dz, of_x, rest)
+    given = {"x": images, "dy": dz, "mean": centre, "inv_std": inverse, "scale": factor}
+    vectors = [one.reshape(-1) for one in bn_backward_weights(given, {}).values()]
     results = [(dz, arrays["x"].dtype), *((one, np.dtype(np.float32)) for one in vectors)]
     return deliver_each(ConvBatchNormGradients[Array], results, 1, 0, out)
 

@@ -30,6 +30,7 @@ from ._cast import (
     packed_spec,
     present,
     required,
+    summed_to,
     wide,
 )
 from .activation import activated
@@ -104,8 +105,8 @@ def matmul_backward(
         right, gradient = right[:, None], gradient[..., None]
     if left.ndim == 1:
         left, gradient = left[None], np.expand_dims(gradient, -2)
-    da = alpha * _summed(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
-    db = alpha * _summed(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
+    da = alpha * summed_to(gradient @ right.swapaxes(-1, -2), left.shape).reshape(arrays["a"].shape)
+    db = alpha * summed_to(left.swapaxes(-1, -2) @ gradient, right.shape).reshape(arrays["b"].shape)
     results = [(da, dtype), (db, dtype)]
     if bias_gradient:
         results.append((wide(arrays["dy"]).reshape(-1, arrays["dy"].shape[-1]).sum(0), dtype))
@@ -127,14 +128,6 @@ def _computed(problem: MatmulProblem, arrays: dict[str, Array]) -> Float64:
         if name in values:
             y = y + values[name]
     return activated(y, problem.activation)
-
-
-def _summed(gradient: Float64, shape: tuple[int, ...]) -> Float64:
-    """Sum a gradient over the batch axes that its operand was broadcast along."""
-    extra = gradient.ndim - len(shape)
-    gradient = gradient.sum(tuple(range(extra)))
-    axes = tuple(axis for axis, length in enumerate(shape) if length == 1 and gradient.shape[axis] != 1)
-    return np.asarray(gradient.sum(axes, keepdims=True))
 
 
 def _specs(arrays: dict[str, Array]) -> dict[str, TensorSpec]:
