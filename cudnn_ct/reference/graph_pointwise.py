@@ -24,10 +24,10 @@ def pointwise(mode: str, operands: dict[str, Any], attributes: dict[str, Any]) -
     if mode == "binary_select":
         return np.asarray(np.where(np.asarray(t) != 0, x, b), np.float64)
     if dy is not None:
-        return np.asarray(dy * _SLOPES[mode](x, attributes), np.float64)
+        return np.asarray(dy * SLOPES[mode](x, attributes), np.float64)
     if b is not None:
-        return np.asarray(_BINARY[mode](x, b), np.float64)
-    return np.asarray(_UNARY[mode](x, attributes), np.float64)
+        return np.asarray(BINARY[mode](x, b), np.float64)
+    return np.asarray(UNARY[mode](x, attributes), np.float64)
 
 
 def _relu(x: Any, p: dict[str, Any]) -> Any:
@@ -74,7 +74,7 @@ def _plain(function: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]
     return lambda x, _: function(x)
 
 
-_UNARY: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+UNARY: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     **{name: _plain(getattr(np, name)) for name in ("abs", "ceil", "cos", "exp", "floor", "log", "sin")},
     **{name: _plain(getattr(np, name)) for name in ("sqrt", "tan", "reciprocal", "logical_not")},
     "neg": _plain(np.negative),
@@ -91,7 +91,7 @@ _UNARY: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "swish_fwd": lambda x, p: CURVES["swish"](x, p.get("swish_beta", 1.0)),
 }
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "add_square": lambda x, b: x + b * b,
     "atan2": np.arctan2,
@@ -113,7 +113,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "logical_or": np.logical_or,
 }
 
-_SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+SLOPES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "relu_bwd": _relu_slope,
     "tanh_bwd": _plain(lambda x: 1 - np.tanh(x) ** 2),
     "sigmoid_bwd": _plain(lambda x: sigmoid(x) * (1 - sigmoid(x))),

@@ -58,7 +58,9 @@ class _Builder(NodeBuilder):
         scores = self._pointwise("mul", scores, self._value(self._problem.scale))
         for name in ("descale_q", "descale_k"):
             scores = self._pointwise("mul", scores, given[name])
-        weights = self._softmax(self._masked(scores))
+        scores = self._masked(scores)
+        weights, total = self._exponentials(scores, self._rows, lambda: given.get("stats"))
+        weights = self._pointwise("div", weights, total)
         # Its memory is not read: it says nothing about scale_s, because kernels scale weights of at most 1.
         self._largest(weights, Tensor(self._next(), TensorSpec.packed(SCALAR), scratch=True))
         rounded = self._virtual(self._scores, self._problem.q.dtype)
@@ -73,30 +75,11 @@ class _Builder(NodeBuilder):
 
     def _masked(self, scores: Tensor) -> Tensor:
         if self._problem.lengths_q:
-            row, column = self._indices(scores)
-            row = self._pointwise("cmp_lt", row, self._given["lengths_q"], compute="bool")
-            column = self._pointwise("cmp_lt", column, self._given["lengths_kv"], compute="bool")
-            scores = self._kept(scores, self._pointwise("logical_and", row, column, compute="bool"))
+            scores = self._within(scores, self._given["lengths_q"], self._given["lengths_kv"])
         if self._problem.causal:
             row, column = self._indices(scores)
-            scores = self._kept(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
+            scores = self._select(scores, self._pointwise("cmp_ge", row, column, compute="bool"))
         return scores
-
-    def _indices(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the places of the queries and of the keys."""
-        row, column = (self._pointwise("gen_index", scores, compute="int32", axis=axis) for axis in (2, 3))
-        return row, column
-
-    def _kept(self, scores: Tensor, kept: Tensor) -> Tensor:
-        return self._pointwise("binary_select", scores, self._value(MASKED), kept)
-
-    def _softmax(self, scores: Tensor) -> Tensor:
-        highest = self._reduce("max", scores, self._virtual(self._rows))
-        weights = self._pointwise("exp", self._pointwise("sub", scores, highest))
-        total = self._reduce("add", weights, self._virtual(self._rows))
-        stats = self._given.get("stats") or self._virtual(self._rows)
-        self._pointwise("add", highest, self._pointwise("log", total), y=stats)
-        return self._pointwise("div", weights, total)
 
     # --- tensors ---------------------------------------------------------------------------------------
 
@@ -114,6 +97,8 @@ class _Builder(NodeBuilder):
     def _largest(self, x: Tensor, y: Tensor) -> None:
         self._reduce("amax", x, y)
 
+
+# --- candidates --------------------------------------------------------------------------------------------
 
 COUNTS_OTHER_ROWS = "attention-fp8-amax-rows"
 
