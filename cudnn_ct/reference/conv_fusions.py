@@ -13,6 +13,7 @@ from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
 from ..shapes.float8_conv import ScaledConvResult, float8_conv_problem
+from ..shapes.layer import results_of
 from ..shapes.scaled_conv import scaled_conv_problem
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,
@@ -178,7 +179,7 @@ def batch_norm_finalize(
         "exp_average_factor": np.float64(problem.momentum),
     }
     results = list(bn_finalize(values, {}).values())
-    dtypes = [as_dtype(spec.dtype).numpy for spec in problem.results]
+    dtypes = [as_dtype(spec.dtype).numpy for spec in results_of(problem)]
     return deliver_each(BatchNormFinalizeResult[Array], list(zip(results, dtypes, strict=True)), 1, 0, out)
 
 

@@ -10,7 +10,7 @@ from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, Band
 from .attention_rules import like_axes
 from .checks import Outs, Specs, result_spec
-from .layer import titled
+from .layer import titled, writes
 from .specs import TensorSpec
 
 # --- padding -----------------------------------------------------------------------------------------------
@@ -22,17 +22,13 @@ LONGEST = 2**24  # places are compared in float32
 
 
 @titled("clearing of padding")
+@writes("y")
 class PaddingProblem(NamedTuple):
     """y is x with zeros behind the lengths."""
 
     x: TensorSpec
     lengths: TensorSpec
     y: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensor that is written."""
-        return (self.y,)
 
 
 def padding_problem(specs: Specs, outs: Outs) -> PaddingProblem:

@@ -15,7 +15,7 @@ from .epilogue import (
     float8_result_dtype,
     scales_of,
 )
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_int
 from .scaled_conv import ConvParameters, channel_operand
 from .specs import TensorSpec
@@ -31,6 +31,7 @@ class ScaledConvResult(NamedTuple, Generic[T]):
 
 
 @titled("convolution of float8")
+@writes("y", "amax")
 class Float8Conv(NamedTuple):
     """``y = scale * act(descale_x * descale_w * conv(x, w) + bias)``.
 
@@ -53,11 +54,6 @@ class Float8Conv(NamedTuple):
     def core(self) -> ConvProblem:
         """The convolution without the operations that follow it."""
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y, self.amax) if self.amax else (self.y,)
 
 
 def float8_conv_problem(

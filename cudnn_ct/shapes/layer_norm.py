@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
-from .layer import describe
+from .layer import titled, writes
 from .norm import check_epsilon
 from .shape_hints import swap_hint
 from .specs import Shape, TensorSpec
@@ -78,6 +78,8 @@ class RowNormShape(NamedTuple):
     statistics: Shape
 
 
+@titled(lambda self: _NAMES[self.mode], "mode")
+@writes("y", "mean", "invstd")
 class RowNorm(NamedTuple):
     """A normalisation of rows; ``mean`` and ``invstd`` are None if they are not written."""
 
@@ -92,19 +94,13 @@ class RowNorm(NamedTuple):
     aligned: bool = True
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.mean, self.invstd) if spec)
-
-    @property
     def shape(self) -> RowNormShape:
         """The rows of x."""
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
 
-    def __str__(self) -> str:
-        return describe(_NAMES[self.mode], self, "mode")
 
-
+@titled(lambda self: f"gradient of {_NAMES[self.mode]}", "mode")
+@writes("dx", "dscale", "dbias")
 class RowNormGradient(NamedTuple):
     """The gradient of a normalisation of rows."""
 
@@ -120,17 +116,9 @@ class RowNormGradient(NamedTuple):
     aligned: bool = True
 
     @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.dx, self.dscale, self.dbias) if spec)
-
-    @property
     def shape(self) -> RowNormShape:
         """The rows of x."""
         return row_norm_shape(self.mode, self.x.shape, self.scale.shape)
-
-    def __str__(self) -> str:
-        return describe(f"gradient of {_NAMES[self.mode]}", self, "mode")
 
 
 def row_norm_shape(mode: LayerNormMode, x: Shape, scale: Shape) -> RowNormShape:

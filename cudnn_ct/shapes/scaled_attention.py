@@ -18,7 +18,7 @@ from .attention_rules import (
 )
 from .checks import Outs, Specs
 from .epilogue import FLOAT8, WITHOUT_AMAX, scales_of
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_bool
 from .specs import TensorSpec
 
@@ -52,6 +52,7 @@ class ScaledAttentionResult(NamedTuple, Generic[T]):
 
 
 @titled("attention of float8")
+@writes("y", "stats", "amax")
 class ScaledAttentionProblem(NamedTuple):
     """Attention of float8 operands. Operands and results that a call lacks are None.
 
@@ -76,11 +77,6 @@ class ScaledAttentionProblem(NamedTuple):
     scale: float
     causal: bool
     aligned: bool = True
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return tuple(spec for spec in (self.y, self.stats, self.amax) if spec is not None)
 
     @property
     def sizes(self) -> AttentionCore:

@@ -9,7 +9,7 @@ from .checks import Specs
 from .conv import ConvProblem, Pairs
 from .epilogue import check_dtype
 from .fused import fused_activation, with_axes_of
-from .layer import titled
+from .layer import titled, writes
 from .parse import as_float
 from .shape_hints import cast_hint
 from .specs import Shape, TensorSpec
@@ -41,6 +41,7 @@ class ConvParameters(NamedTuple):
 
 
 @titled("convolution with scale and bias")
+@writes("y")
 class ScaledConv(NamedTuple):
     """``y = act(conv(x, w) * scale + bias + z)``.
 
@@ -63,11 +64,6 @@ class ScaledConv(NamedTuple):
     def core(self) -> ConvProblem:
         """The convolution without the operations that follow it."""
         return self.parameters.conv("forward", self.x, self.w, self.y, self.aligned)
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.y,)
 
 
 def scaled_conv_problem(

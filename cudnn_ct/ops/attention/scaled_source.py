@@ -18,6 +18,7 @@ from ...plans.workspace import room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention_rules import like_axes
 from ...shapes.epilogue import FLOAT8
+from ...shapes.layer import results_of
 from ...shapes.scaled_attention import (
     HEAD_MULTIPLE,
     LENGTHS,
@@ -146,7 +147,7 @@ def _planned(
     moves = _moves(problem)
     if problem.aligned and not any(copy for _, copy in moves):
         return made
-    return on_copies(made, moves, outputs=len(problem.results), align=not problem.aligned)
+    return on_copies(made, moves, outputs=len(results_of(problem)), align=not problem.aligned)
 
 
 def _with_room(row: Candidate, problem: ScaledAttentionProblem) -> Candidate:

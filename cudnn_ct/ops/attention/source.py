@@ -16,6 +16,7 @@ from ...plans.program import ALPHA, BETA, NO_STEP, Program, Step, Steps, chained
 from ...plans.workspace import nbytes_of, room_of
 from ...plans.wrappers import on_copies
 from ...shapes.attention import AttentionProblem
+from ...shapes.layer import results_of
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._elementwise_graph import cast_by_graph
@@ -109,7 +110,7 @@ def _planned(
     product = first_plan(_product_of_lengths(core), context) if core.one_query else None
     made = _with_buffers(engines.plan(core.problem, candidate, context), core, product)
     moves = [(part.spec, part.copy) for part in core.parts]
-    outputs = len(problem.results)
+    outputs = len(results_of(problem))
     align = not problem.aligned or any(part.offset % ALIGNMENT for part in core.parts)
     inner: Plan = made
     if align or any(part.copy for part in core.parts):

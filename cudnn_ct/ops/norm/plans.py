@@ -21,6 +21,7 @@ from ...plans.axes import collapse, images
 from ...plans.base import Plan, tensors_of
 from ...plans.elementwise import fill_plan
 from ...plans.program import Step, chained
+from ...shapes.layer import results_of
 from ...shapes.norm import (
     NormGradient,
     NormInference,
@@ -50,7 +51,7 @@ class _Norm:
         self._specs = tensors_of(problem)
         self._names = list(self._specs)
         self.formulas = Formulas(matrix, len(self._names), context)
-        first = len(self._names) - len(problem.results)
+        first = len(self._names) - len(results_of(problem))
         given = self._names[:first] + [name for name in self._names if name.startswith("running_")]
         self.terms = {
             name: self.formulas.tensor(
@@ -149,8 +150,8 @@ def _empty(problem: NormTraining | NormGradient, _: Context) -> Plan | None:
     if problem.x.size:
         return None
     value = float("nan") if isinstance(problem, NormTraining) else 0.0
-    first = len(tensors_of(problem)) - len(problem.results)
-    fills = [fill_plan(spec, value) for spec in problem.results[1:3]]
+    first = len(tensors_of(problem)) - len(results_of(problem))
+    fills = [fill_plan(spec, value) for spec in results_of(problem)[1:3]]
     return chained([], [Step(fill, (first + place,)) for place, fill in enumerate(fills, 1)])
 
 
