@@ -39,7 +39,7 @@ from .legacy import GradientPlan, Specs, TrainingPlan, inference_plan
 
 # Batch normalisation by graphs alone, for a cuDNN that has no legacy calls.
 
-_TENSORS = {"x", "y", "z", "dx", "dy", "dz"}
+_DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 
 class _Norm:
@@ -55,7 +55,7 @@ class _Norm:
         given = self._names[:first] + [name for name in self._names if name.startswith("running_")]
         self.terms = {
             name: self.formulas.tensor(
-                self._names.index(name), self._specs[name].dtype, vector=name not in _TENSORS
+                self._names.index(name), self._specs[name].dtype, vector=name not in _DATA
             )
             for name in given
         }
@@ -67,15 +67,11 @@ class _Norm:
 
 
 def _norm(problem: NormTraining | NormInference | NormGradient, context: Context) -> _Norm | None:
-    shape = norm_parameter_shape(problem.x.shape, problem.mode)
-    data: list[TensorSpec] = []
-    parameters: list[TensorSpec] = []
-    for name, spec in tensors_of(problem).items():
-        whole = spec
-        if spec.shape != shape and name not in _TENSORS:  # (C,)
-            whole = TensorSpec(shape, spec.strides * len(shape), spec.dtype)
-        (data if name in _TENSORS else parameters).append(whole)
-    matrix = matrix_of(data, parameters)
+    tensors = _tensors(problem).items()
+    matrix = matrix_of(
+        [spec for name, spec in tensors if name in _DATA],
+        [spec for name, spec in tensors if name not in _DATA],
+    )
     # Matrices one behind another would have sums of each.
     return None if matrix is None or matrix.number > 1 else _Norm(problem, matrix, context)
 
@@ -138,7 +134,6 @@ computes a different result."""
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
-_DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 # Maximum batch size of a training step and of its gradient, and of an inference.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
