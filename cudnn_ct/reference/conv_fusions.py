@@ -12,9 +12,8 @@ from ..dtypes import as_dtype
 from ..shapes.checks import result_slots
 from ..shapes.conv import conv_problem
 from ..shapes.epilogue import WITHOUT_AMAX
-from ..shapes.float8_conv import ScaledConvResult, float8_conv_problem
 from ..shapes.layer import results_of
-from ..shapes.scaled_conv import scaled_conv_problem
+from ..shapes.scaled_conv import ScaledConvResult, float8_conv_problem, scaled_conv_problem
 from ..shapes.training_fusions import (
     BatchNormFinalizeResult,
     ConvBatchNormGradients,

@@ -33,7 +33,7 @@ from .._sequences import DeviceFloats, not_on_stream
 from .graph import MASKED, SCALAR, NodeBuilder, transposed
 from .source import FILLED
 
-# --- graph -----------------------------------------------------------------------------------------------
+# --- graph -------------------------------------------------------------------------------------------------
 
 
 def scaled_attention_graph(problem: ScaledAttentionProblem) -> Graph:

@@ -14,8 +14,8 @@ from ...plans.base import tensors_of
 from ...shapes.checks import Outs, Specs, result_slots
 from ...shapes.conv import GEOMETRY
 from ...shapes.epilogue import WITHOUT_AMAX
-from ...shapes.float8_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.parse import as_bool
+from ...shapes.scaled_conv import Float8Conv, ScaledConvResult, float8_conv_problem
 from ...shapes.specs import TensorSpec
 from ...typing import (
     Algo,

@@ -146,7 +146,7 @@ def _unclipped(one: GraphNode, values: list[GraphValue], compute: str) -> list[G
     return made
 
 
-# --- repeated operands -----------------------------------------------------------------------------------
+# --- repeated operands -------------------------------------------------------------------------------------
 
 _PRODUCTS = ("matmul", "conv_forward", "conv_backward_data", "conv_backward_filter")
 _ELEMENTWISE = ("pointwise", "pointwise_backward")
