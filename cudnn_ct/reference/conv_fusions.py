@@ -40,6 +40,7 @@ from ._cast import (
 from .activation import CURVES, activated
 from .conv import conv, conv_backward_data, conv_backward_filter
 from .graph_nodes import bn_backward_weights, bn_finalize
+from .matmul import deliver_with_amax
 
 
 # Infinities and NaN are valid data.
@@ -101,8 +102,7 @@ def scaled_conv(
     """Compute a convolution of float8 with scales. See :func:`cudnn_ct.scaled_conv`."""
     optional = present(descale_x=descale_x, descale_w=descale_w, scale=scale, bias=bias)
     arrays = required(x=x, w=w) | optional
-    absent = "" if amax else WITHOUT_AMAX
-    slots = result_slots(out, ScaledConvResult._fields, absent=absent)
+    slots = result_slots(out, ScaledConvResult._fields, absent="" if amax else WITHOUT_AMAX)
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     specs = {name: packed_spec(array) for name, array in arrays.items()}
     geometry: dict[str, Any] = {
@@ -116,11 +116,7 @@ def scaled_conv(
     if bias is not None:
         values = values + _per_channel(arrays["bias"], values)
     values = activated(values, problem.activation)
-    largest = np.full(1, np.abs(values).max(initial=0))
-    if scale is not None:
-        values = values * wide(arrays["scale"]).reshape(())
-    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
-    return deliver_each(ScaledConvResult[Array], results, 1, 0, out, absent=absent)
+    return deliver_with_amax(ScaledConvResult[Array], values, problem, arrays.get("scale"), out)
 
 
 @np.errstate(all="ignore")

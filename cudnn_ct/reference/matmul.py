@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -24,6 +26,8 @@ from ._cast import (
     Array,
     Float64,
     Outs,
+    R,
+    Result,
     deliver,
     deliver_each,
     given_out,
@@ -77,12 +81,18 @@ def scaled_matmul(
     outs = tuple(None if one is None else packed_spec(given_out(one)) for one in slots)
     problem = scaled_matmul_problem(_specs(arrays), outs, activation, out_dtype)
     values = _computed(problem, arrays)
+    return deliver_with_amax(ScaledMatmulResult[Array], values, problem, arrays.get("scale"), out)
+
+
+def deliver_with_amax(kind: type[R], values: Float64, problem: Any, scale: Array | None, out: Any) -> R:
+    """Deliver the scaled values and, if the problem has it, their largest magnitude before the scale."""
     largest = np.full(1, np.abs(values).max(initial=0))
     if scale is not None:
-        values = values * wide(arrays["scale"]).reshape(())
-    results = [(values, as_dtype(problem.y.dtype).numpy), (largest, np.dtype(np.float32))][: len(slots)]
-    absent = "" if amax else WITHOUT_AMAX
-    return deliver_each(ScaledMatmulResult[Array], results, 1, 0, out, absent=absent)
+        values = values * wide(scale).reshape(())
+    results: list[Result] = [(values, as_dtype(problem.y.dtype).numpy)]
+    if problem.amax:
+        results.append((largest, np.dtype(np.float32)))
+    return deliver_each(kind, results, 1, 0, out, absent="" if problem.amax else WITHOUT_AMAX)
 
 
 # Infinities and NaN are valid data.

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import NotSupportedError
 from .attention import HEAD_MULTIPLE, AttentionProblem, attention_band
-from .checks import Outs, Specs, result_spec
+from .checks import Outs, Specs, expect_dtype, expect_shape, result_spec
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
 from .shape_hints import batch_hint, heads_hint
@@ -59,8 +59,7 @@ def attention_gradient_problem(
         dtype = "float32" if wanted == "stats" else problem.q.dtype
         if spec.shape != shapes[wanted]:
             raise ValueError(f"{name} has shape {spec.shape}; the result of attention has {shapes[wanted]}")
-        if spec.dtype != dtype:
-            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {dtype}")
+        expect_dtype(spec, name, dtype)
     results = {f"d{name}": like_axes(specs[name].shape, specs[name]) for name in "qkv"}
     if as_bool(dbias, "dbias"):
         if problem.bias is None:
@@ -177,12 +176,6 @@ def _axes(spec: TensorSpec, name: str, axes: str) -> Shape:
     return shape
 
 
-def check_operand_shape(name: str, shape: Shape, expected: Shape) -> None:
-    """Raise unless an operand has the expected shape."""
-    if shape != expected:
-        raise ValueError(f"{name} has the wrong shape: got {shape}, expected {expected}")
-
-
 def _check_qkv(problem: AttentionProblem, queries: str, keys: str = "", *, batched: bool = False) -> None:
     """Raise unless q has the axes ``queries``, and k and v ``keys`` or the same, and they agree.
 
@@ -191,8 +184,8 @@ def _check_qkv(problem: AttentionProblem, queries: str, keys: str = "", *, batch
     named = {"q": queries, "k": keys or queries, "v": keys or queries}
     q, k, v = (_axes(getattr(problem, name), name, axes) for name, axes in named.items())
     outer = (q[0] if batched else k[0], *k[1:-1])
-    check_operand_shape("k", k, (*outer, q[-1]))
-    check_operand_shape("v", v, (*outer, v[-1]))
+    expect_shape(problem.k, "k", (*outer, q[-1]))
+    expect_shape(problem.v, "v", (*outer, v[-1]))
 
 
 def _check_paged(problem: AttentionProblem) -> None:
@@ -201,8 +194,8 @@ def _check_paged(problem: AttentionProblem) -> None:
     table = problem.page_table
     if table is not None:
         pages = _axes(table, "page_table", "B, blocks of a sequence")[1]
-        check_operand_shape("page_table", table.shape, (batch, pages))
-        check_operand_shape("page_table_v", (problem.page_table_v or table).shape, (batch, pages))
+        expect_shape(table, "page_table", (batch, pages))
+        expect_shape(problem.page_table_v or table, "page_table_v", (batch, pages))
     if problem.lengths_kv is None:
         raise ValueError("page_table needs lengths_kv, the numbers of keys: got lengths_kv=None")
 
@@ -241,8 +234,7 @@ def check_bias(bias: TensorSpec, dtypes: tuple[str, ...], scores: Shape) -> None
             f"bias has the wrong shape: got {shape}, expected {scores}, where each of the first three axes "
             "may be 1"
         )
-    if bias.dtype not in dtypes:
-        raise TypeError(f"bias has the wrong dtype: got {bias.dtype}, expected {' or '.join(dtypes)}")
+    expect_dtype(bias, "bias", *dtypes)
 
 
 def _check_optional(problem: AttentionProblem) -> None:
@@ -253,14 +245,14 @@ def _check_optional(problem: AttentionProblem) -> None:
     for name in ("lengths_q", "lengths_kv"):
         lengths: TensorSpec | None = getattr(problem, name)
         if lengths is not None:
-            check_operand_shape(name, lengths.shape, (sizes.batch,))
+            expect_shape(lengths, name, (sizes.batch,))
     if (problem.lengths_q is None) != (problem.lengths_kv is None) and problem.page_table is None:
         given = "lengths_q" if problem.lengths_kv is None else "lengths_kv"
         raise ValueError(f"lengths_q and lengths_kv belong together: got only {given}")
     for name in ("lengths_q", "lengths_kv", "page_table", "page_table_v"):
         spec: TensorSpec | None = getattr(problem, name)
-        if spec is not None and spec.dtype != "int32":
-            raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected int32")
+        if spec is not None:
+            expect_dtype(spec, name, "int32")
     random = (problem.seed, problem.offset)
     for name, state in zip(("seed", "offset"), random, strict=True):
         if state is not None and (state.size != 1 or state.dtype != "int64"):

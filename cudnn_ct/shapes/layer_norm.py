@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from .checks import Outs, Specs, one_dtype, result_spec, same_shape
+from .epilogue import check_dtype
 from .layer import titled, writes
 from .norm import check_epsilon
 from .shape_hints import swap_hint
@@ -183,8 +184,8 @@ def row_norm_gradient(
                 f"{statistic} has a wrong shape: got {spec.shape}, expected {shape.statistics} for x of "
                 f"shape {x.shape} and scale of {scale.shape}"
             )
-        if spec and spec.dtype != "float32":
-            raise TypeError(f"{statistic} has a wrong dtype: got {spec.dtype}, expected float32")
+        if spec:
+            check_dtype(statistic, spec, ("float32",))
     dx = result_spec(x.shape, _packed(x), out=outs[0])
     dscale, *rest = (
         result_spec(scale.shape, _packed(scale), out=out, name=f"{gradient} of out")

@@ -12,12 +12,11 @@ from .attention_rules import (
     attention_scale,
     check_head_count,
     check_head_size,
-    check_operand_shape,
     given_or,
     like_axes,
 )
-from .checks import Outs, Specs
-from .epilogue import FLOAT8, WITHOUT_AMAX, scales_of
+from .checks import Outs, Specs, expect_shape
+from .epilogue import FLOAT8, WITHOUT_AMAX, check_dtype, scales_of
 from .layer import titled, writes
 from .parse import as_bool
 from .specs import TensorSpec
@@ -147,8 +146,7 @@ def scaled_attention_problem(
 
 def _check_dtypes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
     for name, spec in (("q", q), ("k", k), ("v", v)):
-        if spec.dtype not in FLOAT8:
-            raise TypeError(f"{name} has a wrong dtype: got {spec.dtype}, expected {' or '.join(FLOAT8)}")
+        check_dtype(name, spec, FLOAT8)
         if spec.dtype != q.dtype:
             raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {q.dtype}, as q")
 
@@ -161,8 +159,8 @@ def _check_shapes(q: TensorSpec, k: TensorSpec, v: TensorSpec) -> None:
             )
     batch, heads, _, head = q.shape
     _, kv_heads, keys, value_head = v.shape
-    check_operand_shape("k", k.shape, (batch, kv_heads, keys, head))
-    check_operand_shape("v", v.shape, (batch, kv_heads, keys, value_head))
+    expect_shape(k, "k", (batch, kv_heads, keys, head))
+    expect_shape(v, "v", (batch, kv_heads, keys, value_head))
     check_head_count(heads, kv_heads)
     for name, size in (("q", head), ("v", value_head)):
         check_head_size(name, size, HEAD_MULTIPLE)

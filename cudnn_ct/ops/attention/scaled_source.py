@@ -26,7 +26,7 @@ from ...shapes.scaled_attention import (
     WEIGHT_SCALE,
     ScaledAttentionProblem,
 )
-from ...shapes.specs import ALIGNMENT, Shape, TensorSpec
+from ...shapes.specs import ALIGNMENT, Shape, TensorSpec, equivalent_strides
 from .._graph_source import GraphSource
 from .._reduced_source import ReducedSource
 from .._sequences import DeviceFloats, not_on_stream
@@ -181,17 +181,9 @@ def _moves(problem: ScaledAttentionProblem) -> list[tuple[TensorSpec, TensorSpec
     moves: list[tuple[TensorSpec, TensorSpec | None]] = []
     for name, spec in tensors_of(problem).items():
         copy: TensorSpec = getattr(core, name)
-        if copy.size == 1 or (copy.shape == spec.shape and _same_memory(spec, copy)):
-            moves.append((spec, None))
-        else:
-            moves.append((spec, copy))
+        same = copy.shape == spec.shape and equivalent_strides(spec.shape, spec.strides, copy.strides)
+        moves.append((spec, None if same or copy.size == 1 else copy))
     return moves
-
-
-def _same_memory(one: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether two specs of a shape have the same elements in memory."""
-    steps = zip(one.shape, one.strides, other.strides, strict=True)
-    return all(a == b for n, a, b in steps if n > 1)
 
 
 # --- plans -------------------------------------------------------------------------------------------------

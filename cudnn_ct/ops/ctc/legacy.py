@@ -21,15 +21,13 @@ from ...plans.program import NO_STEP, Step, chained
 from ...plans.tiling import sliced
 from ...shapes.ctc import CTCProblem
 from ...shapes.layer import LayerProblem
-from ...shapes.layers import SoftmaxParams
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .._sequences import plan_for_sequences
 from .._state import CallState
 from ..activation import legacy_plan as activation_plan
 from ..reduce.legacy import reduction
-from ..softmax import softmax_plan
-from .underflow import log_softmax, of_activations, sum_over_symbols
+from .underflow import of_activations, softmax_of_symbols, sum_over_symbols, zero_plan
 
 # Pointers of a run; then the temporaries of `_with_repairs`.
 _LOGITS, *_LABELS, _LOSS, _GRADIENT, _COPY, _KEPT = range(8)
@@ -158,17 +156,14 @@ def _known_results(problem: CTCProblem) -> list[Step]:
             losses = plan_for_sequences(sequences, partial(fill_plan, value=value), problem.loss)
             steps.append(Step(losses, (_LOSS,)))
             if problem.gradient.size:
-                steps.append(Step(plan_for_sequences(sequences, _zero, problem.gradient), (_GRADIENT,)))
+                steps.append(Step(plan_for_sequences(sequences, zero_plan, problem.gradient), (_GRADIENT,)))
     return steps
-
-
-_zero = partial(fill_plan, value=0.0)
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
     """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
-    return sliced([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+    return sliced([(zero_plan(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
@@ -208,10 +203,10 @@ def _unlabelled(
         temporaries = [rows, one, rows, column]
         steps = [
             Step(copy_plan(logits, rows), (of_logits, third)),
-            Step(log_softmax(rows), (third, probabilities)),
+            Step(softmax_of_symbols(rows, "log"), (third, probabilities)),
             Step(copy_plan(_blank(rows), column), (probabilities, fourth)),
             Step(reduction(total, context), (fourth, of_loss), -1.0),
-            Step(_softmax(rows), (third, probabilities)),
+            Step(softmax_of_symbols(rows, "accurate"), (third, probabilities)),
         ]
     else:
         alignments = TensorSpec.packed((1,), loss.dtype)
@@ -233,11 +228,6 @@ def _unlabelled(
 def _blank(spec: TensorSpec) -> TensorSpec:
     """Return the spec of the blank's column."""
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
-
-
-def _softmax(rows: TensorSpec) -> Plan:
-    params = SoftmaxParams(range(2, 3), "accurate")
-    return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
 
 
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:

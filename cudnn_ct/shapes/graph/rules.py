@@ -100,22 +100,3 @@ def ordered(shape: Shape, like: TensorSpec | None) -> Shape:
 def largest(specs: Iterable[TensorSpec]) -> TensorSpec:
     """Return the spec with the most axes and elements, the first of several."""
     return max(specs, key=lambda spec: (len(spec.shape), prod(spec.shape)))
-
-
-def expect_rank(spec: TensorSpec, name: str, *ranks: int) -> None:
-    """Raise unless a tensor has one of these numbers of axes."""
-    if len(spec.shape) not in ranks:
-        wanted = " or ".join(map(str, ranks))
-        raise ValueError(f"{name} has the wrong rank: got shape {spec.shape}, expected {wanted} axes")
-
-
-def expect_shape(spec: TensorSpec, name: str, shape: Shape) -> None:
-    """Raise unless a tensor has this shape."""
-    if spec.shape != shape:
-        raise ValueError(f"{name} has the wrong shape: got {spec.shape}, expected {shape}")
-
-
-def expect_dtype(spec: TensorSpec, name: str, *dtypes: str) -> None:
-    """Raise unless a tensor has one of these dtypes."""
-    if spec.dtype not in dtypes:
-        raise TypeError(f"{name} has the wrong dtype: got {spec.dtype}, expected {' or '.join(dtypes)}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from ..checks import expect_rank, expect_shape
 from ..conv import conv_output_shape, pad_pairs
 from ..parse import as_choice, per_axis
 from ..pooling import pool_geometry, pool_output_shape
 from ..specs import Shape, TensorSpec, check_shape
-from .rules import Kind, Result, Specs, expect_rank, expect_shape
+from .rules import Kind, Result, Specs
 
 POOLING = ("avgpool", "avgpool_exclude_padding", "maxpool")
 
