@@ -11,7 +11,7 @@ from .checks import Outs, Specs, expect_dtype, expect_shape, result_spec
 from .epilogue import FLOAT8
 from .parse import as_bool, as_float
 from .shape_hints import batch_hint, heads_hint
-from .specs import Shape, TensorSpec, packed_strides
+from .specs import Shape, TensorSpec, strides_in_order
 
 ATTENTION_DTYPES = ("float16", "bfloat16", "float32")
 BIAS_DTYPES = (*ATTENTION_DTYPES, "bool")
@@ -91,12 +91,7 @@ def like_axes(shape: Shape, like: TensorSpec) -> TensorSpec:
     """
     last = len(shape) - 1
     order = sorted(range(last), key=lambda axis: (-like.strides[axis], axis))
-    strides = [0] * len(shape)
-    for axis, stride in zip(
-        (*order, last), packed_strides(tuple(shape[axis] for axis in (*order, last))), strict=True
-    ):
-        strides[axis] = stride
-    return TensorSpec(tuple(shape), tuple(strides), like.dtype)
+    return TensorSpec(tuple(shape), strides_in_order(shape, (*order, last)), like.dtype)
 
 
 def _operands(

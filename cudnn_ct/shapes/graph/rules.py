@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from ..specs import Shape, TensorSpec, packed_strides
+from ..specs import Shape, TensorSpec, packed_strides, strides_in_order
 
 Specs = Mapping[str, TensorSpec]
 
@@ -88,13 +88,8 @@ def ordered(shape: Shape, like: TensorSpec | None) -> Shape:
     if like.layout is not None:
         return packed_strides(shape, like.layout)
     # Axes of length 1 in the other tensor have arbitrary strides: keep them where C order has them.
-    rank = len(shape)
-    order = sorted(range(rank), key=lambda axis: (-abs(like.strides[axis]), axis))
-    strides, step = [1] * rank, 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
+    order = sorted(range(len(shape)), key=lambda axis: (-abs(like.strides[axis]), axis))
+    return strides_in_order(shape, order)
 
 
 def largest(specs: Iterable[TensorSpec]) -> TensorSpec:
