@@ -78,6 +78,18 @@ class RowNormShape(NamedTuple):
     columns: int
     statistics: Shape
 
+    def data(self, array: Any) -> Any:
+        """Return an array with the shape of x as (samples, rows, columns)."""
+        return array.reshape(self.samples, self.rows, self.columns)
+
+    def parameter(self, array: Any) -> Any:
+        """Return an array with the shape of the scale as (samples, 1, columns)."""
+        return array.reshape(self.samples, 1, self.columns)
+
+    def statistic(self, array: Any) -> Any:
+        """Return an array with the shape of the mean as (samples, rows, 1)."""
+        return array.reshape(self.samples, self.rows, 1)
+
 
 @titled(lambda self: _NAMES[self.mode], "mode")
 @writes("y", "mean", "invstd")
